@@ -1,0 +1,53 @@
+# Every target makes its own .venv; a stamp per group of packages makes the second call quick.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
+	$(RUN) examples/torus.py
+
+test: $(VENV)/.test ## Lint, check types, run the tests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy src
+	$(RUN) -m pytest
+
+check: $(VENV)/.test ## Format, then the same as test
+	$(RUN) -m ruff check --fix --quiet .
+	$(RUN) -m ruff format .
+	@$(MAKE) --no-print-directory test
+
+bench: $(VENV)/.bench ## Time the exact maps against wsingular and POT, in one run
+	$(RUN) benchmarks/exact.py
+
+clean: ## Remove everything the other targets made
+	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip learned --group (PEP 735) in 25.1; a fresh venv may bring an older one.
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "cometric needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+	$(PIP) --editable . --group $*
+	@touch $@
+
+# torch first: wsingular asks for any version, and most of them weigh gigabytes.
+$(VENV)/.bench: $(VENV)/.pip pyproject.toml
+	$(PIP) --group torch
+	$(PIP) --editable . --group bench
+	@touch $@

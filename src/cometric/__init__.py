@@ -1,0 +1,64 @@
+"""Learn a distance between samples and one between features, each the lift of the other.
+
+>>> import cometric as cm
+>>> result = cm.learn(cm.datasets.torus("unimodal"), eps=0, tau=0.1)
+>>> result.samples, result.features  # distance matrices, maximum 1
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public names and where they live; loaded when first used, so that importing us costs nothing.
+_HOMES = {
+    "learn": "solve",
+    "solve": "solve",
+    "warmup": "solve",
+    "ConvergenceWarning": "solve",
+    "Interrupted": "solve",
+    "load": "result",
+    "Result": "result",
+    "Problem": "problem",
+    "ExactMap": "maps.exact",
+    "PowerIteration": "solvers.power",
+    "hilbert_distance": "cones",
+    "Metrics": "types",
+    "Status": "types",
+    "datasets": None,
+}
+
+if TYPE_CHECKING:
+    from cometric import datasets as datasets
+    from cometric.cones import hilbert_distance as hilbert_distance
+    from cometric.maps.exact import ExactMap as ExactMap
+    from cometric.problem import Problem as Problem
+    from cometric.result import Result as Result
+    from cometric.result import load as load
+    from cometric.solve import ConvergenceWarning as ConvergenceWarning
+    from cometric.solve import Interrupted as Interrupted
+    from cometric.solve import learn as learn
+    from cometric.solve import solve as solve
+    from cometric.solve import warmup as warmup
+    from cometric.solvers.power import PowerIteration as PowerIteration
+    from cometric.types import Metrics as Metrics
+    from cometric.types import Status as Status
+
+__all__ = [name for name in _HOMES]  # noqa: C416
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cometric' has no attribute {name!r}")
+    home = _HOMES[name]
+    if home is None:
+        return import_module(f"cometric.{name}")
+    value = getattr(import_module(f"cometric.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

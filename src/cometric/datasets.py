@@ -1,0 +1,221 @@
+"""Data to try the metrics on, with what is known of their samples and features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import block_diag, csr_array
+
+from cometric.types import Index, Matrix
+
+Seed = int | np.random.Generator | None
+
+
+class Labeled(NamedTuple):
+    """Data ``X`` (samples x features), a label per sample, and what is known of each feature."""
+
+    X: Matrix | csr_array
+    labels: Index
+    features: Index
+
+
+def _bump(t: Matrix, center: float, width: float) -> Matrix:
+    """exp(-d(t, center)² / width), d the distance on the circle of length one."""
+    offset = t - center
+    bump: Matrix = np.exp(-((offset - np.round(offset)) ** 2) / width)
+    return bump
+
+
+# Each takes t in [0, 1), the position on the circle.
+_TEMPLATES: dict[str, Callable[[Matrix], Matrix]] = {
+    "unimodal": lambda t: _bump(t, 0.0, 0.02),
+    "bimodal": lambda t: _bump(t, 0.0, 0.005) + 0.6 * _bump(t, 0.4, 0.005),
+    "asymmetric": lambda t: t * np.exp(-t / 0.15) + 1e-3,
+}
+
+
+def torus(template: str = "unimodal", n: int = 100, m: int = 80) -> Matrix:
+    """A template translated around the circle, the illustration of the paper.
+
+    X[i, k] = h(i/n - k/m), with t = i/n - k/m taken modulo 1, d(t, c) the distance on the
+    circle and h one of
+
+    - "unimodal": exp(-d(t, 0)² / 0.02)
+    - "bimodal": exp(-d(t, 0)² / 0.005) + 0.6 exp(-d(t, 0.4)² / 0.005)
+    - "asymmetric": t exp(-t / 0.15) + 0.001
+
+    Parameters
+    ----------
+    template
+        Which h.
+    n, m
+        Number of samples and of features.
+
+    Returns
+    -------
+    X of shape (n, m). It is unchanged, to the last bit, by the shift
+    (i, k) -> (i + n/g, k + m/g) with g = gcd(n, m), and so are the metrics learned from it.
+    """
+    if template not in _TEMPLATES:
+        choices = ", ".join(map(repr, _TEMPLATES))
+        raise ValueError(f"`template` is {template!r}; choose one of {choices}.")
+    n, m = _at_least_one("n", n), _at_least_one("m", m)
+    # Modulo in integers: in floats 3/10 - 24/80 may fall just below zero and wrap to one.
+    position = np.arange(n)[:, None] * m - np.arange(m) * n
+    return _TEMPLATES[template](position % (n * m) / (n * m))
+
+
+def torus2d(
+    template: str = "unimodal",
+    n: int | tuple[int, int] = (10, 10),
+    m: int | tuple[int, int] = (8, 8),
+) -> Matrix:
+    """A template translated around the torus of two dimensions.
+
+    Sample i = (i1, i2) sits at (i1/n1, i2/n2), feature k = (k1, k2) at (k1/m1, k2/m2), and
+
+    X[i, k] = h(i1/n1 - k1/m1) h(i2/n2 - k2/m2),
+
+    the product of two templates of :func:`torus`. The unimodal one is then radial,
+    exp(-d² / 0.02) with d the distance on the torus; the bimodal one has four bumps.
+
+    Parameters
+    ----------
+    template
+        Which h, as in :func:`torus`.
+    n, m
+        Side lengths of the grids of samples and of features; one integer stands for a square.
+
+    Returns
+    -------
+    X of shape (n1 n2, m1 m2). Grids are flattened row by row: sample (i1, i2) is row
+    i1 n2 + i2.
+    """
+    n1, n2 = _sides("n", n)
+    m1, m2 = _sides("m", m)
+    product = np.kron(torus(template, n1, m1), torus(template, n2, m2))
+    return product.astype(np.float64, copy=False)
+
+
+def block_diagonal(
+    sizes: Sequence[tuple[int, int]] = ((3, 2), (4, 3)), random_state: Seed = 0
+) -> Matrix:
+    """Positive random blocks on the diagonal, zeros elsewhere.
+
+    No mass can move between blocks for free: with two blocks or more and ``tau > 0`` the
+    l1-regularized exact metrics are 1 across blocks and lam * mu = (1 + 2 tau)².
+
+    Parameters
+    ----------
+    sizes
+        Shape (samples, features) of each block.
+    random_state
+        Seed of the entries, drawn uniformly from [0.1, 1).
+    """
+    if len(sizes) == 0:
+        raise ValueError("`sizes` is empty; give the shape of one block or more.")
+    for size in sizes:
+        _sides("sizes", size)
+    rng = np.random.default_rng(random_state)
+    blocks: Matrix = block_diag([rng.uniform(0.1, 1.0, size) for size in sizes]).toarray()
+    return blocks
+
+
+def digits(n: int | None = None) -> Labeled:
+    """Handwritten digits, images x pixels, as shipped with scikit-learn.
+
+    Pixels that no image lights are left out: an empty feature has no histogram.
+
+    Parameters
+    ----------
+    n
+        Keep the first ``n`` images of 1797; all of them by default.
+
+    Returns
+    -------
+    ``X`` of intensities 0 to 16; ``labels`` the digits; ``features`` the pixels kept, numbered
+    row by row in the 8 x 8 image.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    if n is not None and not 1 <= n <= len(images):
+        raise ValueError(f"`n` is {n}; choose between 1 and {len(images)} images.")
+    X = np.asarray(images[:n], dtype=np.float64)
+    lit = np.flatnonzero(X.any(axis=0))
+    return Labeled(X[:, lit], np.asarray(labels[:n], dtype=np.int64), lit)
+
+
+def simulate_counts(
+    n: int = 400,
+    m: int = 400,
+    types: int = 5,
+    density: float = 0.15,
+    random_state: Seed = 0,
+) -> Labeled:
+    """Counts that look like single-cell RNA sequencing: cells x genes, sparse, with cell types.
+
+    Cell i of type c has depth s_i (log-normal), gene k has level g_k (log-normal), and
+
+    X[i, k] ~ Poisson(s_i g_k f_ck),    f_ck = 10 if gene k marks type c, else 1,
+
+    all of it scaled so that the expected share of nonzero entries is ``density``. A quarter of
+    the genes are markers, spread evenly over the types, as the cells are. A row or column that
+    comes out empty gets one count where its mean is highest, so every cell and gene has a
+    histogram; when ``density`` leaves a few counts per row only, this makes X denser than asked.
+
+    Parameters
+    ----------
+    n, m
+        Number of cells and of genes. A dense (n, m) array of means is formed on the way.
+    types
+        Number of cell types.
+    density
+        Share of nonzero entries, between 0 and 1.
+    random_state
+        Seed of all draws.
+
+    Returns
+    -------
+    ``X`` in CSR format, float64 holding integers; ``labels`` the type of each cell;
+    ``features`` the type each gene marks, -1 for none.
+    """
+    n, m = _at_least_one("n", n), _at_least_one("m", m)
+    if not 1 <= types <= n:
+        raise ValueError(f"`types` is {types}; choose between 1 and n = {n}.")
+    if not 0.0 < density < 1.0:
+        raise ValueError(f"`density` is {density}; choose a share strictly between 0 and 1.")
+    from scipy.optimize import brentq  # here: slow to load, used nowhere else
+
+    rng = np.random.default_rng(random_state)
+
+    labels = rng.permutation(np.arange(n) % types)
+    markers = np.arange(m)
+    marker_of = rng.permutation(np.where(markers < m // 4, markers % types, -1))
+    depth = rng.lognormal(sigma=0.4, size=n)
+    level = rng.lognormal(sigma=1.0, size=m)
+    fold = np.where(labels[:, None] == marker_of, 10.0, 1.0)
+    means = depth[:, None] * level * fold
+
+    # P(Poisson(s) > 0) = 1 - exp(-s); its average over entries grows with the scale.
+    scale = brentq(lambda x: -np.expm1(-np.exp(x) * means).mean() - density, -40.0, 40.0)
+    means *= np.exp(scale)
+    counts = rng.poisson(means).astype(np.float64)
+    cells = np.flatnonzero(~counts.any(axis=1))
+    counts[cells, means[cells].argmax(axis=1)] = 1.0
+    genes = np.flatnonzero(~counts.any(axis=0))
+    counts[means[:, genes].argmax(axis=0), genes] = 1.0
+    return Labeled(csr_array(counts), labels, marker_of)
+
+
+def _at_least_one(name: str, size: int) -> int:
+    if size < 1:
+        raise ValueError(f"`{name}` is {size}; it must be at least 1.")
+    return size
+
+
+def _sides(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
+    first, second = (size, size) if isinstance(size, int | np.integer) else size
+    return _at_least_one(name, first), _at_least_one(name, second)

@@ -1,0 +1,62 @@
+"""Norms of differences of histograms, and the triangle inequality, Numba.
+
+Histograms are CSR rows with sorted indices. This file imports no sibling.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+
+@njit(cache=True)
+def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
+    """The l_p norm of row a - row b, the two walked side by side."""
+    total = 0.0
+    while a < a_end or b < b_end:
+        if b == b_end or (a < a_end and bins[a] < bins[b]):
+            gap = values[a]
+            a += 1
+        elif a == a_end or bins[b] < bins[a]:
+            gap = values[b]
+            b += 1
+        else:
+            gap = abs(values[a] - values[b])
+            a += 1
+            b += 1
+        if p == 1.0:
+            total += gap
+        elif p == 2.0:
+            total += gap * gap
+        elif p == np.inf:
+            total = max(total, gap)
+        else:
+            total += gap**p
+    return total if p in (1.0, np.inf) else total ** (1.0 / p)
+
+
+@njit(parallel=True, cache=True)
+def pairwise_norms(indptr, bins, values, p):
+    """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
+    n = len(indptr) - 1
+    norms = np.zeros((n, n))
+    for i in prange(n):  # whole rows: twice the work, but the same for every thread
+        for j in range(n):
+            norms[i, j] = _norm_of_difference(
+                indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
+            )
+    return norms
+
+
+@njit(parallel=True, cache=True)
+def triangle_violation(cost):
+    """Max over k, l, s of C_kl - (C_ks + C_sl): positive when a detour is shorter."""
+    d = len(cost)
+    worst = np.zeros(d)
+    for k in prange(d):
+        shortest = cost[k].copy()
+        for s in range(d):
+            leg, rest = cost[k, s], cost[s]
+            for l in range(d):
+                detour = leg + rest[l]
+                shortest[l] = detour if detour < shortest[l] else shortest[l]
+        worst[k] = np.max(cost[k] - shortest)
+    return worst.max()

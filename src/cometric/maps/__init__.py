@@ -1,0 +1,1 @@
+"""Distance maps: histograms bound to a way of comparing them."""

@@ -1,0 +1,292 @@
+"""The exact Wasserstein distance map, by a network simplex that remembers its trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.kernels import geometry, thread_count
+from cometric.kernels import transport as kernel
+from cometric.types import Index, Matrix, Vector
+
+METRIC_TOLERANCE = 2.0**-48
+"""Violations of the triangle inequality up to this fraction of the largest cost are rounding."""
+
+CELLS_PER_BLOCK = 2e8
+"""Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
+
+
+class Plans(NamedTuple):
+    """Optimal plans of some pairs, one after the other.
+
+    Plan p moves ``mass[e]`` from bin ``source[e]`` to bin ``target[e]`` for e in
+    ``start[p] : start[p + 1]``. Its duals f (on the bins of the first histogram) and g (on
+    those of the second) satisfy f_k + g_l <= C_kl and <a, f> + <b, g> = ``bounds[p]``, a lower
+    bound of the true distance, of which ``values[p]`` is an upper bound.
+    """
+
+    values: Vector
+    bounds: Vector
+    start: Index
+    source: Index
+    target: Index
+    mass: Vector
+    f: list[Vector]
+    g: list[Vector]
+
+
+class ExactMap:
+    """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
+
+    Pairs are solved on their supports only, in parallel, in float64, each to optimality.
+    The optimal tree of every pair is kept, so that a call with a similar cost takes a few
+    pivots; the answer depends on that memory only through ties and rounding.
+
+    Parameters
+    ----------
+    hist
+        Histograms as rows, each summing to 1; sparse stays sparse.
+    keep_trees
+        Remember the trees between calls: 2 bytes per bin and pair.
+    n_threads
+        Threads to use, all by default. The answer is the same, bit by bit, for any number.
+    """
+
+    homogeneous = True
+    monotone = True
+
+    def __init__(self, hist: Any, *, keep_trees: bool = True, n_threads: int | None = None):
+        self._hist = _check_histograms(hist)
+        self._indptr = self._hist.indptr.astype(np.int64)
+        self._bins = self._hist.indices.astype(np.int32)
+        self._mass = _quantize(self._hist)
+        self._threads = thread_count(n_threads)
+        self._keep_trees = keep_trees
+        self._all: _Batch | None = None  # the trees of all pairs, once they have been asked for
+        self.on_progress: Callable[[int, int], None] | None = None  # pairs done, of how many
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._hist.shape  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ExactMap({n} histograms on {d} bins, {self._hist.nnz / n:.1f} used by each)"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        batch = self._solve_all(_check_cost(cost, self.shape[1]))
+        return _mirror(batch.values, self.shape[0])
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        batch = _Batch(self, _check_index(index, self.shape[0]), keep_trees=False)
+        batch.solve(_check_cost(cost, self.shape[1]))
+        return batch.values
+
+    def plans(self, cost: Matrix, index: Index) -> Plans:
+        """Optimal plans and duals of the pairs ``index`` (p, 2)."""
+        cost = _check_cost(cost, self.shape[1])
+        batch = _Batch(self, _check_index(index, self.shape[0]))
+        batch.solve(cost)
+        return batch.plans(cost)
+
+    def freeze(self, cost: Matrix) -> FrozenMap:
+        """The linear map of the couplings optimal at ``cost``; it agrees with us there."""
+        batch = self._solve_all(_check_cost(cost, self.shape[1]))
+        return FrozenMap(self.shape, batch.moves(whole=False), self._threads)
+
+    def gaps(self, cost: Matrix) -> Matrix:
+        """How far each distance at ``cost`` can be above the true one, from dual solutions."""
+        cost = _check_cost(cost, self.shape[1])
+        batch = self._solve_all(cost)
+        return _mirror(np.maximum(batch.values - batch.bounds(cost), 0.0), self.shape[0])
+
+    def _solve_all(self, cost: Matrix) -> _Batch:
+        batch = self._all
+        if batch is None:
+            index = np.stack(np.triu_indices(self.shape[0], 1), axis=1).astype(np.int64)
+            batch = _Batch(self, index, keep_trees=self._keep_trees)
+        batch.solve(cost)
+        if self._keep_trees:
+            self._all = batch
+        return batch
+
+
+class FrozenMap:
+    """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
+
+    homogeneous = True
+    monotone = True
+
+    def __init__(
+        self, shape: tuple[int, int], moves: tuple[Index, Index, Vector], threads: int
+    ) -> None:
+        self.shape = shape
+        self._start, self._cells, self._amounts = moves
+        self._threads = threads
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        flat = np.ascontiguousarray(cost, dtype=np.float64).reshape(-1)
+        values = kernel.weigh(self._start, self._cells, self._amounts, flat, self._threads)
+        return _mirror(values, self.shape[0])
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        index = _check_index(index, self.shape[0])
+        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
+        return distances
+
+
+class _Batch:
+    """Some pairs of a map and what the simplex remembers of them."""
+
+    def __init__(self, phi: ExactMap, index: Index, keep_trees: bool = True):
+        self.phi = phi
+        self.index = index
+        sizes = np.diff(phi._indptr)
+        nodes = sizes[index[:, 0]] + sizes[index[:, 1]]
+        self.room = np.zeros(len(index) + 1, np.int64)
+        if keep_trees:
+            np.cumsum(nodes, out=self.room[1:])
+        small = nodes.max(initial=0) < 2**16
+        self.tree = np.zeros(self.room[-1], np.uint16 if small else np.int32)
+        self.state = np.zeros(len(index), np.uint8)
+        self.values = np.zeros(len(index))
+        work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
+        total = work[-1] if len(work) else 0
+        steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
+        self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
+
+    def _data(self) -> tuple[Index, NDArray[np.int32], Index]:
+        return self.phi._indptr, self.phi._bins, self.phi._mass
+
+    def _memory(self, part: slice) -> tuple[Index, NDArray[Any], Index, NDArray[np.uint8]]:
+        return self.index[part], self.tree, self.room[part.start : part.stop + 1], self.state[part]
+
+    def _blocks(self) -> Iterator[slice]:
+        for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
+            yield slice(int(start), int(stop))
+            if self.phi.on_progress is not None:
+                self.phi.on_progress(int(stop), len(self.index))
+
+    def solve(self, cost: Matrix) -> None:
+        """Optimal values (and trees) of all pairs under ``cost``."""
+        violation = geometry.triangle_violation(cost)
+        cancel = bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
+        for part in self._blocks():
+            index, *memory = self._memory(part)
+            self.values[part], _, _ = kernel.transport(
+                *self._data(), cost, index, cancel, *memory, self.phi._threads
+            )
+
+    def bounds(self, cost: Matrix) -> Vector:
+        """Dual lower bounds of the values, from the stored trees."""
+        bounds = np.empty(len(self.index))
+        none = np.empty(0)
+        for part in self._blocks():
+            index, *memory = self._memory(part)
+            bounds[part] = kernel.duals(
+                *self._data(), cost, index, *memory, none, none, self.phi._threads
+            )
+        return bounds
+
+    def moves(self, whole: bool) -> tuple[Index, Index, Vector]:
+        """The stored plans as start, cells (source * bins + target), amounts."""
+        threads, d = self.phi._threads, self.phi.shape[1]
+        memory = (self.index, self.tree, self.room, self.state)
+        start = np.zeros(len(self.index) + 1, np.int64)
+        np.cumsum(kernel.count_moves(*self._data(), *memory, whole, threads), out=start[1:])
+        cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
+        amounts = np.empty(start[-1])
+        kernel.moves(*self._data(), *memory, whole, d, start, cells, amounts, threads)
+        return start, cells, amounts
+
+    def plans(self, cost: Matrix) -> Plans:
+        """The stored plans with their duals."""
+        start, cells, mass = self.moves(whole=True)
+        source, target = np.divmod(cells.astype(np.int64), self.phi.shape[1])
+        f, g = np.empty(self.room[-1]), np.empty(self.room[-1])
+        memory = (self.index, self.tree, self.room, self.state)
+        bounds = kernel.duals(*self._data(), cost, *memory, f, g, self.phi._threads)
+        sizes = np.diff(self.phi._indptr)[self.index]
+        ends = self.room[:-1, None] + sizes
+        return Plans(
+            self.values,
+            bounds,
+            start,
+            source,
+            target,
+            mass,
+            [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
+            [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
+        )
+
+
+def _mirror(values: Vector, n: int) -> Matrix:
+    """The symmetric matrix whose upper triangle, row by row, is ``values``."""
+    matrix = np.zeros((n, n))
+    above = np.triu_indices(n, 1)
+    matrix[above] = values
+    matrix.T[above] = values
+    return matrix
+
+
+def _quantize(hist: sparse.csr_array) -> Index:
+    """Masses as integers, each row summing to ``kernel.TOTAL``, no entry below 1.
+
+    The unit, 2**-62, lies below the rounding of any double above 1e-3, and what the sum of a
+    row misses goes to its largest entry.
+    """
+    mass: Index = np.maximum(np.floor(hist.data * float(kernel.TOTAL)), 1.0).astype(np.int64)
+    for a, b in zip(hist.indptr[:-1], hist.indptr[1:], strict=True):
+        row = mass[a:b]
+        # Python integers: near TOTAL, 64 bits would overflow before the difference is taken.
+        row[np.argmax(row)] += kernel.TOTAL - sum(row.tolist())
+    return mass
+
+
+def _check_histograms(hist: Any) -> sparse.csr_array:
+    rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    sums = rows.sum(axis=1)
+    if rows.shape[0] < 2:
+        raise ValueError(f"`hist` has {rows.shape[0]} rows; need at least 2 histograms.")
+    if not (np.isfinite(rows.data).all() and (rows.data >= 0).all()):
+        raise ValueError("`hist` has negative or non-finite entries; histograms have none.")
+    wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-6)
+    if len(wrong):
+        raise ValueError(
+            f"`hist` has {len(wrong)} rows that do not sum to 1 (first: row {wrong[0]}, "
+            f"sum {sums[wrong[0]]:.6g}). Divide each row by its sum."
+        )
+    rows.data /= np.repeat(sums, np.diff(rows.indptr))
+    return rows
+
+
+def _check_cost(given: Any, d: int) -> Matrix:
+    cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
+    if cost.shape != (d, d):
+        raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
+    if not np.isfinite(cost).all() or cost.min(initial=0.0) < 0.0:
+        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
+    if np.diagonal(cost).any():
+        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
+    if np.abs(cost - cost.T).max(initial=0.0) > 1e-12 * cost.max(initial=0.0):
+        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+    return cost
+
+
+def _check_index(given: Any, n: int) -> Index:
+    index: Index = np.ascontiguousarray(given)
+    if index.ndim != 2 or index.shape[1] != 2 or not np.issubdtype(index.dtype, np.integer):
+        raise ValueError("`index` must be an integer array of shape (p, 2): one pair per row.")
+    if index.size and not (index.min() >= 0 and index.max() < n):
+        raise ValueError(f"`index` names histograms outside 0 .. {n - 1}.")
+    return index.astype(np.int64, copy=False)

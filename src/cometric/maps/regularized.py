@@ -1,0 +1,87 @@
+"""Any distance map plus tau |C|_inf R: the term that keeps all distances positive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.kernels import geometry
+from cometric.types import DistanceMap, Index, Matrix, Vector
+
+NAMED_NORMS = {"l1": 1.0, "l2": 2.0, "linf": np.inf}
+
+
+class Regularized:
+    """``phi(cost) + tau * max(cost) * R``, monotone and homogeneous where ``phi`` is.
+
+    Parameters
+    ----------
+    phi
+        The map to regularize.
+    tau
+        Weight of R, positive.
+    R
+        Symmetric matrix with zero diagonal, positive between different histograms.
+    """
+
+    def __init__(self, phi: DistanceMap, tau: float, R: Matrix) -> None:
+        self.phi, self.tau, self.R = phi, tau, R
+        self.homogeneous, self.monotone = phi.homogeneous, phi.monotone
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.phi.shape
+
+    def __repr__(self) -> str:
+        return f"{self.phi!r} + {self.tau:g} |C| R"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        return self.phi(cost) + (self.tau * float(cost.max())) * self.R
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        i, j = np.asarray(index).T
+        chosen: Vector = self.R[i, j]
+        return self.phi.pairs(cost, index) + (self.tau * float(cost.max())) * chosen
+
+    def freeze(self, cost: Matrix) -> Regularized:
+        """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
+        return Regularized(self.phi.freeze(cost), self.tau, self.R)  # type: ignore[attr-defined]
+
+
+def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
+    """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself."""
+    k = hist.shape[0]
+    if isinstance(norm, str) and norm == "discrete":
+        return np.ones((k, k)) - np.eye(k)
+    if isinstance(norm, str) and norm in NAMED_NORMS:
+        return _pairwise(hist, NAMED_NORMS[norm])
+    if isinstance(norm, int | float) and norm >= 1:
+        return _pairwise(hist, float(norm))
+    matrix = np.asarray(norm)
+    if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
+        raise ValueError(
+            f"`norm` is {norm!r}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
+            "or a pair of matrices (for samples, for features)."
+        )
+    if matrix.shape != (k, k):
+        raise ValueError(f"`norm` has shape {matrix.shape}; this side has {k} items.")
+    matrix = matrix.astype(np.float64)
+    off = ~np.eye(k, dtype=bool)
+    if not np.isfinite(matrix).all() or np.diagonal(matrix).any() or (matrix != matrix.T).any():
+        raise ValueError("`norm` must be finite and symmetric with a zero diagonal.")
+    if (matrix[off] <= 0).any():
+        i, j = np.argwhere((matrix <= 0) & off)[0]
+        raise ValueError(
+            f"`norm` is {matrix[i, j]:g} between the different items {i} and {j}; "
+            "it must be positive there."
+        )
+    return matrix
+
+
+def _pairwise(hist: sparse.csr_array, p: float) -> Matrix:
+    norms: Matrix = geometry.pairwise_norms(
+        hist.indptr.astype(np.int64), hist.indices.astype(np.int32), hist.data, p
+    )
+    return norms

@@ -1,0 +1,381 @@
+"""Row and column histograms of a nonnegative matrix: checked, normalized, repeats merged.
+
+Whatever is wrong with the data is said here, before any work, so that maps and solvers can
+trust what they are given. Sparse input stays sparse from end to end.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.types import Index, Matrix
+
+MERGE_TOLERANCE = 1e-12
+"""Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
+
+SUM_TOLERANCE = 1e-6
+"""How far from 1 the rows of histograms given as ``(A, B)`` may sum."""
+
+WIDE_RANGE = 1e12
+"""Ratio of the largest to the smallest positive entry above which a warning is given."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The histograms of one side, distinct ones only.
+
+    Items that repeat one another are at distance 0 and equally far from everything else, so
+    transport may treat them as one: as one histogram on this side, as one bin on the other.
+    """
+
+    hist: sparse.csr_array  # distinct histograms over the distinct bins; rows sum to 1
+    full: sparse.csr_array  # the same over all kept bins, for the norm R; is `hist` if none merged
+    labels: Index  # kept item -> its row of `hist`
+    kept: Mask  # original item -> was it kept (see `drop_empty`)
+
+    @property
+    def first(self) -> Index:
+        """The kept item that each row of ``hist`` came from."""
+        return np.unique(self.labels, return_index=True)[1].astype(np.int64)
+
+    def expand(self, distances: Matrix) -> Matrix:
+        """Distances between all kept items, from those between the distinct ones.
+
+        Repeats get the diagonal entry, 0. The array itself comes back if nothing was merged.
+        """
+        k = self.hist.shape[0]
+        if distances.shape != (k, k):
+            raise ValueError(
+                f"`distances` has shape {distances.shape}; there are {k} distinct items, "
+                f"so pass an array of shape {(k, k)}."
+            )
+        return distances if len(self.labels) == k else distances[np.ix_(self.labels, self.labels)]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The two sides of the data: A, the rows of X, and B, its columns, all summing to 1."""
+
+    samples: Side
+    features: Side
+
+    def __repr__(self) -> str:
+        n, m = len(self.samples.labels), len(self.features.labels)
+        words = [f"{n} samples x {m} features"]
+        for side, item, bins in (
+            (self.samples, "sample", "features"),
+            (self.features, "feature", "samples"),
+        ):
+            k = side.hist.shape[0]
+            words.append(f"{round(side.full.nnz / k, 2):.12g} {bins} per {item}")
+            if k < len(side.labels):
+                words.append(f"{_count(len(side.labels) - k, f'repeated {item}')} merged")
+            if not side.kept.all():
+                words.append(f"{_count(int((~side.kept).sum()), f'empty {item}')} dropped")
+        return f"Problem({', '.join(words)})"
+
+    @classmethod
+    def from_data(
+        cls,
+        X: Any,
+        *,
+        normalization_steps: int = 1,
+        smoothing: float = 0.0,
+        drop_empty: bool = False,
+    ) -> Problem:
+        """The histograms of the rows and of the columns of ``X``.
+
+        ``A_ik = X_ik / sum_l X_il`` and ``B_ki = X_ik / sum_j X_jk``, always in float64.
+
+        Parameters
+        ----------
+        X
+            Nonnegative, samples by features: a NumPy array, nested lists, any SciPy sparse
+            format (never densified), a pandas DataFrame, a torch tensor, an AnnData (its
+            ``.X``), or anything NumPy can read. A tuple of length two is ``(A, B)``, the
+            histograms themselves: A is n x m, B is m x n, and every row sums to 1.
+        normalization_steps
+            1 normalizes plainly. Each further step first scales the rows of ``X`` to equal
+            sums, then its columns, so that many steps draw A and B from a matrix whose rows
+            sum to 1 and whose columns sum to n / m, where such a scaling exists.
+        smoothing
+            Mass added to every bin: ``a -> (a + smoothing) / (1 + d * smoothing)`` for a
+            histogram of d bins. Any positive value fills all bins and so gives up sparsity.
+        drop_empty
+            Leave out empty rows and columns, which are an error otherwise; ``kept`` of each
+            side says which ones stayed.
+
+        Notes
+        -----
+        Rows (or columns) that are proportional, up to ``MERGE_TOLERANCE``, are merged with a
+        warning; ``Side.expand`` brings them back at distance 0.
+        """
+        _check_options(normalization_steps, smoothing)
+        if isinstance(X, tuple) and len(X) == 2:
+            if normalization_steps != 1:
+                raise ValueError(
+                    f"`normalization_steps` is {normalization_steps}, but (A, B) are histograms "
+                    "already. Leave it at 1, or pass the matrix they came from."
+                )
+            A, B = _read_histograms(*X)
+            names = ("`A`", "row"), ("`B`", "row")
+            kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
+        else:
+            matrix = _read(X, "X")
+            _check_entries(matrix, "X")
+            kept = _find_used(matrix, drop_empty)
+            matrix = _balance(matrix[kept[0]][:, kept[1]], normalization_steps - 1)
+            A, B = _normalize(matrix), _normalize(matrix.T.tocsr())
+            names = ("`X`", "row"), ("`X`", "column")
+        A, B = _smooth(A, smoothing), _smooth(B, smoothing)
+        rows, columns = _merge(A, *names[0], "samples"), _merge(B, *names[1], "features")
+        return cls(_side(A, rows, columns, kept[0]), _side(B, columns, rows, kept[1]))
+
+
+def _read(X: Any, name: str) -> sparse.csr_array:
+    """A fresh float64 CSR copy: indices sorted, int32 if they fit; no entry twice, no zero."""
+    found = _unwrap(X, name)
+    if found.ndim != 2:
+        raise ValueError(
+            f"`{name}` has {_count(found.ndim, 'dimension')}; pass a matrix, samples by features. "
+            "(A tuple of length two is read as the histograms (A, B).)"
+        )
+    if min(found.shape) < 2:
+        raise ValueError(
+            f"`{name}` has shape {tuple(found.shape)}; need at least 2 rows and 2 columns."
+        )
+    if found.dtype.kind not in "biuf":
+        raise ValueError(
+            f"`{name}` has dtype {found.dtype}; pass real numbers, for example "
+            f"`{name}.astype(float)`."
+        )
+    if found.dtype == np.float16:
+        _warn_half(name, "float16")
+    with np.errstate(over="ignore"):  # a long double too large for float64: caught as inf
+        # Convert before merging entries given twice: their sum may not fit a small integer.
+        matrix = sparse.csr_array(found.astype(np.float64))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
+    matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
+    return matrix
+
+
+def _unwrap(X: Any, name: str) -> Any:
+    """The NumPy array or SciPy sparse matrix inside ``X``, by what it can do, not its class."""
+    if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
+        X = X.X.to_memory() if hasattr(X.X, "to_memory") else X.X
+    if sparse.issparse(X):
+        return X
+    if hasattr(X, "detach"):  # torch
+        X = X.detach().cpu()
+        if str(X.dtype) == "torch.bfloat16":  # unknown to NumPy
+            _warn_half(name, "bfloat16")
+            X = X.float()
+        if str(X.layout) != "torch.strided":
+            X = X.to_sparse_coo().coalesce()
+            return sparse.coo_array((X.values().numpy(), X.indices().numpy()), shape=tuple(X.shape))
+        return X.numpy()
+    if hasattr(X, "to_numpy"):  # pandas and its like
+        columns = list(X.dtypes) if hasattr(X, "columns") else [None]
+        if columns and all(getattr(dtype, "fill_value", None) == 0 for dtype in columns):
+            return X.sparse.to_coo()
+        values = X.to_numpy()
+        if values.dtype == object and all(getattr(t, "kind", "O") in "biuf" for t in columns):
+            return X.to_numpy(dtype=float, na_value=np.nan)  # bool beside float, or nullable
+        return values
+    if np.ma.is_masked(X):
+        return np.ma.filled(X.astype(np.float64), np.nan)  # missing: reported as NaN
+    if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
+        return np.from_dlpack(X)
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+
+
+def _read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
+    A, B = _read(first, "A"), _read(second, "B")
+    if A.shape != B.shape[::-1]:
+        raise ValueError(
+            f"`A` has shape {A.shape} and `B` has shape {B.shape}; if A is n x m, "
+            "B must be m x n. Transpose one of them."
+        )
+    for matrix, name in ((A, "A"), (B, "B")):
+        _check_entries(matrix, name)
+        _refuse_empty(np.diff(matrix.indptr) > 0, name, "row", "Every histogram needs some mass.")
+        sums = matrix.sum(axis=1)
+        bad = np.flatnonzero(~(abs(sums - 1) <= SUM_TOLERANCE))
+        if len(bad):
+            raise ValueError(
+                f"`{name}` has {_count(len(bad), 'row')} whose sum is not 1 "
+                f"(first: {bad[0]}, sum {sums[bad[0]]:.6g}). Divide each row by its sum."
+            )
+    return _normalize(A), _normalize(B)
+
+
+def _check_options(normalization_steps: Any, smoothing: Any) -> None:
+    steps = normalization_steps
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or int(steps) < 1:
+        raise ValueError(f"`normalization_steps` is {steps!r}; pass an integer, at least 1.")
+    if not isinstance(smoothing, Real) or not 0 <= float(smoothing) < math.inf:
+        raise ValueError(f"`smoothing` is {smoothing!r}; pass a finite number, at least 0.")
+
+
+def _check_entries(matrix: sparse.csr_array, name: str) -> None:
+    """Refuse entries that are not finite and nonnegative, warn of a very wide range."""
+    data = matrix.data
+    for bad, what, cure in (
+        (np.isnan(data), "NaN entry", "Fill them in, or leave out their rows or columns."),
+        (np.isinf(data), "infinite entry", "Replace them by finite values."),
+        (data < 0, "negative entry", "Shift or clip the data: masses are nonnegative."),
+    ):
+        where = np.flatnonzero(bad)
+        if len(where):
+            row = np.searchsorted(matrix.indptr, where[0], side="right") - 1
+            raise ValueError(
+                f"`{name}` has {_count(len(where), what)} "
+                f"(first: row {row}, column {matrix.indices[where[0]]}). {cure}"
+            )
+    low, top = (float(data.min()), float(data.max())) if len(data) else (1.0, 1.0)
+    if low * WIDE_RANGE < top:
+        warnings.warn(
+            f"`{name}` ranges from {low:.3g} to {top:.3g}, more than a factor {WIDE_RANGE:.0e}: "
+            "its smallest entries hardly count. Check its units.",
+            stacklevel=3,
+        )
+
+
+def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
+    """Which rows and columns hold mass; all of them must, unless ``drop_empty``."""
+    rows = np.diff(matrix.indptr) > 0
+    columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
+    if not drop_empty:
+        _refuse_empty(rows, "X", "row", "Drop them, or pass `drop_empty=True`.")
+        _refuse_empty(columns, "X", "column", "Drop them, or pass `drop_empty=True`.")
+    n, m = int(rows.sum()), int(columns.sum())
+    if min(n, m) < 2:
+        raise ValueError(
+            f"`X` keeps {_count(n, 'row')} and {_count(m, 'column')} once empty ones are dropped; "
+            "need at least 2 of each."
+        )
+    return rows, columns
+
+
+def _refuse_empty(used: Mask, name: str, item: str, cure: str) -> None:
+    empty = np.flatnonzero(~used)
+    if len(empty):
+        found = _count(len(empty), f"empty {item}")
+        raise ValueError(f"`{name}` has {found} (first: {empty[0]}). {cure}")
+
+
+def _normalize(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Each row divided by its maximum, lest sums overflow or vanish, then by its sum."""
+    start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)  # no row is empty: `reduceat` is safe
+    hist = matrix.copy()
+    hist.data /= np.repeat(np.maximum.reduceat(hist.data, start), sizes)
+    hist.data /= np.repeat(np.add.reduceat(hist.data, start), sizes)
+    hist.eliminate_zeros()  # what underflowed
+    return hist
+
+
+def _balance(matrix: sparse.csr_array, rounds: int) -> sparse.csr_array:
+    """``rounds`` of Sinkhorn scaling: rows, then columns.
+
+    Columns are brought to sum 1 rather than n / m: whoever reads the result normalizes it again.
+    """
+    for _ in range(rounds):
+        for _ in ("rows", "columns"):
+            matrix = _normalize(matrix).T.tocsr()
+            if not np.diff(matrix.indptr).all():
+                raise ValueError(
+                    "`X` has too wide a range for `normalization_steps` > 1: some entries "
+                    "vanish when scaled. Leave it at 1, or clip the smallest entries."
+                )
+    return matrix
+
+
+def _smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
+    if smoothing == 0:
+        return hist
+    keep = 1 / (1 + hist.shape[1] * float(smoothing))
+    return _normalize(sparse.csr_array(keep * hist.toarray() + (1 - keep) / hist.shape[1]))
+
+
+def _merge(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
+    """The label of each row of ``hist``; says how many repeat others."""
+    labels = _label(hist)
+    distinct = int(labels.max()) + 1
+    if distinct == 1:
+        raise ValueError(
+            f"All {item}s of {name} are proportional (to within {MERGE_TOLERANCE:.0e}), so all "
+            f"{side} are alike and no distance between them can be learned."
+        )
+    repeats = len(labels) - distinct
+    if repeats:
+        warnings.warn(
+            f"{name} has {_count(repeats, item)} that repeat{'s' * (repeats == 1)} others up to "
+            "scale; they get distance 0 to those and are merged with them.",
+            stacklevel=3,
+        )
+    return labels
+
+
+def _label(hist: sparse.csr_array) -> Index:
+    """Equal labels for rows within ``MERGE_TOLERANCE``, numbered by first appearance.
+
+    Rows that close have random projections (weights below 2) nearly as close: sort those, cut
+    the order into runs at every larger gap, then compare each row of a run with the run's first
+    row in l1 norm. Rows that differ from it stay for the next pass.
+    """
+    weights = np.random.default_rng(0).uniform(1.0, 2.0, hist.shape[1])
+    score = hist @ weights
+    rounding = 4 * np.finfo(float).eps * np.diff(hist.indptr).max()
+    order = np.argsort(score)
+    run = np.zeros(len(score), dtype=np.int64)
+    run[order[1:]] = np.cumsum(np.diff(score[order]) > 2 * MERGE_TOLERANCE + rounding)
+    first = np.arange(len(score))
+    left = np.flatnonzero(np.bincount(run)[run] > 1)
+    while len(left):
+        _, start, back = np.unique(run[left], return_index=True, return_inverse=True)
+        head = left[start][back]
+        near = abs(hist[left] - hist[head]).sum(axis=1) <= MERGE_TOLERANCE
+        first[left[near]] = head[near]
+        left = left[~near]
+    return np.unique(first, return_inverse=True)[1].astype(np.int64)
+
+
+def _side(hist: sparse.csr_array, labels: Index, bins: Index, kept: Mask) -> Side:
+    """One row per label, one bin per label of the other side."""
+    if labels.max() + 1 < len(labels):
+        hist = hist[np.unique(labels, return_index=True)[1]]
+    full, n_bins = hist, int(bins.max()) + 1
+    if n_bins < len(bins):
+        where = bins[full.indices].astype(full.indices.dtype)
+        shape = (full.shape[0], n_bins)
+        hist = sparse.csr_array((full.data.copy(), where, full.indptr.copy()), shape=shape)
+        hist.sum_duplicates()
+    return Side(hist, full, labels, kept)
+
+
+def _count(k: int, thing: str) -> str:
+    plural = f"{thing[:-1]}ies" if thing.endswith("ry") else f"{thing}s"
+    return f"{k} {thing if k == 1 else plural}"
+
+
+def _warn_half(name: str, dtype: str) -> None:
+    warnings.warn(
+        f"`{name}` is {dtype}, which keeps 2 or 3 digits; they are read as float64 without "
+        "gaining any. Pass float32 or float64 if you have it.",
+        stacklevel=4,
+    )

@@ -1,0 +1,188 @@
+"""What a solve gives back: both metrics, their singular values, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.problem import Problem, Side
+from cometric.types import Matrix, Metrics, Status
+
+SCHEMA = 1
+
+
+class Record(NamedTuple):
+    """One line of the history."""
+
+    iteration: int
+    residual: float
+    lam: float
+    mu: float
+    sweeps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What was asked for."""
+
+    eps: float
+    tau: float
+    norm: str
+    solver: str
+    tol: float
+    max_iter: int
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A metric on the samples and one on the features, each the lift of the other.
+
+    ``samples`` (n, n) and ``features`` (m, m) are symmetric with zero diagonal and maximum 1.
+    ``values`` are the singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D, and
+    ``bracket`` an interval for lam * mu read off the last sweep (proved for exact maps).
+    """
+
+    samples: Matrix
+    features: Matrix
+    values: tuple[float, float]
+    status: Status
+    history: list[Record]
+    bracket: tuple[float, float]
+    parameters: Parameters
+    problem: Problem = field(repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual fell below the tolerance."""
+        return self.status.ok
+
+    @property
+    def residual(self) -> float:
+        """Hilbert distance between the last iterate and its image under a full sweep."""
+        return self.history[-1].residual if self.history else float("inf")
+
+    @property
+    def metrics(self) -> Metrics:
+        """The pair (samples, features)."""
+        return Metrics(self.samples, self.features)
+
+    def __repr__(self) -> str:
+        return f"<{str(self).splitlines()[0]}>"
+
+    def __str__(self) -> str:
+        n, m = len(self.samples), len(self.features)
+        lam, mu = self.values
+        low, high = self.bracket
+        asked = self.parameters
+        lines = [
+            f"Learned a distance between {n} samples and one between {m} features",
+            f"  {self.status.value}",
+            f"  residual         {self.residual:.2e} (tolerance {asked.tol:.0e}, Hilbert metric)",
+            f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, "
+            f"lam mu in [{low:.10g}, {high:.10g}]",
+            f"  asked for        eps = {asked.eps:g}, tau = {asked.tau:g}, norm {asked.norm}, "
+            f"{asked.solver}",
+        ]
+        if self.history:
+            last = self.history[-1]
+            lines.append(
+                f"  work             {last.iteration} iterations, {last.sweeps} transport "
+                f"sweeps, {last.seconds:.2f} s"
+            )
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
+
+        The file appears under its name only when it is complete.
+        """
+        header = {
+            "schema": SCHEMA,
+            "values": self.values,
+            "bracket": self.bracket,
+            "status": self.status.name,
+            "parameters": asdict(self.parameters),
+        }
+        arrays = {
+            "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+            "samples": self.samples,
+            "features": self.features,
+            "history": np.array(self.history, dtype=np.float64).reshape(-1, len(Record._fields)),
+        }
+        for name in ("samples", "features"):
+            side: Side = getattr(self.problem, name)
+            arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
+            for part in ("hist", "full"):
+                hist = getattr(side, part)
+                arrays |= {
+                    f"{name}_{part}_indptr": hist.indptr,
+                    f"{name}_{part}_indices": hist.indices,
+                    f"{name}_{part}_data": hist.data,
+                    f"{name}_{part}_shape": np.array(hist.shape),
+                }
+        path = Path(path)
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
+
+
+def load(path: str | os.PathLike[str]) -> Result:
+    """Read a result written by :meth:`Result.save`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(bytes(arrays["header"]))
+    except FileNotFoundError:
+        raise
+    except Exception as problem:
+        raise ValueError(
+            f"`{os.fspath(path)}` is not a saved result, or is damaged ({problem})."
+        ) from problem
+    if header.get("schema") != SCHEMA:
+        raise ValueError(
+            f"`{os.fspath(path)}` has schema {header.get('schema')}; this version reads "
+            f"{SCHEMA}. Read it with the version of cometric that wrote it."
+        )
+    records = [
+        Record(int(i), r, lam, mu, int(sweeps), seconds)
+        for i, r, lam, mu, sweeps, seconds in arrays["history"].tolist()
+    ]
+    low, high = header["bracket"]
+    lam, mu = header["values"]
+    return Result(
+        samples=arrays["samples"],
+        features=arrays["features"],
+        values=(lam, mu),
+        status=Status[header["status"]],
+        history=records,
+        bracket=(low, high),
+        parameters=Parameters(**header["parameters"]),
+        problem=Problem(_read_side(arrays, "samples"), _read_side(arrays, "features")),
+    )
+
+
+def _read_side(arrays: dict[str, Any], name: str) -> Side:
+    hist, full = (
+        sparse.csr_array(
+            tuple(arrays[f"{name}_{part}_{field}"] for field in ("data", "indices", "indptr")),
+            shape=tuple(arrays[f"{name}_{part}_shape"].tolist()),
+        )
+        for part in ("hist", "full")
+    )
+    same = hist.shape == full.shape
+    return Side(hist, hist if same else full, arrays[f"{name}_labels"], arrays[f"{name}_kept"])

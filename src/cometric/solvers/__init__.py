@@ -1,0 +1,1 @@
+"""Solvers: frozen hyperparameters with ``init`` and ``step``; the loop is in ``solve``."""

@@ -1,0 +1,86 @@
+"""The few shapes that maps, solvers and the loop agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+class Metrics(NamedTuple):
+    """A distance between samples (n, n) and one between features (m, m)."""
+
+    samples: Matrix
+    features: Matrix
+
+
+class DistanceMap(Protocol):
+    """Histograms bound to a way of comparing them under a cost between their bins."""
+
+    homogeneous: bool  # phi(s * cost) == s * phi(cost)
+    monotone: bool  # cost <= other entrywise implies phi(cost) <= phi(other)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of histograms, number of bins."""
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        """All distances, symmetric with a zero diagonal."""
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        """The distances of the pairs ``index`` (p, 2)."""
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """The two lifts: ``to_samples(C)`` is Phi_A(C), ``to_features(D)`` is Phi_B(D)."""
+
+    to_samples: DistanceMap
+    to_features: DistanceMap
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """Where a solver stands after a step.
+
+    ``residual`` is the Hilbert distance between a metric and its own image under one full
+    sweep; ``bracket`` is the Collatz-Wielandt interval for lam * mu read off that sweep.
+    """
+
+    metrics: Metrics
+    values: tuple[float, float]
+    residual: float = float("inf")
+    bracket: tuple[float, float] = (0.0, float("inf"))
+    sweeps: int = 0  # full transport sweeps (both sides) spent so far
+
+
+class Solver(Protocol):
+    """Frozen hyperparameters; what changes lives in the iterate."""
+
+    def init(self, phi: Coupled, start: Metrics) -> Iterate:
+        """The iterate before the first step."""
+
+    def step(self, phi: Coupled, now: Iterate) -> Iterate:
+        """The next iterate."""
+
+
+class Status(Enum):
+    """How a solve ended; the value is the sentence a user reads."""
+
+    CONVERGED = "converged: the residual is below the tolerance"
+    MAX_ITER = "not converged: the iteration limit came first"
+    INTERRUPTED = "not converged: interrupted"
+    NON_UNIQUE = "not unique: the data fall apart into blocks that nothing ties together"
+    BOUNDARY = "on the boundary: some distances tend to zero, no positive answer was found"
+    NOT_PSD = "not a divergence: some entropic distances are negative"
+
+    @property
+    def ok(self) -> bool:
+        return self is Status.CONVERGED

@@ -1,0 +1,170 @@
+"""Data sets have the shapes, the numbers and the labels they announce."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from cometric import datasets
+
+TEMPLATES = ["unimodal", "bimodal", "asymmetric"]
+
+
+@pytest.mark.parametrize(
+    ("template", "i", "value"),
+    [
+        ("unimodal", 0, 1.0),
+        ("unimodal", 25, np.exp(-3.125)),  # t = 0.25
+        ("unimodal", 75, np.exp(-3.125)),  # t = 0.75, the same distance the other way
+        ("bimodal", 0, 1.0),
+        ("bimodal", 40, 0.6),
+        ("bimodal", 20, 1.6 * np.exp(-8.0)),  # halfway between the modes
+        ("asymmetric", 0, 1e-3),
+        ("asymmetric", 15, 0.15 * np.exp(-1.0) + 1e-3),
+        ("asymmetric", 99, 0.99 * np.exp(-6.6) + 1e-3),
+    ],
+)
+def test_torus_samples_the_template_along_the_first_feature(template, i, value):
+    assert_allclose(datasets.torus(template)[i, 0], value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize(("n", "m", "g"), [(100, 80, 20), (12, 10, 2), (7, 5, 1)])
+def test_torus_is_unchanged_by_its_shifts_to_the_last_bit(template, n, m, g):
+    X = datasets.torus(template, n, m)
+    assert X.shape == (n, m)
+    assert (X > 0).all()
+    assert_array_equal(np.roll(X, (n // g, m // g), axis=(0, 1)), X)
+
+
+def test_torus_names_the_templates_it_knows():
+    with pytest.raises(ValueError, match=r"'sawtooth'.*'unimodal', 'bimodal', 'asymmetric'"):
+        datasets.torus("sawtooth")
+
+
+def test_torus_refuses_an_empty_side():
+    with pytest.raises(ValueError, match="`m` is 0; it must be at least 1"):
+        datasets.torus(m=0)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_torus2d_is_the_product_of_two_circles(template):
+    X = datasets.torus2d(template, n=(4, 6), m=(3, 5))
+    assert X.shape == (24, 15)
+    first, second = datasets.torus(template, 4, 3), datasets.torus(template, 6, 5)
+    assert_array_equal(X[2 * 6 + 5, 1 * 5 + 4], first[2, 1] * second[5, 4])
+
+
+def test_torus2d_unimodal_is_radial():
+    X = datasets.torus2d("unimodal", n=10, m=10)
+    # Sample (3, 9) against feature (0, 0): the distance on the torus is |(0.3, 0.1)|.
+    assert_allclose(X[39, 0], np.exp(-(0.3**2 + 0.1**2) / 0.02), rtol=1e-12)
+
+
+def test_torus2d_takes_one_integer_for_a_square():
+    assert_array_equal(datasets.torus2d(n=3, m=2), datasets.torus2d(n=(3, 3), m=(2, 2)))
+
+
+def test_torus2d_names_the_templates_it_knows():
+    with pytest.raises(ValueError, match="choose one of 'unimodal'"):
+        datasets.torus2d("flat")
+
+
+def test_block_diagonal_is_positive_on_its_blocks_only():
+    X = datasets.block_diagonal()
+    inside = np.zeros((7, 5), dtype=bool)
+    inside[:3, :2] = inside[3:, 2:] = True
+    assert_array_equal(X > 0, inside)
+    assert X[inside].min() >= 0.1
+    assert X.max() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"), [((), "`sizes` is empty"), (((2, 0),), "`sizes` is 0")]
+)
+def test_block_diagonal_refuses_empty_blocks(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.block_diagonal(sizes)
+
+
+def test_digits_leaves_out_the_pixels_no_image_lights():
+    data = datasets.digits()
+    assert data.X.shape == (1797, 61)
+    assert data.X.dtype == np.float64
+    assert (data.X.min(), data.X.max()) == (0.0, 16.0)
+    assert set(range(64)) - set(data.features) == {0, 32, 39}
+    assert data.X.any(axis=0).all()
+    assert_array_equal(np.bincount(data.labels)[:3], [178, 182, 177])
+
+
+def test_digits_keeps_the_first_images():
+    data = datasets.digits(10)
+    assert_array_equal(data.labels, np.arange(10))
+    assert data.X.shape == (10, len(data.features))
+    assert data.X.any(axis=0).all()
+    whole = datasets.digits()
+    assert_array_equal(data.X, whole.X[:10, np.isin(whole.features, data.features)])
+
+
+@pytest.mark.parametrize("n", [0, 1798])
+def test_digits_refuses_more_images_than_there_are(n):
+    with pytest.raises(ValueError, match=f"`n` is {n}; choose between 1 and 1797"):
+        datasets.digits(n)
+
+
+@pytest.mark.parametrize("density", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_simulated_counts_have_the_density_asked_for(density, seed):
+    X = datasets.simulate_counts(density=density, random_state=seed).X
+    assert X.format == "csr"
+    assert_allclose(X.nnz / np.prod(X.shape), density, rtol=0.15)
+
+
+# The sparse one would be mostly empty rows and columns if nothing filled them.
+@pytest.mark.parametrize("density", [0.002, 0.15])
+def test_simulated_counts_are_integers_without_empty_rows_or_columns(density):
+    X = datasets.simulate_counts(n=120, m=200, density=density).X
+    assert X.shape == (120, 200)
+    assert X.dtype == np.float64
+    assert_array_equal(X.data, np.round(X.data))
+    assert X.data.min() >= 1.0
+    assert (X.sum(axis=0) > 0).all()
+    assert (X.sum(axis=1) > 0).all()
+
+
+def test_simulated_markers_stand_out_in_their_own_type():
+    X, labels, marker_of = datasets.simulate_counts()
+    assert_array_equal(np.bincount(labels), [80] * 5)
+    assert_array_equal(np.bincount(marker_of + 1), [300] + [20] * 5)
+    for kind in range(5):
+        markers = X.toarray()[:, marker_of == kind]
+        own, other = markers[labels == kind].mean(), markers[labels != kind].mean()
+        assert 7.0 < own / other < 13.0  # drawn ten times as high
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "`n` is 0"),
+        ({"types": 0}, "`types` is 0; choose between 1 and n = 400"),
+        ({"n": 3, "types": 4}, "`types` is 4; choose between 1 and n = 3"),
+        ({"density": 0.0}, r"`density` is 0\.0"),
+        ({"density": 1.0}, r"`density` is 1\.0"),
+    ],
+)
+def test_simulated_counts_refuse_impossible_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.simulate_counts(**options)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda seed: datasets.block_diagonal(random_state=seed),
+        lambda seed: datasets.simulate_counts(50, 40, random_state=seed).X.toarray(),
+    ],
+    ids=["block_diagonal", "simulate_counts"],
+)
+def test_a_seed_gives_the_same_data_again(draw):
+    assert_array_equal(draw(3), draw(3))
+    assert_array_equal(draw(np.random.default_rng(3)), draw(3))
+    assert not np.array_equal(draw(3), draw(4))
