@@ -24,6 +24,7 @@ _HOMES = {
     "Problem": "problem",
     "ExactMap": "maps.exact",
     "PowerIteration": "solvers.power",
+    "PolicyIteration": "solvers.policy",
     "hilbert_distance": "cones",
     "Metrics": "types",
     "Status": "types",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from cometric.solve import learn as learn
     from cometric.solve import solve as solve
     from cometric.solve import warmup as warmup
+    from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.types import Metrics as Metrics
     from cometric.types import Status as Status

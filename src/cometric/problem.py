@@ -42,11 +42,18 @@ class Side:
     full: sparse.csr_array  # the same over all kept bins, for the norm R; is `hist` if none merged
     labels: Index  # kept item -> its row of `hist`
     kept: Mask  # original item -> was it kept (see `drop_empty`)
+    names: tuple[str, ...] | None = None  # of the kept items, where the data named them
 
     @property
     def first(self) -> Index:
         """The kept item that each row of ``hist`` came from."""
         return np.unique(self.labels, return_index=True)[1].astype(np.int64)
+
+    def reduce(self, distances: Matrix) -> Matrix:
+        """Distances between the distinct items, from those between all kept ones."""
+        if len(self.labels) == self.hist.shape[0]:
+            return distances
+        return distances[np.ix_(self.first, self.first)]
 
     def expand(self, distances: Matrix) -> Matrix:
         """Distances between all kept items, from those between the distinct ones.
@@ -128,7 +135,7 @@ class Problem:
                     "already. Leave it at 1, or pass the matrix they came from."
                 )
             A, B = _read_histograms(*X)
-            names = ("`A`", "row"), ("`B`", "row")
+            words = ("`A`", "row"), ("`B`", "row")
             kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
         else:
             matrix = _read(X, "X")
@@ -136,10 +143,21 @@ class Problem:
             kept = _find_used(matrix, drop_empty)
             matrix = _balance(matrix[kept[0]][:, kept[1]], normalization_steps - 1)
             A, B = _normalize(matrix), _normalize(matrix.T.tocsr())
-            names = ("`X`", "row"), ("`X`", "column")
+            words = ("`X`", "row"), ("`X`", "column")
         A, B = _smooth(A, smoothing), _smooth(B, smoothing)
-        rows, columns = _merge(A, *names[0], "samples"), _merge(B, *names[1], "features")
-        return cls(_side(A, rows, columns, kept[0]), _side(B, columns, rows, kept[1]))
+        rows, columns = _merge(A, *words[0], "samples"), _merge(B, *words[1], "features")
+        return cls(
+            _side(A, rows, columns, kept[0], _names(X, "obs_names", "index")),
+            _side(B, columns, rows, kept[1], _names(X, "var_names", "columns")),
+        )
+
+
+def _names(X: Any, *attributes: str) -> list[str] | None:
+    """What AnnData or pandas call the items of one side."""
+    if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
+        return None
+    found = next(getattr(X, name) for name in attributes if hasattr(X, name))
+    return [str(name) for name in found]
 
 
 def _read(X: Any, name: str) -> sparse.csr_array:
@@ -355,7 +373,9 @@ def _label(hist: sparse.csr_array) -> Index:
     return np.unique(first, return_inverse=True)[1].astype(np.int64)
 
 
-def _side(hist: sparse.csr_array, labels: Index, bins: Index, kept: Mask) -> Side:
+def _side(
+    hist: sparse.csr_array, labels: Index, bins: Index, kept: Mask, names: list[str] | None
+) -> Side:
     """One row per label, one bin per label of the other side."""
     if labels.max() + 1 < len(labels):
         hist = hist[np.unique(labels, return_index=True)[1]]
@@ -365,7 +385,8 @@ def _side(hist: sparse.csr_array, labels: Index, bins: Index, kept: Mask) -> Sid
         shape = (full.shape[0], n_bins)
         hist = sparse.csr_array((full.data.copy(), where, full.indptr.copy()), shape=shape)
         hist.sum_duplicates()
-    return Side(hist, full, labels, kept)
+    called = None if names is None else tuple(np.array(names, dtype=object)[kept])
+    return Side(hist, full, labels, kept, called)
 
 
 def _count(k: int, thing: str) -> str:

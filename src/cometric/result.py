@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from cometric.problem import Problem, Side
 from cometric.types import Matrix, Metrics, Status
+
+if TYPE_CHECKING:
+    from cometric.certificate import Certificate
+    from cometric.explanation import Explanation
 
 SCHEMA = 1
 
@@ -57,7 +61,8 @@ class Result:
     history: list[Record]
     bracket: tuple[float, float]
     parameters: Parameters
-    problem: Problem = field(repr=False)
+    problem: Problem
+    norms: tuple[Matrix, Matrix] | None = None  # R, where it was given as matrices
 
     @property
     def converged(self) -> bool:
@@ -68,6 +73,11 @@ class Result:
     def residual(self) -> float:
         """Hilbert distance between the last iterate and its image under a full sweep."""
         return self.history[-1].residual if self.history else float("inf")
+
+    @property
+    def iterations(self) -> int:
+        """How many steps the solver took."""
+        return len(self.history)
 
     @property
     def metrics(self) -> Metrics:
@@ -99,6 +109,47 @@ class Result:
             )
         return "\n".join(lines)
 
+    def certify(self, n_threads: int | None = None) -> Certificate:
+        """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
+
+        Takes about as long as two or three transport sweeps; see :class:`Certificate`.
+        """
+        if self.parameters.eps > 0:
+            raise NotImplementedError("certificates exist for exact transport (eps = 0) only.")
+        from cometric.certificate import certify
+        from cometric.maps.coupled import exact_lifts, norm_matrices
+
+        return certify(
+            self._distinct(),
+            *exact_lifts(self.problem, n_threads=n_threads),
+            tau=self.parameters.tau,
+            norms=norm_matrices(self.problem, self.norms or self.parameters.norm),
+            spreads=norm_matrices(self.problem, "l1"),
+        )
+
+    def explain(self, i: int, j: int, of: str = "samples") -> Explanation:
+        """Which features' mass goes where on the way from sample i to sample j.
+
+        With ``of="features"``: which samples' mass goes where from feature i to feature j.
+        The flows are those of an optimal plan, the costliest first.
+        """
+        if self.parameters.eps > 0:
+            raise NotImplementedError("plans are sparse for exact transport (eps = 0) only.")
+        if of not in ("samples", "features"):
+            raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+        from cometric.explanation import explain
+
+        side, other = self.problem.samples, self.problem.features
+        cost = self._distinct().features
+        if of == "features":
+            side, other, cost = other, side, self._distinct().samples
+        return explain(side, other, cost, i, j, of)
+
+    def _distinct(self) -> Metrics:
+        return Metrics(
+            self.problem.samples.reduce(self.samples), self.problem.features.reduce(self.features)
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
 
@@ -120,6 +171,8 @@ class Result:
         for name in ("samples", "features"):
             side: Side = getattr(self.problem, name)
             arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
+            if side.names is not None:
+                arrays[f"{name}_names"] = np.array(side.names, dtype=np.str_)
             for part in ("hist", "full"):
                 hist = getattr(side, part)
                 arrays |= {
@@ -128,6 +181,8 @@ class Result:
                     f"{name}_{part}_data": hist.data,
                     f"{name}_{part}_shape": np.array(hist.shape),
                 }
+        if self.norms is not None:
+            arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
         path = Path(path)
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -173,6 +228,9 @@ def load(path: str | os.PathLike[str]) -> Result:
         bracket=(low, high),
         parameters=Parameters(**header["parameters"]),
         problem=Problem(_read_side(arrays, "samples"), _read_side(arrays, "features")),
+        norms=(arrays["samples_norm"], arrays["features_norm"])
+        if "samples_norm" in arrays
+        else None,
     )
 
 
@@ -185,4 +243,11 @@ def _read_side(arrays: dict[str, Any], name: str) -> Side:
         for part in ("hist", "full")
     )
     same = hist.shape == full.shape
-    return Side(hist, hist if same else full, arrays[f"{name}_labels"], arrays[f"{name}_kept"])
+    names = arrays.get(f"{name}_names")
+    return Side(
+        hist,
+        hist if same else full,
+        arrays[f"{name}_labels"],
+        arrays[f"{name}_kept"],
+        None if names is None else tuple(names.tolist()),
+    )

@@ -5,21 +5,41 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
+from cometric.certificate import uniqueness
 from cometric.cones import normalize
+from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import Regularized, norm_matrix
+from cometric.maps.regularized import norm_matrix, norm_name
 from cometric.problem import Problem, Side
+from cometric.progress import Bar
 from cometric.result import Parameters, Record, Result
+from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
-from cometric.types import Coupled, DistanceMap, Iterate, Matrix, Metrics, Solver, Status
+from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, State, Status
 
-SOLVERS: dict[str, Callable[[], Solver]] = {"power": PowerIteration}
+SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
+    "policy": PolicyIteration,
+    "power": PowerIteration,
+}
+
+CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Values of tau on the way to tau = 0."""
+
+BOUNDARY_LEVEL = 1e-13
+"""Distances below this fraction of the largest count as zero."""
+
+REMEDIES = {
+    Status.MAX_ITER: "Raise `max_iter` or `tau`.",
+    Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
+    Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
+}
 
 Callback = Callable[[Iterate, Record], None]
 
@@ -44,74 +64,51 @@ class Solution(NamedTuple):
 
 def solve(
     phi: Coupled,
-    solver: Solver,
+    solver: Solver[State],
     start: Metrics,
     *,
     tol: float,
     max_iter: int,
     progress: bool = False,
     callback: Callback | None = None,
+    spent: tuple[int, float] = (0, 0.0),
 ) -> Solution:
     """Step until the Hilbert residual is at most ``tol``.
 
-    Ctrl-C ends the loop between two blocks of work with status ``INTERRUPTED``; the iterate
-    is then the last complete one.
+    Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
+    one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. ``spent`` are
+    the sweeps and seconds that earlier stages took, for the history.
     """
     history: list[Record] = []
-    began = time.perf_counter()
-    now = solver.init(phi, start)
+    began = time.perf_counter() - spent[1]
+    now = replace(solver.init(phi, start), sweeps=spent[0])
     status = Status.MAX_ITER
-    bar = _Bar(progress, tol, max_iter)
+    bar = Bar(progress, tol)
     try:
-        for iteration in range(1, max_iter + 1):
-            now = solver.step(phi, now)
-            seconds = time.perf_counter() - began
-            history.append(Record(iteration, now.residual, *now.values, now.sweeps, seconds))
-            bar.update(now.residual, seconds)
-            if callback is not None:
-                callback(now, history[-1])
-            if now.residual <= tol:
-                status = Status.CONVERGED
-                break
+        with bar.watching(phi):
+            for iteration in range(1, max_iter + 1):
+                now = solver.step(phi, now)
+                seconds = time.perf_counter() - began
+                history.append(Record(iteration, now.residual, *now.values, now.sweeps, seconds))
+                bar.update(now.residual, seconds)
+                if callback is not None:
+                    callback(now, history[-1])
+                if now.residual <= tol:
+                    status = Status.CONVERGED
+                    break
+                if _touches_boundary(now.metrics):
+                    status = Status.BOUNDARY
+                    break
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    finally:
-        bar.close()
     return Solution(now, status, history)
 
 
-class _Bar:
-    """A progress bar that knows linear convergence: the time left follows from the rate."""
-
-    def __init__(self, show: bool, tol: float, max_iter: int) -> None:
-        self._tol = tol
-        self._recent = deque[tuple[float, float]](maxlen=4)  # residual, seconds
-        self._bar: Any = None
-        if show:
-            from tqdm.auto import tqdm
-
-            layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
-            self._bar = tqdm(desc="learning", total=max_iter, bar_format=layout, delay=0.5)
-
-    def update(self, residual: float, seconds: float) -> None:
-        if self._bar is None:
-            return
-        self._recent.append((residual, seconds))
-        left = self._seconds_left()
-        words = f"residual {residual:.1e}" + ("" if left is None else f", about {left:.0f} s left")
-        self._bar.set_postfix_str(words, refresh=False)
-        self._bar.update()
-
-    def _seconds_left(self) -> float | None:
-        (first, since), (last, now) = self._recent[0], self._recent[-1]
-        if not 0.0 < last < first < math.inf:
-            return None
-        decades_to_go, decades_gone = math.log(last / self._tol), math.log(first / last)
-        return max(0.0, decades_to_go / decades_gone * (now - since))
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+def _touches_boundary(metrics: Metrics) -> bool:
+    return any(
+        metric[np.triu_indices(len(metric), 1)].min() < BOUNDARY_LEVEL * metric.max()
+        for metric in metrics
+    )
 
 
 def learn(
@@ -120,12 +117,13 @@ def learn(
     tau: float = 1e-3,
     *,
     norm: Any = "l1",
-    solver: str | Solver = "auto",
+    solver: str | Solver[Any] = "auto",
     tol: float = 1e-6,
     max_iter: int = 1000,
     start: Any = None,
     random_state: int | None = None,
     n_threads: int | None = None,
+    memory_limit: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     normalization_steps: int = 1,
@@ -151,7 +149,7 @@ def learn(
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
-        "auto", "power", or a solver of your own.
+        "auto" (policy iteration), "policy", "power", or a solver of your own.
     tol, max_iter
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     start
@@ -159,6 +157,9 @@ def learn(
         (seeded by ``random_state``), or None for the l1 distances between histograms.
     n_threads
         Threads to use; the answer is the same, bit by bit, for any number.
+    memory_limit
+        Bytes the stored trees and couplings may take (of both sides together); half of what
+        is free by default. Where they do not fit, slower ways that do are taken.
     progress
         Show a bar with the residual and the time left.
     callback
@@ -175,27 +176,84 @@ def learn(
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
-    chosen = _choose_solver(solver)
-    phi = build_maps(problem, tau=tau, norm=norm, n_threads=n_threads)
+    lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
+    chosen = _choose_solver(solver, lifts)
+    norms = norm_matrices(problem, norm)
     begin = _start(problem, start, random_state)
+    spent = (0, 0.0)
+    if tau == 0.0 and isinstance(chosen, PolicyIteration):
+        for weight in CONTINUATION:
+            stage = solve(
+                regularize(*lifts, weight, norms),
+                chosen,
+                begin,
+                tol=max(tol, 1e-2 * weight),
+                max_iter=max_iter,
+                progress=progress,
+                spent=spent,
+            )
+            begin, spent = stage.iterate.metrics, (stage.iterate.sweeps, stage.history[-1].seconds)
+            if stage.status is Status.INTERRUPTED:
+                break
     solution = solve(
-        phi, chosen, begin, tol=tol, max_iter=max_iter, progress=progress, callback=callback
+        regularize(*lifts, tau, norms),
+        chosen,
+        begin,
+        tol=tol,
+        max_iter=max_iter,
+        progress=progress,
+        callback=callback,
+        spent=spent,
     )
-    words = norm if isinstance(norm, str) else f"l{norm!s}" if np.isscalar(norm) else "matrix"
-    asked = Parameters(eps, tau, words, type(chosen).__name__, tol, max_iter)
-    result = _result(problem, solution, asked)
+    if tau == 0.0:
+        solution = solution._replace(status=_status_at_zero(problem, solution, lifts))
+    name = norm_name(norm)
+    result = Result(
+        samples=problem.samples.expand(solution.iterate.metrics.samples),
+        features=problem.features.expand(solution.iterate.metrics.features),
+        values=solution.iterate.values,
+        status=solution.status,
+        history=solution.history,
+        bracket=solution.iterate.bracket,
+        parameters=Parameters(eps, tau, name, type(chosen).__name__, tol, max_iter),
+        problem=problem,
+        norms=(np.asarray(norm[0]), np.asarray(norm[1])) if name == "matrix" else None,
+    )
     if result.status is Status.INTERRUPTED:
         interruption = Interrupted("interrupted; what was reached is in `.result`")
         interruption.result = result
         raise interruption
     if not result.converged:
         warnings.warn(
-            f"{result.status.value}. Residual {result.residual:.1e} after "
-            f"{len(result.history)} iterations, tolerance {tol:.0e}: raise `max_iter` or `tau`.",
+            f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
+            f"iterations, tolerance {tol:.0e}. {REMEDIES[result.status]}",
             ConvergenceWarning,
             stacklevel=2,
         )
     return result
+
+
+def _status_at_zero(
+    problem: Problem, solution: Solution, lifts: tuple[ExactMap, ExactMap]
+) -> Status:
+    """What may be said at tau = 0, where a small residual alone proves nothing.
+
+    Blocks that share no feature leave the distances inside them unrelated. Otherwise a
+    converged answer is called so unless its couplings show groups of distances that do not
+    depend on one another.
+    """
+    if solution.status is Status.INTERRUPTED:
+        return solution.status
+    shared = problem.samples.hist + problem.features.hist.T  # who shares mass with whom
+    tied = sparse.block_array([[None, shared], [shared.T, None]])
+    blocks, label = sparse.csgraph.connected_components(tied, directed=False)
+    inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
+    if blocks > 2 or inner > 1:
+        return Status.NON_UNIQUE
+    if solution.status is Status.CONVERGED:
+        found = uniqueness(solution.iterate.metrics, *lifts)
+        return Status.NON_UNIQUE if found.unique is False else Status.CONVERGED
+    return solution.status
 
 
 def warmup() -> float:
@@ -206,32 +264,10 @@ def warmup() -> float:
         phi = ExactMap(side.hist)
         cost = 1.0 - np.eye(3)
         phi.freeze(cost)(cost)
-        phi.gaps(cost)
+        phi.bounds(cost)
         cost[0, 1] = cost[1, 0] = 9.0  # no metric: the kernels take their other branch
         phi.plans(cost, np.array([[0, 1]]))
     return time.perf_counter() - began
-
-
-def build_maps(
-    problem: Problem, *, tau: float, norm: Any = "l1", n_threads: int | None = None
-) -> Coupled:
-    """The two exact lifts of a problem, regularized when ``tau`` > 0."""
-    norms = norm if isinstance(norm, tuple) and len(norm) == 2 else (norm, norm)
-
-    def lift(side: Side, norm: Any) -> DistanceMap:
-        phi = ExactMap(side.hist, n_threads=n_threads)
-        if tau == 0.0:
-            return phi
-        return Regularized(phi, tau, norm_matrix(side.full, _distinct(norm, side)))
-
-    return Coupled(lift(problem.samples, norms[0]), lift(problem.features, norms[1]))
-
-
-def _distinct(matrix: Any, side: Side) -> Any:
-    """A user's matrix over all kept items, reduced to the distinct ones; anything else as is."""
-    if not hasattr(matrix, "shape") or len(side.labels) == side.hist.shape[0]:
-        return matrix
-    return np.asarray(matrix)[np.ix_(side.first, side.first)]
 
 
 def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
@@ -270,10 +306,12 @@ def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     return normalize(matrix[np.ix_(side.first, side.first)])[0]
 
 
-def _choose_solver(solver: str | Solver) -> Solver:
+def _choose_solver(solver: str | Solver[Any], lifts: tuple[ExactMap, ExactMap]) -> Solver[Any]:
     if not isinstance(solver, str):
         return solver
-    name = "power" if solver == "auto" else solver
+    name = solver
+    if solver == "auto":
+        name = "policy" if all(lift.keeps_trees for lift in lifts) else "power"
     if name not in SOLVERS:
         raise ValueError(
             f"`solver` is {solver!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
@@ -295,17 +333,3 @@ def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
             f"`eps` is {eps}: entropic transport is not in this version yet. "
             "Pass eps=0 for exact transport."
         )
-
-
-def _result(problem: Problem, solution: Solution, asked: Parameters) -> Result:
-    iterate, status, history = solution
-    return Result(
-        samples=problem.samples.expand(iterate.metrics.samples),
-        features=problem.features.expand(iterate.metrics.features),
-        values=iterate.values,
-        status=status,
-        history=history,
-        bracket=iterate.bracket,
-        parameters=asked,
-        problem=problem,
-    )

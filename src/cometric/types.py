@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ class DistanceMap(Protocol):
         """The distances of the pairs ``index`` (p, 2)."""
 
 
+@runtime_checkable
+class FreezableMap(DistanceMap, Protocol):
+    """A map that picks one linear map among many: the cheapest couplings at the cost."""
+
+    def freeze(self, cost: Matrix) -> DistanceMap:
+        """The linear map (up to the tau term) of the couplings optimal at ``cost``."""
+
+
 @dataclass(frozen=True)
 class Coupled:
     """The two lifts: ``to_samples(C)`` is Phi_A(C), ``to_features(D)`` is Phi_B(D)."""
@@ -61,13 +69,16 @@ class Iterate:
     sweeps: int = 0  # full transport sweeps (both sides) spent so far
 
 
-class Solver(Protocol):
+State = TypeVar("State", bound=Iterate)
+
+
+class Solver(Protocol[State]):
     """Frozen hyperparameters; what changes lives in the iterate."""
 
-    def init(self, phi: Coupled, start: Metrics) -> Iterate:
+    def init(self, phi: Coupled, start: Metrics) -> State:
         """The iterate before the first step."""
 
-    def step(self, phi: Coupled, now: Iterate) -> Iterate:
+    def step(self, phi: Coupled, now: State) -> State:
         """The next iterate."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,13 @@ class Plans(NamedTuple):
     g: list[Vector]
 
 
+class Memory(NamedTuple):
+    """Bytes: the trees of all pairs, and their couplings written out."""
+
+    trees: int
+    moves: int
+
+
 class ExactMap:
     """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
 
@@ -50,8 +58,9 @@ class ExactMap:
     ----------
     hist
         Histograms as rows, each summing to 1; sparse stays sparse.
-    keep_trees
-        Remember the trees between calls: 2 bytes per bin and pair.
+    memory_limit
+        Bytes that trees and couplings may take; half of the memory free now by default. What
+        does not fit is done without, more slowly: see :attr:`memory`.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
     """
@@ -59,19 +68,27 @@ class ExactMap:
     homogeneous = True
     monotone = True
 
-    def __init__(self, hist: Any, *, keep_trees: bool = True, n_threads: int | None = None):
+    def __init__(
+        self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
+    ) -> None:
         self._hist = _check_histograms(hist)
         self._indptr = self._hist.indptr.astype(np.int64)
         self._bins = self._hist.indices.astype(np.int32)
         self._mass = _quantize(self._hist)
         self._threads = thread_count(n_threads)
-        self._keep_trees = keep_trees
+        self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
+        self.keeps_trees = self.memory.trees <= self._memory_limit
         self._all: _Batch | None = None  # the trees of all pairs, once they have been asked for
         self.on_progress: Callable[[int, int], None] | None = None  # pairs done, of how many
 
     @property
     def shape(self) -> tuple[int, int]:
         return self._hist.shape  # type: ignore[no-any-return]
+
+    @property
+    def histograms(self) -> sparse.csr_array:
+        """The histograms, one per row."""
+        return self._hist
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -93,24 +110,56 @@ class ExactMap:
         batch.solve(cost)
         return batch.plans(cost)
 
-    def freeze(self, cost: Matrix) -> FrozenMap:
-        """The linear map of the couplings optimal at ``cost``; it agrees with us there."""
+    def freeze(self, cost: Matrix) -> FrozenMap | ReplayedMap:
+        """The linear map of the couplings optimal at ``cost``; it agrees with us there.
+
+        The couplings are written out if that fits into the memory limit; otherwise each call
+        reads them off the trees again, which takes a few times longer.
+        """
         batch = self._solve_all(_check_cost(cost, self.shape[1]))
+        if not self.keeps_trees:
+            raise MemoryError(
+                f"couplings need {self.memory.trees / 1e9:.1f} GB for the trees of all pairs, "
+                f"more than the limit of {self._memory_limit / 1e9:.1f} GB. Raise "
+                "`memory_limit`, or pass solver='power', which does without."
+            )
+        if self.memory.trees + self.memory.moves > self._memory_limit:
+            return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(whole=False), self._threads)
 
-    def gaps(self, cost: Matrix) -> Matrix:
-        """How far each distance at ``cost`` can be above the true one, from dual solutions."""
+    def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
+        """Proved lower and upper bounds of all distances: dual and primal values."""
         cost = _check_cost(cost, self.shape[1])
-        batch = self._solve_all(cost)
-        return _mirror(np.maximum(batch.values - batch.bounds(cost), 0.0), self.shape[0])
+        index = _all_pairs(self.shape[0])
+        lower, upper = np.empty(len(index)), np.empty(len(index))
+        # In pieces, so that trees are kept for one piece at a time.
+        whole = _Batch(self, index, keep_trees=False)
+        whole.on_progress = self.on_progress
+        for part in whole.blocks():
+            piece = _Batch(self, index[part])
+            piece.solve(cost)
+            lower[part], upper[part] = piece.bounds(cost), piece.values
+        return _mirror(np.minimum(lower, upper), self.shape[0]), _mirror(upper, self.shape[0])
+
+    @property
+    def memory(self) -> Memory:
+        """What all pairs need, known before anything is allocated."""
+        n = self.shape[0]
+        sizes = np.diff(self._indptr)
+        nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
+        wide = 2 * int(sizes.max()) >= 2**16
+        return Memory(
+            trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
+            moves=nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8,
+        )
 
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
         if batch is None:
-            index = np.stack(np.triu_indices(self.shape[0], 1), axis=1).astype(np.int64)
-            batch = _Batch(self, index, keep_trees=self._keep_trees)
+            batch = _Batch(self, _all_pairs(self.shape[0]), keep_trees=self.keeps_trees)
+        batch.on_progress = self.on_progress
         batch.solve(cost)
-        if self._keep_trees:
+        if self.keeps_trees:
             self._all = batch
         return batch
 
@@ -143,11 +192,32 @@ class FrozenMap:
         return distances
 
 
+class ReplayedMap:
+    """The same as :class:`FrozenMap`, its couplings read off stored trees at each call."""
+
+    homogeneous = True
+    monotone = True
+
+    def __init__(self, batch: _Batch) -> None:
+        self.shape = batch.phi.shape
+        self._batch = copy(batch)
+        self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        return _mirror(self._batch.replay(_check_cost(cost, self.shape[1])), self.shape[0])
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        index = _check_index(index, self.shape[0])
+        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
+        return distances
+
+
 class _Batch:
     """Some pairs of a map and what the simplex remembers of them."""
 
-    def __init__(self, phi: ExactMap, index: Index, keep_trees: bool = True):
+    def __init__(self, phi: ExactMap, index: Index, keep_trees: bool = True) -> None:
         self.phi = phi
+        self.on_progress: Callable[[int, int], None] | None = None
         self.index = index
         sizes = np.diff(phi._indptr)
         nodes = sizes[index[:, 0]] + sizes[index[:, 1]]
@@ -169,17 +239,17 @@ class _Batch:
     def _memory(self, part: slice) -> tuple[Index, NDArray[Any], Index, NDArray[np.uint8]]:
         return self.index[part], self.tree, self.room[part.start : part.stop + 1], self.state[part]
 
-    def _blocks(self) -> Iterator[slice]:
+    def blocks(self) -> Iterator[slice]:
         for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
             yield slice(int(start), int(stop))
-            if self.phi.on_progress is not None:
-                self.phi.on_progress(int(stop), len(self.index))
+            if self.on_progress is not None:
+                self.on_progress(int(stop), len(self.index))
 
     def solve(self, cost: Matrix) -> None:
         """Optimal values (and trees) of all pairs under ``cost``."""
         violation = geometry.triangle_violation(cost)
         cancel = bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
-        for part in self._blocks():
+        for part in self.blocks():
             index, *memory = self._memory(part)
             self.values[part], _, _ = kernel.transport(
                 *self._data(), cost, index, cancel, *memory, self.phi._threads
@@ -189,12 +259,20 @@ class _Batch:
         """Dual lower bounds of the values, from the stored trees."""
         bounds = np.empty(len(self.index))
         none = np.empty(0)
-        for part in self._blocks():
+        for part in self.blocks():
             index, *memory = self._memory(part)
             bounds[part] = kernel.duals(
                 *self._data(), cost, index, *memory, none, none, self.phi._threads
             )
         return bounds
+
+    def replay(self, cost: Matrix) -> Vector:
+        """Cost of the stored plans under another cost."""
+        values = np.empty(len(self.index))
+        for part in self.blocks():
+            index, *memory = self._memory(part)
+            values[part] = kernel.replay(*self._data(), cost, index, *memory, self.phi._threads)
+        return values
 
     def moves(self, whole: bool) -> tuple[Index, Index, Vector]:
         """The stored plans as start, cells (source * bins + target), amounts."""
@@ -226,6 +304,20 @@ class _Batch:
             [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
             [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
         )
+
+
+def free_memory() -> float:
+    """Bytes of memory that can be used now without swapping."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":") for line in file)
+        return 1024.0 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return 4e9  # not Linux: a size most machines have
+
+
+def _all_pairs(n: int) -> Index:
+    return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
 
 
 def _mirror(values: Vector, n: int) -> Matrix:

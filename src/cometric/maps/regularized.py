@@ -8,9 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.kernels import geometry
-from cometric.types import DistanceMap, Index, Matrix, Vector
-
-NAMED_NORMS = {"l1": 1.0, "l2": 2.0, "linf": np.inf}
+from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector
 
 
 class Regularized:
@@ -47,7 +45,9 @@ class Regularized:
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
-        return Regularized(self.phi.freeze(cost), self.tau, self.R)  # type: ignore[attr-defined]
+        if not isinstance(self.phi, FreezableMap):
+            raise TypeError(f"{type(self.phi).__name__} has no couplings to freeze.")
+        return Regularized(self.phi.freeze(cost), self.tau, self.R)
 
 
 def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
@@ -55,10 +55,9 @@ def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
     k = hist.shape[0]
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
-    if isinstance(norm, str) and norm in NAMED_NORMS:
-        return _pairwise(hist, NAMED_NORMS[norm])
-    if isinstance(norm, int | float) and norm >= 1:
-        return _pairwise(hist, float(norm))
+    power = _power(norm)
+    if power is not None:
+        return _pairwise(hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
         raise ValueError(
@@ -78,6 +77,23 @@ def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
             "it must be positive there."
         )
     return matrix
+
+
+def norm_name(norm: Any) -> str:
+    """How a norm is written down: "l1", "l2.5", "linf", "discrete", or "matrix"."""
+    power = _power(norm)
+    if power is None:
+        return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
+    return f"l{power:g}"
+
+
+def _power(norm: Any) -> float | None:
+    """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
+    try:
+        power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)
+    except (TypeError, ValueError):
+        return None
+    return power if power >= 1.0 else None
 
 
 def _pairwise(hist: sparse.csr_array, p: float) -> Matrix:

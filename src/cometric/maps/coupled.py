@@ -1,0 +1,57 @@
+"""The two lifts of a problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cometric.maps.exact import ExactMap, free_memory
+from cometric.maps.regularized import Regularized, norm_matrix
+from cometric.problem import Problem, Side
+from cometric.types import Coupled, Metrics
+
+
+def exact_lifts(
+    problem: Problem, *, n_threads: int | None = None, memory_limit: float | None = None
+) -> tuple[ExactMap, ExactMap]:
+    """The exact maps to samples and to features; they share the memory by what they need."""
+    limit = free_memory() / 2 if memory_limit is None else memory_limit
+    sides = (problem.samples, problem.features)
+    needs = [ExactMap(side.hist, memory_limit=np.inf).memory for side in sides]
+    total = sum(need.trees + need.moves for need in needs)
+    to_samples, to_features = (
+        ExactMap(
+            side.hist,
+            n_threads=n_threads,
+            memory_limit=limit * (need.trees + need.moves) / total,
+        )
+        for side, need in zip(sides, needs, strict=True)
+    )
+    return to_samples, to_features
+
+
+def regularize(to_samples: ExactMap, to_features: ExactMap, tau: float, norms: Metrics) -> Coupled:
+    """The maps with the tau term, or as they are when ``tau`` is 0."""
+    if tau == 0.0:
+        return Coupled(to_samples, to_features)
+    return Coupled(
+        Regularized(to_samples, tau, norms.samples), Regularized(to_features, tau, norms.features)
+    )
+
+
+def norm_matrices(problem: Problem, norm: Any) -> Metrics:
+    """R between the distinct samples and between the distinct features."""
+    pair = norm if isinstance(norm, tuple) and len(norm) == 2 else (norm, norm)
+    sides = (problem.samples, problem.features)
+    return Metrics(*(_norm(side, given) for side, given in zip(sides, pair, strict=True)))
+
+
+def _norm(side: Side, norm: Any) -> Any:
+    """R of one side; a matrix is given over all kept items."""
+    if not hasattr(norm, "shape") or np.ndim(norm) != 2:
+        return norm_matrix(side.full, norm)
+    n = len(side.labels)
+    if np.shape(norm) != (n, n):
+        raise ValueError(f"`norm` has shape {np.shape(norm)}; this side has {n} items.")
+    return norm_matrix(side.full, side.reduce(np.asarray(norm)))

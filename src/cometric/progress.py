@@ -1,0 +1,79 @@
+"""A progress bar that knows linear convergence: the time left follows from the rate."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cometric.types import Coupled
+
+
+class Bar:
+    """What a long solve says of itself: residual, time left, how far the current map is."""
+
+    def __init__(self, show: bool, tol: float) -> None:
+        self._tol = tol
+        self._recent: deque[tuple[float, float]] = deque(maxlen=4)  # residual, seconds
+        self._words = ""
+        self._map_began = 0.0
+        self._bar: Any = None
+        if show:
+            from tqdm.auto import tqdm
+
+            layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
+            self._bar = tqdm(desc="learning", bar_format=layout, delay=0.5)
+
+    @contextmanager
+    def watching(self, phi: Coupled) -> Iterator[None]:
+        """Follow the maps block by block while the bar is shown."""
+        maps = [getattr(side, "phi", side) for side in (phi.to_samples, phi.to_features)]
+        try:
+            if self._bar is not None:
+                for part in maps:
+                    part.on_progress = self._within
+            yield
+        finally:
+            if self._bar is not None:
+                for part in maps:
+                    part.on_progress = None
+                self._bar.close()
+
+    def update(self, residual: float, seconds: float) -> None:
+        """Tell of a finished iteration."""
+        if self._bar is None:
+            return
+        self._recent.append((residual, seconds))
+        left = self._seconds_left()
+        self._words = f"residual {residual:.1e}"
+        if left is not None:
+            self._words += f", about {_duration(left)} left"
+        self._bar.set_postfix_str(self._words, refresh=False)
+        self._bar.update()
+
+    def _within(self, done: int, total: int) -> None:
+        """Tell of a finished block of a map; short maps are not worth a word."""
+        now = time.perf_counter()
+        if done == total:
+            self._map_began = now
+            return
+        self._map_began = self._map_began or now
+        spent = now - self._map_began
+        left = f", {_duration(spent * (total - done) / done)} left" if spent > 0 else ""
+        self._bar.set_postfix_str(
+            f"{self._words}{', ' * bool(self._words)}map {100 * done // total} %{left}"
+        )
+
+    def _seconds_left(self) -> float | None:
+        (first, since), (last, now) = self._recent[0], self._recent[-1]
+        if not 0.0 < last < first < math.inf:
+            return None
+        to_go, gone = math.log(last / self._tol) if self._tol > 0 else 0.0, math.log(first / last)
+        return max(0.0, to_go / gone * (now - since))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
