@@ -65,6 +65,7 @@ class Certificate:
         else:
             error = "no bound exists at tau = 0: a small residual proves nothing there"
         worst = max(self.triangle)
+        shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.tau > 0 else ""
         return "\n".join(
             [
                 "Certificate, from one exact transport sweep on each side",
@@ -72,8 +73,7 @@ class Certificate:
                 "(duality gap)",
                 f"  C2 theorem     lam mu in [{low:.12g}, {high:.12g}]",
                 f"  C3 theorem     {error}",
-                f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}; a full sweep shrinks "
-                f"errors by {self.rate:.4g}",
+                f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}{shrinks}",
                 f"  C5 diagnostic  triangle inequality violated by at most {worst:.1e} of the "
                 "largest distance",
                 f"  C6 {'theorem   ' if self.tau > 0 else 'diagnostic'}  unique: "
@@ -116,9 +116,8 @@ def certify(
     """
     for name, metric in zip(metrics._fields, metrics, strict=True):
         off = ~np.eye(len(metric), dtype=bool)
-        if not (
-            np.isfinite(metric).all() and (metric[off] > 0).all() and not metric.diagonal().any()
-        ):
+        positive = np.isfinite(metric).all() and (metric[off] > 0).all()
+        if not positive or metric.diagonal().any():
             raise ValueError(
                 f"`metrics.{name}` has zero, negative or non-finite distances between different "
                 "items; only positive ones can be certified."

@@ -30,7 +30,7 @@ class Bar:
     @contextmanager
     def watching(self, phi: Coupled) -> Iterator[None]:
         """Follow the maps block by block while the bar is shown."""
-        maps = [getattr(side, "phi", side) for side in (phi.to_samples, phi.to_features)]
+        maps: list[Any] = [getattr(side, "phi", side) for side in (phi.to_samples, phi.to_features)]
         try:
             if self._bar is not None:
                 for part in maps:

@@ -88,7 +88,7 @@ class Status(Enum):
     CONVERGED = "converged: the residual is below the tolerance"
     MAX_ITER = "not converged: the iteration limit came first"
     INTERRUPTED = "not converged: interrupted"
-    NON_UNIQUE = "not unique: the data fall apart into blocks that nothing ties together"
+    NON_UNIQUE = "not unique: some groups of distances do not depend on one another"
     BOUNDARY = "on the boundary: some distances tend to zero, no positive answer was found"
     NOT_PSD = "not a divergence: some entropic distances are negative"
 

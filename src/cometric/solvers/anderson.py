@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,10 +68,13 @@ def _extrapolate(f: Vector, g: Vector, changes: deque[tuple[Vector, Vector]]) ->
     gram = df @ df.T
     gram[np.diag_indices_from(gram)] *= 1.0 + 1e-12
     weights = np.linalg.lstsq(gram, df @ f, rcond=None)[0]
-    return g - sum(w * dg for w, (_, dg) in zip(weights, changes, strict=True))
+    combined = g.copy()
+    for weight, (_, change) in zip(weights, changes, strict=True):
+        combined -= weight * change
+    return combined
 
 
-def _matrix(logs: Vector, above: tuple[Vector, Vector], n: int) -> Matrix:
+def _matrix(logs: Vector, above: tuple[Any, Any], n: int) -> Matrix:
     """The symmetric matrix with these logarithms off the diagonal, scaled to maximum 1."""
     matrix = np.zeros((n, n))
     matrix[above] = np.exp(logs - logs.max())
