@@ -31,7 +31,11 @@ LAYERS = {
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
-    "run": Layer({"solve", "result", "certificate", "checkpoint"}, BELOW_EDGES, ARRAYS),
+    "run": Layer(
+        {"solve", "result", "progress", "explanation", "certificate", "checkpoint"},
+        BELOW_EDGES,
+        ARRAYS,
+    ),
     "root": Layer({"__init__"}, BELOW_EDGES | {"edges"}, ARRAYS),
     "edges": Layer(
         {"__main__", "estimator", "scverse.*", "plot", "report", "cli", "compat.*"},

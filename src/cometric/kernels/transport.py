@@ -51,7 +51,7 @@ NODE = np.dtype(
         ("slack", np.int64),  # infinitesimal part of the mass left, in the greedy start
         ("bin", np.int32),
         ("parent", np.int32),
-        ("depth", np.int32),
+        ("size", np.int32),  # of its subtree
         ("first", np.int32),  # child list: first child, next and previous sibling
         ("after", np.int32),
         ("before", np.int32),
@@ -239,7 +239,7 @@ def _lift(node, indptr, bins, i, j, s, t):
 
 @njit(cache=True)
 def _arrange(node, s, t):
-    """Child lists, depths and flows of the tree in ``parent``; return its root."""
+    """Child lists, subtree sizes and flows of the tree in ``parent``; return its root."""
     root = 0
     for x in range(s + t):
         node[x].first = -1
@@ -249,22 +249,22 @@ def _arrange(node, s, t):
         else:
             _hang(node, x, node[x].parent)
     node[0].stack = root
-    node[root].depth = 0
     found = 1
     for k in range(s + t):  # ``stack`` ends as a list of all nodes, parents before children
         x = node[k].stack
         y = node[x].first
         while y >= 0:
             node[found].stack = y
-            node[y].depth = node[x].depth + 1
             found += 1
             y = node[y].after
     for x in range(s + t):
         node[x].flow = node[x].mass
+        node[x].size = 1
     for k in range(s + t - 1, 0, -1):
         # What a source cannot use below it goes up; what a sink cannot get comes down.
         x = node[k].stack
         node[node[x].parent].flow -= node[x].flow
+        node[node[x].parent].size += node[x].size
     node[root].flow = 0
     return root
 
@@ -307,18 +307,19 @@ def _unlink(node, x):
 
 
 @njit(cache=True)
-def _pivot(node, prices, s, source, sink, reduced):
+def _pivot(node, prices, s, t, source, sink, reduced):
     """Bring the arc source -> sink into the tree; push as much flow as the cycle lets through.
 
     Of the arcs that run empty the one leaving is the last met on the way from the apex along
     the cycle (down to the source, over the new arc, up from the sink): this keeps the tree
-    strongly feasible (Cunningham).
+    strongly feasible (Cunningham). The apex is found by sizes: of two nodes not above one
+    another the one with the smaller subtree steps up.
     """
     p, q = source, sink
     room_p, room_q = np.int64(TOTAL), np.int64(TOTAL)
     out_p, out_q = -1, -1
     while p != q:
-        if node[p].depth >= node[q].depth:
+        if node[p].size <= node[q].size:
             if p < s and node[p].flow < room_p:
                 room_p, out_p = node[p].flow, p
             p = node[p].parent
@@ -328,45 +329,63 @@ def _pivot(node, prices, s, source, sink, reduced):
             q = node[q].parent
     apex = p
     on_sink_side = out_q >= 0 and (out_p < 0 or room_q <= room_p)
-    push = room_q if on_sink_side else room_p
-    leaving = out_q if on_sink_side else out_p
-    if push > 0:
-        p, q = source, sink
-        while p != apex:
-            node[p].flow += -push if p < s else push
-            p = node[p].parent
-        while q != apex:
-            node[q].flow += push if q < s else -push
-            q = node[q].parent
+    if on_sink_side:
+        push, leaving, inner, outer = room_q, out_q, sink, source
+    else:
+        push, leaving, inner, outer = room_p, out_p, source, sink
+    moved = node[leaving].size
+
+    # Flows around the cycle, sizes where the subtree leaves and where it arrives.
+    x = outer
+    while x != apex:
+        gains = (x < s) == on_sink_side  # on the way out the arc of a source loses flow
+        node[x].flow += -push if gains else push
+        node[x].size += moved
+        x = node[x].parent
+    x, cut_off = inner, True
+    while x != apex:
+        gains = (x < s) == on_sink_side
+        node[x].flow += push if gains else -push
+        if x == leaving:
+            cut_off = False
+        elif not cut_off:
+            node[x].size -= moved
+        x = node[x].parent
 
     # Re-root the cut-off subtree at its end of the new arc, and hang it on the other end.
-    inner, outer = (sink, source) if on_sink_side else (source, sink)
-    x, above, carried = inner, outer, push
+    x, above, carried, below = inner, outer, push, 0
     while True:
-        up, old = node[x].parent, node[x].flow
+        up, old, size = node[x].parent, node[x].flow, node[x].size
         _unlink(node, x)
         _hang(node, x, above)
         node[x].flow = carried
+        node[x].size = moved - below
         if x == leaving:
             break
-        x, above, carried = up, x, old
+        x, above, carried, below = up, x, old, size
 
-    # Depths and prices of what has moved: sources rise, sinks fall by as much, or conversely.
+    # Prices count up to a constant, added at sources and taken off at sinks: change the
+    # subtree that moved or all the rest, whichever is smaller.
     rise = reduced if inner < s else -reduced
-    node[0].stack = inner
+    start, skip = inner, -1
+    if 2 * moved > s + t:
+        rise, skip, start = -rise, inner, apex
+        while node[start].parent != start:
+            start = node[start].parent
+    node[0].stack = start
     size = 1
     while size > 0:
         size -= 1
         x = node[size].stack
-        node[x].depth = node[node[x].parent].depth + 1
         if x < s:
             node[x].price += rise
         else:
             prices[x - s] -= rise
         y = node[x].first
         while y >= 0:
-            node[size].stack = y
-            size += 1
+            if y != skip:
+                node[size].stack = y
+                size += 1
             y = node[y].after
 
 
@@ -388,7 +407,7 @@ def _optimize(node, costs, prices, s, t):
         clean += block
         if entering >= 0:
             j = _position(costs, entering, t, prices, best + node[entering].price)
-            _pivot(node, prices, s, entering, s + j, best)
+            _pivot(node, prices, s, t, entering, s + j, best)
             clean = 0
             pivots += 1
     return pivots
@@ -420,13 +439,13 @@ def _value(node, prices, cost, s, t, unit):
 
 @njit(cache=True)
 def _load(node, indptr, bins, mass, i, j, tree, state, whole):
-    """The pair's nodes and the tree it has: the whole pair's if asked for."""
+    """The pair's nodes and the tree it has; one of the differences is lifted if ``whole``."""
     s, t = _differences(node, indptr, bins, mass, i, j)
     for x in range(len(tree) if state == FULL_TREE else s + t):
         node[x].parent = tree[x]
     if whole and state == REDUCED_TREE:
         _lift(node, indptr, bins, i, j, s, t)
-    if whole:
+    if whole or state == FULL_TREE:
         return _whole(node, indptr, bins, mass, i, j)
     return s, t
 
@@ -553,8 +572,7 @@ def replay(indptr, bins, mass, cost, index, tree, room, state, tasks):
             if state[p] == NO_TREE:
                 continue
             own = tree[room[p] : room[p + 1]]
-            whole = state[p] == FULL_TREE
-            s, t = _load(node, indptr, bins, mass, index[p, 0], index[p, 1], own, state[p], whole)
+            s, t = _load(node, indptr, bins, mass, index[p, 0], index[p, 1], own, state[p], False)
             _arrange(node, s, t)
             value = 0.0
             for x in range(s + t):
@@ -599,8 +617,7 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
                 s, t = 0, 0
                 f[: a_end - a] = 0.0
             else:
-                whole = state[p] == FULL_TREE
-                s, t = _load(node, indptr, bins, mass, i, j, own, state[p], whole)
+                s, t = _load(node, indptr, bins, mass, i, j, own, state[p], False)
                 _arrange(node, s, t)
                 price[node[0].stack] = 0.0
                 for k in range(1, s + t):

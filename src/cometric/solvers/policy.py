@@ -14,7 +14,6 @@ class PolicyIterate(Iterate):
     """An iterate with the couplings that were optimal there."""
 
     frozen: Coupled | None = None
-    best: tuple[float, float] = (0.0, float("inf"))  # all brackets so far, intersected
     wait: int = 0  # power steps to take before couplings are held again
     patience: int = 1  # power steps after the next failure
 
@@ -26,9 +25,10 @@ class PolicyIteration:
     The frozen map keeps the tau max term (Hoffman-Karp) and needs no transport at all. For
     tau > 0 and frozen problems solved exactly this ends at the singular vectors after
     finitely many sweeps, in practice two to five (docs/theory.md, section 6). Here they are
-    solved to a fraction ``accuracy`` of the last residual. A frozen solve that does not
-    tighten the Collatz-Wielandt bracket is thrown away and followed by power steps, twice as
-    many each time, so that at worst this is power iteration.
+    solved to a fraction ``accuracy`` of the last residual. A frozen solve after which the
+    Collatz-Wielandt bracket is neither narrower nor lower at its upper end (which exact ones
+    never raise) is thrown away and followed by power steps, twice as many each time, so that
+    at worst this is power iteration.
     """
 
     frozen_steps: int = 1000
@@ -42,7 +42,7 @@ class PolicyIteration:
         if now.frozen is None or now.wait > 0:
             return replace(_sweep(phi, now.metrics.samples, now), wait=max(0, now.wait - 1))
         after = _sweep(phi, self._settle(now.frozen, now), now)
-        if after.residual < now.residual or log_width(after.best) < log_width(now.best):
+        if after.residual < now.residual or after.bracket[1] < now.bracket[1]:
             return after
         return replace(now, sweeps=after.sweeps, wait=now.patience, patience=2 * now.patience)
 
@@ -72,7 +72,6 @@ def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:
         bracket=bracket,
         sweeps=now.sweeps + 1,
         frozen=Coupled(to_samples, to_features),
-        best=(max(now.best[0], bracket[0]), min(now.best[1], bracket[1])),
     )
 
 

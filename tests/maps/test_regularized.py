@@ -1,0 +1,115 @@
+"""The tau term: norms by name, by power, by matrix, and what it adds to a map."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import naive
+from cometric.maps.exact import ExactMap
+from cometric.maps.regularized import Regularized, norm_matrix, norm_name
+from strategies import histograms, lifts
+
+HIST = sparse.csr_array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.2, 0.3, 0.5]])
+COST = np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])
+NORMS = {"l1": 1, "l2": 2, "linf": np.inf, 1: 1, 2.5: 2.5, 3: 3, "discrete": "discrete"}
+
+
+# Norms
+
+
+@pytest.mark.parametrize(("norm", "p"), NORMS.items())
+@given(hist=histograms(4, 5))
+def test_every_norm_agrees_with_its_definition(norm, p, hist):
+    found = norm_matrix(sparse.csr_array(hist), norm)
+    assert_allclose(found, naive.norms(hist, p), rtol=1e-13, atol=1e-16)
+
+
+def test_a_matrix_is_taken_as_it_is():
+    given_matrix = np.array([[0, 1, 2], [1, 0, 3], [2, 3, 0]])
+    found = norm_matrix(HIST, given_matrix)
+    assert_array_equal(found, given_matrix)
+    assert found.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("norm", "name"),
+    [
+        ("l1", "l1"),
+        ("linf", "linf"),
+        (1, "l1"),
+        (2.5, "l2.5"),
+        (np.inf, "linf"),
+        ("discrete", "discrete"),
+        ((1.0 - np.eye(3), 1.0 - np.eye(4)), "matrix"),
+    ],
+)
+def test_every_norm_has_a_name(norm, name):
+    assert norm_name(norm) == name
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [
+        ("euclidean", "`norm` is 'euclidean'; pass 'l1', 'l2', 'linf', a power p >= 1"),
+        (0.5, "`norm` is 0.5; pass 'l1'"),
+        (float("nan"), "`norm` is nan; pass 'l1'"),
+        (None, "`norm` is None; pass 'l1'"),
+        ([1.0, 2.0], "`norm` is .1.0, 2.0.; pass 'l1'"),
+        (np.ones((2, 2)), r"`norm` has shape \(2, 2\); this side has 3 items"),
+        (np.ones((3, 3)), "`norm` must be finite and symmetric with a zero diagonal"),
+        (COST + np.triu(COST), "`norm` must be finite and symmetric with a zero diagonal"),
+        (
+            np.where(COST > 0, np.inf, 0.0),
+            "`norm` must be finite and symmetric with a zero diagonal",
+        ),
+        (COST * (COST != 2.0), "`norm` is 0 between the different items 1 and 2"),
+        (COST - 4.0 * (COST == 1.0), "`norm` is -3 between the different items 0 and 1"),
+    ],
+)
+def test_what_is_no_norm_is_refused(norm, words):
+    with pytest.raises(ValueError, match=words):
+        norm_matrix(HIST, norm)
+
+
+# The regularized map
+
+
+def test_the_term_is_tau_times_the_largest_cost_times_the_norm():
+    exact, R = ExactMap(HIST), norm_matrix(HIST, "l2")
+    phi = Regularized(exact, 0.1, R)
+    assert_allclose(phi(COST), exact(COST) + 0.3 * R, rtol=1e-15)
+    assert_allclose(phi.pairs(COST, np.array([[2, 0]])), phi(COST)[2, 0], rtol=1e-15)
+    assert phi.shape == (3, 3)
+    assert phi.monotone
+    assert phi.homogeneous
+    assert repr(phi) == "ExactMap(3 histograms on 3 bins, 2.3 used by each) + 0.1 |C| R"
+
+
+@pytest.mark.parametrize(("norm", "p"), [("l1", 1), ("l2", 2), ("discrete", "discrete")])
+@given(lift=lifts(), tau=st.floats(1e-3, 10.0))
+def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
+    hist, cost, _ = lift
+    phi = Regularized(ExactMap(hist), tau, norm_matrix(sparse.csr_array(hist), norm))
+    rounding = 1e-15 * (1 + tau) * cost.max()
+    assert_allclose(phi(cost), naive.lift(hist, cost, tau, p), rtol=1e-13, atol=rounding)
+
+
+@given(lift=lifts())
+def test_freezing_holds_the_couplings_but_not_the_maximum(lift):
+    hist, cost, rise = lift
+    exact, R = ExactMap(hist), norm_matrix(sparse.csr_array(hist), "l1")
+    frozen = Regularized(exact, 0.1, R).freeze(cost)
+    rounding = 1e-15 * (cost + rise).max()
+    assert_allclose(frozen(cost), Regularized(exact, 0.1, R)(cost), rtol=1e-13, atol=rounding)
+    other = cost + rise
+    want = exact.freeze(cost)(other) + 0.1 * other.max() * R
+    assert_allclose(frozen(other), want, rtol=1e-13, atol=rounding)
+
+
+def test_a_map_without_couplings_cannot_be_frozen():
+    frozen = ExactMap(HIST).freeze(COST)
+    with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
+        Regularized(frozen, 0.1, norm_matrix(HIST, "l1")).freeze(COST)

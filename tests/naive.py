@@ -1,0 +1,91 @@
+"""Naive twins: the definitions written out in NumPy and SciPy, for dense arrays.
+
+Slow and plain on purpose. Costs are (d, d), symmetric with zero diagonal; histograms are rows
+that sum to one. POT is the oracle for single transport problems, good to some 1e-15 of the
+largest cost; the linear program of :func:`transport_cost` keeps its constraints to 1e-10 and
+serves as a second opinion on small problems.
+"""
+
+import warnings
+
+import numpy as np
+import ot
+from scipy.optimize import linprog
+
+
+def transport_cost(a, b, cost):
+    """The least <P, C> over all couplings P of a and b, as one linear program over every cell."""
+    d = len(a)
+    rows = np.kron(np.eye(d), np.ones(d))
+    columns = np.kron(np.ones(d), np.eye(d))
+    marginals = np.concatenate([a, b / b.sum() * a.sum()])
+    found = linprog(
+        np.ravel(cost),
+        A_eq=np.vstack([rows, columns])[:-1],  # the last equation follows from the others
+        b_eq=marginals[:-1],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    assert found.success, found.message
+    return found.fun
+
+
+def emd(a, b, cost):
+    """The same by the network simplex of POT, on the supports; its warnings are errors."""
+    rows, columns = np.flatnonzero(a), np.flatnonzero(b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = np.ascontiguousarray(cost[np.ix_(rows, columns)])
+        return ot.emd2(a[rows], b[columns], chosen, numItermax=10**9)
+
+
+def transport_on_a_line(a, b, points):
+    """W_1 on the real line: the area between the two cumulative distributions."""
+    order = np.argsort(points)
+    return np.abs(np.cumsum((a - b)[order]))[:-1] @ np.diff(points[order])
+
+
+def norms(hist, p):
+    """||a_i - a_j||_p for all pairs; p = "discrete" is one off the diagonal."""
+    if p == "discrete":
+        return 1.0 - np.eye(len(hist))
+    return np.array([[np.linalg.norm(a - b, ord=p) for b in hist] for a in hist])
+
+
+def lift(hist, cost, tau=0.0, p=1):
+    """Phi(C)_ij = W_C(a_i, a_j) + tau |C|_inf R(a_i - a_j)."""
+    distances = np.zeros((len(hist), len(hist)))
+    for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
+        distances[i, j] = distances[j, i] = emd(hist[i], hist[j], cost)
+    return distances + tau * cost.max() * norms(hist, p)
+
+
+def power_iteration(X, tau, steps, p=1):
+    """(C, D, lam, mu) after ``steps`` rounds of Phi_B, Phi_A, from the l1 distances of rows."""
+    A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
+    D = norms(A, 1) / norms(A, 1).max()
+    for _ in range(steps):
+        C = lift(B, D, tau, p)
+        lam, C = C.max(), C / C.max()
+        D = lift(A, C, tau, p)
+        mu, D = D.max(), D / D.max()
+    return C, D, lam, mu
+
+
+def triangle_violation(cost):
+    """The largest C_kl - (C_ks + C_sl); zero at least, as s = k is a detour too."""
+    bins = range(len(cost))
+    return max(cost[k, l] - (cost[k, s] + cost[s, l]) for k in bins for l in bins for s in bins)
+
+
+def hilbert_distance(one, other):
+    """The spread of log(C/C') over the pairs k < l at which not both are zero."""
+    logs = []
+    for k, l in zip(*np.triu_indices(len(one), 1), strict=True):
+        x, y = one[k, l], other[k, l]
+        if x == y == 0:
+            continue
+        if not (0 < x < np.inf and 0 < y < np.inf):
+            return np.inf
+        logs.append(np.log(x) - np.log(y))
+    return max(logs) - min(logs) if logs else 0.0

@@ -1,0 +1,67 @@
+"""Explanations: the flows between two items, by name, in order, adding up."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cometric as cm
+
+
+@pytest.fixture(scope="module")
+def result():
+    X = pd.DataFrame(
+        [[4, 1, 0, 0], [1, 4, 1, 0], [0, 1, 4, 1], [0, 0, 1, 4]],
+        index=["a", "b", "c", "d"],
+        columns=["red", "green", "blue", "violet"],
+    )
+    return cm.learn(X, eps=0, tau=0.1)
+
+
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_flows_add_up_to_the_distance(result, of):
+    told = result.explain(0, 2, of=of)
+    assert np.isclose(sum(flow.mass * flow.cost for flow in told.flows), told.distance)
+    assert np.isclose(sum(flow.share for flow in told.flows), 1.0)
+    assert np.isclose(sum(flow.mass for flow in told.flows) + told.stays, 1.0)
+    spent = [flow.mass * flow.cost for flow in told.flows]
+    assert spent == sorted(spent, reverse=True)
+
+
+def test_the_distance_is_the_one_learned_before_the_tau_term(result):
+    told = result.explain(0, 2)
+    R = np.abs(result.problem.samples.hist[[0]] - result.problem.samples.hist[[2]]).sum()
+    assert np.isclose((told.distance + 0.1 * R) / result.values[1], result.samples[0, 2], rtol=1e-5)
+
+
+def test_names_come_from_the_data(result):
+    told = result.explain(0, 3)
+    assert told.items == ("a", "d")
+    assert {flow.source for flow in told.flows} <= {"red", "green", "blue", "violet"}
+    assert str(told).startswith("From a to d: transport cost")
+    assert "red" in str(told)
+
+
+def test_items_without_names_are_numbered():
+    told = cm.learn([[3, 1], [1, 3]], eps=0, tau=0.1).explain(0, 1)
+    assert [(flow.source, flow.target) for flow in told.flows] == [("0", "1")]
+    assert np.isclose(told.stays, 0.5)
+
+
+def test_repeats_are_explained_by_nothing_moving():
+    with pytest.warns(UserWarning, match="repeat"):
+        result = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1]], eps=0, tau=0.1)
+    told = result.explain(0, 1)
+    assert told.distance == 0.0
+    assert told.flows == []
+
+
+def test_wrong_items_are_named(result):
+    with pytest.raises(IndexError, match="`j` is 7; there are 4 samples"):
+        result.explain(0, 7)
+    with pytest.raises(ValueError, match="choose 'samples' or 'features'"):
+        result.explain(0, 1, of="cells")
+
+
+def test_saved_results_explain_themselves(result, tmp_path):
+    result.save(tmp_path / "r.npz")
+    assert cm.load(tmp_path / "r.npz").explain(1, 3) == result.explain(1, 3)
