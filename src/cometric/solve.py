@@ -20,11 +20,13 @@ from cometric.maps.regularized import norm_matrix, norm_name
 from cometric.problem import Problem, Side
 from cometric.progress import Bar
 from cometric.result import Parameters, Record, Result
+from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, State, Status
 
 SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
+    "anderson": AndersonIteration,
     "policy": PolicyIteration,
     "power": PowerIteration,
 }

@@ -1,68 +1,61 @@
-"""Anderson acceleration of a positive, homogeneous fixed-point iteration, in logarithms."""
+"""Anderson acceleration of the power iteration, on the logarithm of the sample metric."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from cometric.cones import log_width, normalize, ratio_bounds
-from cometric.types import Matrix, Vector
-
-
-class Fixed(NamedTuple):
-    """An image under the map, how far it moved in the Hilbert metric, and the steps taken."""
-
-    point: Matrix
-    residual: float
-    steps: int
+from cometric.solvers.power import power_step
+from cometric.types import Coupled, Iterate, Matrix, Metrics, Vector
 
 
 @dataclass(frozen=True)
-class Anderson:
+class AndersonIterate(Iterate):
+    """An iterate with what the next extrapolation needs."""
+
+    point: Matrix | None = None  # where to evaluate next; None is the metric itself
+    changes: tuple[tuple[Vector, Vector], ...] = ()  # of f = g - x and of g, the latest last
+    last: tuple[Vector, Vector] | None = None  # f and g of the last evaluation
+
+
+@dataclass(frozen=True)
+class AndersonIteration:
     """Extrapolate from the last ``memory`` steps; fall back to plain ones when that fails.
 
-    With x = log D and g the normalized map, f_t = g(x_t) - x_t, the next point is g_t minus
-    the combination of past changes of g whose changes of f best cancel f_t. On a map close to
-    linear this is GMRES for the eigenvector. A step whose residual grows is not kept: the
-    past is forgotten and the plain iteration goes on from the best point.
+    With x = log D and g the normalized full step, f_t = g(x_t) - x_t, the next point is g_t
+    minus the combination of past changes of g whose changes of f best cancel f_t. On a map
+    close to linear this is GMRES for the eigenvector. A step whose residual exceeds
+    ``tolerance`` times the one before is not kept: the past is forgotten and the plain
+    iteration goes on from where it stood.
     """
 
     memory: int = 8
+    tolerance: float = 1.0
 
-    def solve(
-        self, step: Callable[[Matrix], Matrix], start: Matrix, tol: float, max_steps: int
-    ) -> Fixed:
-        """Iterate ``step`` from ``start`` until the Hilbert residual is at most ``tol``."""
-        above = np.triu_indices(len(start), 1)
-        changes: deque[tuple[Vector, Vector]] = deque(maxlen=self.memory)  # of f, of g
-        best = Fixed(start, np.inf, 0)
-        point, last = start, None
-        for count in range(1, max_steps + 1):
-            image, _ = normalize(step(point))
-            residual = log_width(ratio_bounds(image, point))
-            if not residual < best.residual and not residual <= tol:
-                if last is None:  # already a plain step: the map has no more to give
-                    return best._replace(steps=count)
-                changes.clear()
-                last, point = None, best.point
-                continue
-            best = Fixed(image, residual, count)
-            if residual <= tol:
-                break
-            g = np.log(image[above])
-            f = g - np.log(point[above])
-            if last is not None:
-                changes.append((f - last[0], g - last[1]))
-            last = (f, g)
-            point = _matrix(_extrapolate(f, g, changes), above, len(start)) if changes else image
-        return best
+    def init(self, phi: Coupled, start: Metrics) -> AndersonIterate:
+        return AndersonIterate(start, values=(1.0, 1.0))
+
+    def step(self, phi: Coupled, now: AndersonIterate) -> AndersonIterate:
+        extrapolated = now.point is not None
+        point = now.metrics.samples if now.point is None else now.point
+        after = power_step(phi, point, now)
+        if extrapolated and not after.residual <= self.tolerance * now.residual:
+            return replace(now, sweeps=after.sweeps, point=None, changes=(), last=None)
+        if not 0.0 < after.residual < np.inf:
+            return replace(after, point=None, changes=(), last=None)
+        above = np.triu_indices(len(point), 1)
+        g = np.log(after.metrics.samples[above])
+        f = g - np.log(point[above])
+        changes = now.changes
+        if now.last is not None:
+            changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]
+        following = _matrix(_extrapolate(f, g, changes), above, len(point)) if changes else None
+        return replace(after, point=following, changes=changes, last=(f, g))
 
 
-def _extrapolate(f: Vector, g: Vector, changes: deque[tuple[Vector, Vector]]) -> Vector:
+def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
     """G minus the changes of g, weighted so that those of f cancel f in least squares."""
     df = np.stack([change for change, _ in changes])
     gram = df @ df.T

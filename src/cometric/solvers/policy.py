@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cometric.cones import log_width, normalize, ratio_bounds
-from cometric.solvers.anderson import Anderson
+import numpy as np
+
+from cometric.cones import normalize
+from cometric.solvers.anderson import AndersonIteration
+from cometric.solvers.power import power_step
 from cometric.types import Coupled, FreezableMap, Iterate, Matrix, Metrics
 
 
@@ -33,7 +36,7 @@ class PolicyIteration:
 
     frozen_steps: int = 1000
     accuracy: float = 1e-4
-    accelerate: Anderson = field(default_factory=Anderson)
+    inner: AndersonIteration = field(default_factory=AndersonIteration)
 
     def init(self, phi: Coupled, start: Metrics) -> PolicyIterate:
         return PolicyIterate(start, values=(1.0, 1.0))
@@ -48,31 +51,24 @@ class PolicyIteration:
 
     def _settle(self, frozen: Coupled, now: PolicyIterate) -> Matrix:
         """The fixed point of the frozen map, as far as it is worth solving for."""
-
-        def step(samples: Matrix) -> Matrix:
-            return frozen.to_samples(frozen.to_features(samples))
-
         tol = max(1e-14, self.accuracy * now.residual)
-        return self.accelerate.solve(step, now.metrics.samples, tol, self.frozen_steps).point
+        state = self.inner.init(frozen, now.metrics)
+        best, stalled = state, 0
+        for _ in range(self.frozen_steps):
+            state = self.inner.step(frozen, state)
+            stalled = 0 if state.residual < best.residual else stalled + 1
+            best = state if stalled == 0 else best
+            if best.residual <= tol or stalled > 3 or not np.isfinite(state.residual):
+                break
+        return best.metrics.samples
 
 
 def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:
-    """A power step from ``samples`` that keeps its couplings."""
+    """A power step from ``samples`` that keeps its couplings, with which it coincides."""
     to_features = _freezable(phi.to_features).freeze(samples)
-    features, lam = normalize(to_features(samples))
-    to_samples = _freezable(phi.to_samples).freeze(features)
-    image, mu = normalize(to_samples(features))
-    low, high = ratio_bounds(image, samples)
-    bracket = (lam * mu * low, lam * mu * high)
-    return replace(
-        now,
-        metrics=Metrics(image, features),
-        values=(lam, mu),
-        residual=log_width(bracket),
-        bracket=bracket,
-        sweeps=now.sweeps + 1,
-        frozen=Coupled(to_samples, to_features),
-    )
+    features, _ = normalize(to_features(samples))
+    frozen = Coupled(_freezable(phi.to_samples).freeze(features), to_features)
+    return replace(power_step(frozen, samples, now), frozen=frozen)
 
 
 def _freezable(phi: object) -> FreezableMap:

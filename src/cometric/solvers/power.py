@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cometric.cones import log_width, normalize, ratio_bounds
-from cometric.types import Coupled, Iterate, Metrics
+from cometric.types import Coupled, Iterate, Matrix, Metrics, State
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,19 @@ class PowerIteration:
         return Iterate(start, values=(1.0, 1.0))
 
     def step(self, phi: Coupled, now: Iterate) -> Iterate:
-        features, lam = normalize(phi.to_features(now.metrics.samples))
-        samples, mu = normalize(phi.to_samples(features))
-        low, high = ratio_bounds(samples, now.metrics.samples)
-        return Iterate(
-            Metrics(samples, features),
-            values=(lam, mu),
-            residual=log_width((low, high)),
-            bracket=(lam * mu * low, lam * mu * high),
-            sweeps=now.sweeps + 1,
-        )
+        return power_step(phi, now.metrics.samples, now)
+
+
+def power_step(phi: Coupled, samples: Matrix, now: State) -> State:
+    """The iterate ``now`` moved to the image of ``samples`` under one full sweep."""
+    features, lam = normalize(phi.to_features(samples))
+    image, mu = normalize(phi.to_samples(features))
+    low, high = ratio_bounds(image, samples)
+    return replace(
+        now,
+        metrics=Metrics(image, features),
+        values=(lam, mu),
+        residual=log_width((low, high)),
+        bracket=(lam * mu * low, lam * mu * high),
+        sweeps=now.sweeps + 1,
+    )
