@@ -6,11 +6,17 @@ They like what solvers dislike: ties, empty bins, tiny masses, equal rows, costs
 from typing import NamedTuple
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.sparse.csgraph import shortest_path
 
 TINY = [1e-12, 1e-9, 1e-6]
+
+
+def fewer(by):
+    """Settings for tests that take long: the examples of the profile, divided."""
+    return settings(max_examples=settings().max_examples // by)
 
 
 def _fill(d, numbers):

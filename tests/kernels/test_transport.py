@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 import naive
 from cometric.kernels import transport as kernel
 from cometric.maps.exact import ExactMap
-from strategies import costs, histograms, lifts, random_problems
+from strategies import costs, fewer, histograms, lifts, random_problems
 
 
 def random_histograms(n, d, rng, share=1.0):
@@ -48,6 +48,7 @@ def test_values_agree_with_pot(make_cost):
     assert_allclose(ExactMap(hist)(cost), naive.lift(hist, cost), rtol=1e-13, atol=1e-15)
 
 
+@fewer(2)
 @given(lift=lifts())
 def test_values_agree_with_a_linear_program_over_all_cells(lift):
     hist, cost, _ = lift
@@ -84,6 +85,18 @@ def test_uniform_histograms_on_disjoint_bins_are_an_assignment_problem(make_cost
     block = cost[:size, size:]
     best = block[linear_sum_assignment(block)].sum() / size
     assert ExactMap(hist).pairs(cost, [[0, 1]])[0] == pytest.approx(best, rel=1e-14)
+
+
+def test_costs_that_differ_in_their_last_digits_are_told_apart():
+    rng = np.random.default_rng(13)
+    size, digit = 8, 2.0**-46
+    digits = np.triu(rng.integers(0, 10, (2 * size, 2 * size)), 1)
+    cost = (1.0 + digit * (digits + digits.T)) * (1.0 - np.eye(2 * size))
+    hist = np.kron(np.eye(2), np.ones(size)) / size
+    block = digits[:size, size:]
+    best = block[linear_sum_assignment(block)].sum()
+    value = ExactMap(hist).pairs(cost, [[0, 1]])[0]
+    assert (value - 1.0) / digit * size == pytest.approx(best, abs=0.25)
 
 
 def test_integer_costs_and_uniform_masses_tie_everywhere_and_still_end():

@@ -10,7 +10,7 @@ from scipy import sparse
 import cometric.maps.exact as module
 import naive
 from cometric.maps.exact import ExactMap, FrozenMap, ReplayedMap
-from strategies import costs, lifts, positive_costs
+from strategies import costs, fewer, lifts, positive_costs
 
 HIST = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.25, 0.75, 0.0], [0.1, 0.2, 0.3, 0.4]])
 LINE = np.abs(np.subtract.outer(np.arange(4.0), np.arange(4.0)))
@@ -79,6 +79,7 @@ def test_a_plan_lists_where_mass_goes_and_what_stays():
     assert len(plans.f[0]) == len(plans.g[0]) == 2
 
 
+@fewer(2)
 @given(lift=lifts())
 def test_duals_cost_no_more_than_any_move_and_add_up_to_the_bound(lift):
     hist, cost, _ = lift
@@ -91,6 +92,7 @@ def test_duals_cost_no_more_than_any_move_and_add_up_to_the_bound(lift):
     assert_allclose(plans.values, plans.bounds, rtol=1e-12, atol=1e-15 * cost.max())
 
 
+@fewer(2)
 @given(lift=lifts())
 def test_lower_and_upper_bounds_enclose_the_oracle(lift):
     hist, cost, _ = lift
@@ -105,6 +107,7 @@ def test_lower_and_upper_bounds_enclose_the_oracle(lift):
 # Frozen couplings
 
 
+@fewer(2)
 @given(lift=lifts())
 def test_frozen_at_a_cost_it_agrees_there(lift):
     hist, cost, _ = lift
@@ -114,6 +117,7 @@ def test_frozen_at_a_cost_it_agrees_there(lift):
     assert_allclose(frozen(cost), phi(cost), rtol=1e-14, atol=1e-16 * cost.max())
 
 
+@fewer(2)
 @given(data=st.data(), lift=lifts())
 def test_frozen_couplings_are_never_cheaper_than_the_best(data, lift):
     hist, cost, _ = lift
@@ -122,6 +126,7 @@ def test_frozen_couplings_are_never_cheaper_than_the_best(data, lift):
     assert (frozen >= ExactMap(hist)(other) - 1e-15 * other.max()).all()
 
 
+@fewer(2)
 @given(data=st.data(), lift=lifts())
 def test_frozen_couplings_are_linear_in_the_cost(data, lift):
     hist, cost, rise = lift
@@ -161,6 +166,7 @@ def limits(phi):
     return phi.memory.trees + 1, phi.memory.trees - 1
 
 
+@fewer(2)
 @given(lift=lifts(cost=positive_costs))
 def test_replayed_couplings_agree_with_written_ones(lift):
     hist, cost, rise = lift
@@ -279,6 +285,16 @@ def test_rounding_in_sums_and_in_symmetry_is_forgiven():
     assert_allclose(ExactMap(HIST * (1 + 1e-9))(cost), ON_THE_LINE, rtol=1e-12)
 
 
+@fewer(2)
+@given(lift=lifts())
+def test_masses_are_integers_that_add_up_exactly(lift):
+    phi = ExactMap(lift[0])
+    rows = np.split(phi._mass, phi._indptr[1:-1])
+    assert [sum(row.tolist()) for row in rows] == [2**62] * len(rows)
+    assert phi._mass.min() > 0
+
+
+@fewer(2)
 @given(lift=lifts())
 def test_rows_are_divided_by_their_sums(lift):
     hist, cost, _ = lift

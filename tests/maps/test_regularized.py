@@ -10,7 +10,7 @@ from scipy import sparse
 import naive
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import Regularized, norm_matrix, norm_name
-from strategies import histograms, lifts
+from strategies import fewer, histograms, lifts
 
 HIST = sparse.csr_array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.2, 0.3, 0.5]])
 COST = np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])
@@ -21,6 +21,7 @@ NORMS = {"l1": 1, "l2": 2, "linf": np.inf, 1: 1, 2.5: 2.5, 3: 3, "discrete": "di
 
 
 @pytest.mark.parametrize(("norm", "p"), NORMS.items())
+@fewer(2)
 @given(hist=histograms(4, 5))
 def test_every_norm_agrees_with_its_definition(norm, p, hist):
     found = norm_matrix(sparse.csr_array(hist), norm)
@@ -89,6 +90,7 @@ def test_the_term_is_tau_times_the_largest_cost_times_the_norm():
 
 
 @pytest.mark.parametrize(("norm", "p"), [("l1", 1), ("l2", 2), ("discrete", "discrete")])
+@fewer(2)
 @given(lift=lifts(), tau=st.floats(1e-3, 10.0))
 def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
     hist, cost, _ = lift
@@ -97,6 +99,7 @@ def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
     assert_allclose(phi(cost), naive.lift(hist, cost, tau, p), rtol=1e-13, atol=rounding)
 
 
+@fewer(2)
 @given(lift=lifts())
 def test_freezing_holds_the_couplings_but_not_the_maximum(lift):
     hist, cost, rise = lift

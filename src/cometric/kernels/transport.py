@@ -57,6 +57,7 @@ NODE = np.dtype(
         ("before", np.int32),
         ("twin", np.int32),  # this node's number in the whole pair, or its parent there
         ("stack", np.int32),  # not of this node: a list of nodes to visit
+        ("candidate", np.int32),  # not of this node: a list of rows that may enter
     ]
 )
 
@@ -102,12 +103,30 @@ def _whole(node, indptr, bins, mass, i, j):
 
 
 @njit(cache=True)
-def _gather(node, costs, spots, cost, s, t):
-    """The pair's costs as integers, side by side; return what one unit is worth.
+def _round(costs, nodes):
+    """Turn the bits of nonnegative doubles into integers; return what one unit is worth.
 
-    Three plain passes, two of which vectorize: doubles that are not negative are ordered as
-    their bits are, so the largest is found, and all are kept until then, as integers.
+    Doubles that are not negative are ordered as their bits are: the largest is an integer
+    maximum, which vectorizes.
     """
+    top = np.int64(0)
+    for e in range(len(costs)):
+        c = costs[e]
+        top = c if c > top else top
+    if top == 0:
+        return 0.0
+    # Prices are sums of at most as many costs as there are nodes: leave room for them.
+    bits = min(52, 60 - int(np.ceil(np.log2(nodes))))
+    units = 2.0**bits / np.int64(top).view(np.float64)
+    doubles = costs.view(np.float64)
+    for e in range(len(costs)):
+        costs[e] = np.int64(doubles[e] * units + 0.5)
+    return 1.0 / units
+
+
+@njit(cache=True)
+def _gather(node, costs, spots, cost, s, t):
+    """The pair's costs as integers, side by side; return what one unit is worth."""
     for j in range(t):
         spots[j] = node[s + j].bin
     for x in range(s):
@@ -115,19 +134,7 @@ def _gather(node, costs, spots, cost, s, t):
         row = costs[x * t : x * t + t]
         for j in range(t):
             row[j] = given[spots[j]]
-    top = np.int64(0)
-    for e in range(s * t):
-        c = costs[e]
-        top = c if c > top else top
-    if top == 0:
-        return 0.0
-    # Prices are sums of at most s + t costs: leave room for them.
-    bits = min(52, 60 - int(np.ceil(np.log2(s + t))))
-    units = 2.0**bits / np.int64(top).view(np.float64)
-    doubles = costs.view(np.float64)
-    for e in range(s * t):
-        costs[e] = np.int64(doubles[e] * units + 0.5)
-    return 1.0 / units
+    return _round(costs[: s * t], s + t)
 
 
 # ------------------------------------------------------------------------ starting trees
@@ -390,26 +397,49 @@ def _pivot(node, prices, s, t, source, sink, reduced):
 
 
 @njit(cache=True)
-def _optimize(node, costs, prices, s, t):
+def _optimize(node, costs, prices, spots, s, t):
     """Pivot until no arc has a negative reduced cost; return the number of pivots.
 
-    Rows are priced in blocks, round robin; the most negative arc of a block enters.
+    Rows are priced in blocks, round robin. The most negative arc of every row of a block is
+    a candidate; the best of them enters, and the next best, as long as one is still negative:
+    one scan pays for several pivots.
     """
     block = max(1, BLOCK // t)
     row, clean, pivots = 0, 0, 0
     while clean < s:
-        best, entering = np.int64(0), -1
+        found = 0
         for _ in range(min(block, s - clean)):
-            reduced = _smallest(costs, row, t, prices) - node[row].price
-            if reduced < best:
-                best, entering = reduced, row
+            reduced = _smallest(costs, row, t, prices)
+            if reduced < node[row].price:
+                node[found].candidate = row
+                spots[found] = _position(costs, row, t, prices, reduced)
+                found += 1
             row = row + 1 if row + 1 < s else 0
         clean += block
-        if entering >= 0:
-            j = _position(costs, entering, t, prices, best + node[entering].price)
-            _pivot(node, prices, s, t, entering, s + j, best)
-            clean = 0
-            pivots += 1
+        first = np.int64(0)
+        while found > 0:
+            best, at = np.int64(0), -1
+            kept = 0
+            for c in range(found):  # drop what is no longer negative
+                x, j = node[c].candidate, spots[c]
+                reduced = costs[x * t + j] - prices[j] - node[x].price
+                if reduced < 0:
+                    node[kept].candidate, spots[kept] = x, j
+                    if reduced < best:
+                        best, at = reduced, kept
+                    kept += 1
+            found = kept
+            if first == 0:
+                first = best
+            if best > first // 2:  # not half as good as the first: look for better ones
+                break
+            if at >= 0:
+                x, j = node[at].candidate, spots[at]
+                found -= 1
+                node[at].candidate, spots[at] = node[found].candidate, spots[found]
+                _pivot(node, prices, s, t, x, s + j, best)
+                pivots += 1
+                clean = 0
     return pivots
 
 
@@ -451,7 +481,23 @@ def _load(node, indptr, bins, mass, i, j, tree, state, whole):
 
 
 @njit(cache=True)
-def _solve(node, costs, prices, spots, indptr, bins, mass, cost, i, j, cancel, tree, state):
+def _solve(
+    node,
+    costs,
+    prices,
+    spots,
+    shared,
+    unit_of_shared,
+    indptr,
+    bins,
+    mass,
+    cost,
+    i,
+    j,
+    cancel,
+    tree,
+    state,
+):
     """Solve one pair from its stored tree, if any, and store the new one if there is room."""
     whole = state == FULL_TREE or not cancel
     if state == NO_TREE:
@@ -463,13 +509,15 @@ def _solve(node, costs, prices, spots, indptr, bins, mass, cost, i, j, cancel, t
         if whole:
             _lift(node, indptr, bins, i, j, s, t)
             s, t = _whole(node, indptr, bins, mass, i, j)
-            unit = _gather(node, costs, spots, cost, s, t)
     else:
         s, t = _load(node, indptr, bins, mass, i, j, tree, state, whole)
+    if len(shared) == s * t and whole:
+        costs, unit = shared, unit_of_shared
+    elif whole or state != NO_TREE:
         unit = _gather(node, costs, spots, cost, s, t)
     _arrange(node, s, t)
     _price(node, costs, prices, s, t)
-    pivots = _optimize(node, costs, prices, s, t)
+    pivots = _optimize(node, costs, prices, spots, s, t)
     value, gap = _value(node, prices, cost, s, t, unit)
     if len(tree) == 0:
         return value, gap, pivots, NO_TREE
@@ -500,6 +548,12 @@ def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks)
     values, gaps = np.empty(len(index)), np.empty(len(index))
     pivots = np.empty(len(index), np.int64)
     nodes, cells = _largest(indptr, index)
+    # Pairs that use every bin have the whole cost matrix in common: round it once.
+    shared = np.empty(0, np.int64)
+    unit_of_shared = 0.0
+    if not cancel and cells == cost.size:
+        shared = cost.copy().view(np.int64).reshape(-1)
+        unit_of_shared = _round(shared, 2 * len(cost))
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         costs, prices = np.empty(cells, np.int64), np.empty(nodes, np.int64)
@@ -508,7 +562,21 @@ def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks)
             i, j = index[p, 0], index[p, 1]
             own = tree[room[p] : room[p + 1]]
             values[p], gaps[p], pivots[p], state[p] = _solve(
-                node, costs, prices, spots, indptr, bins, mass, cost, i, j, cancel, own, state[p]
+                node,
+                costs,
+                prices,
+                spots,
+                shared,
+                unit_of_shared,
+                indptr,
+                bins,
+                mass,
+                cost,
+                i,
+                j,
+                cancel,
+                own,
+                state[p],
             )
     return values, gaps, pivots
 

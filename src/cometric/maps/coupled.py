@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cometric.maps.exact import ExactMap, free_memory
+from cometric.maps.checks import free_memory
+from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import Regularized, norm_matrix
 from cometric.problem import Problem, Side
 from cometric.types import Coupled, Metrics

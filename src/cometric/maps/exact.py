@@ -12,6 +12,14 @@ from scipy import sparse
 
 from cometric.kernels import geometry, thread_count
 from cometric.kernels import transport as kernel
+from cometric.maps.checks import (
+    all_pairs,
+    check_cost,
+    check_histograms,
+    check_index,
+    free_memory,
+    mirror,
+)
 from cometric.types import Index, Matrix, Vector
 
 METRIC_TOLERANCE = 2.0**-48
@@ -71,7 +79,7 @@ class ExactMap:
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
-        self._hist = _check_histograms(hist)
+        self._hist = check_histograms(hist)
         self._indptr = self._hist.indptr.astype(np.int64)
         self._bins = self._hist.indices.astype(np.int32)
         self._mass = _quantize(self._hist)
@@ -95,18 +103,18 @@ class ExactMap:
         return f"ExactMap({n} histograms on {d} bins, {self._hist.nnz / n:.1f} used by each)"
 
     def __call__(self, cost: Matrix) -> Matrix:
-        batch = self._solve_all(_check_cost(cost, self.shape[1]))
-        return _mirror(batch.values, self.shape[0])
+        batch = self._solve_all(check_cost(cost, self.shape[1]))
+        return mirror(batch.values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        batch = _Batch(self, _check_index(index, self.shape[0]), keep_trees=False)
-        batch.solve(_check_cost(cost, self.shape[1]))
+        batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=False)
+        batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
 
     def plans(self, cost: Matrix, index: Index) -> Plans:
         """Optimal plans and duals of the pairs ``index`` (p, 2)."""
-        cost = _check_cost(cost, self.shape[1])
-        batch = _Batch(self, _check_index(index, self.shape[0]))
+        cost = check_cost(cost, self.shape[1])
+        batch = _Batch(self, check_index(index, self.shape[0]))
         batch.solve(cost)
         return batch.plans(cost)
 
@@ -116,7 +124,7 @@ class ExactMap:
         The couplings are written out if that fits into the memory limit; otherwise each call
         reads them off the trees again, which takes a few times longer.
         """
-        batch = self._solve_all(_check_cost(cost, self.shape[1]))
+        batch = self._solve_all(check_cost(cost, self.shape[1]))
         if not self.keeps_trees:
             raise MemoryError(
                 f"couplings need {self.memory.trees / 1e9:.1f} GB for the trees of all pairs, "
@@ -129,8 +137,8 @@ class ExactMap:
 
     def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
         """Proved lower and upper bounds of all distances: dual and primal values."""
-        cost = _check_cost(cost, self.shape[1])
-        index = _all_pairs(self.shape[0])
+        cost = check_cost(cost, self.shape[1])
+        index = all_pairs(self.shape[0])
         lower, upper = np.empty(len(index)), np.empty(len(index))
         # In pieces, so that trees are kept for one piece at a time.
         whole = _Batch(self, index, keep_trees=False)
@@ -139,7 +147,7 @@ class ExactMap:
             piece = _Batch(self, index[part])
             piece.solve(cost)
             lower[part], upper[part] = piece.bounds(cost), piece.values
-        return _mirror(np.minimum(lower, upper), self.shape[0]), _mirror(upper, self.shape[0])
+        return mirror(np.minimum(lower, upper), self.shape[0]), mirror(upper, self.shape[0])
 
     @property
     def memory(self) -> Memory:
@@ -156,7 +164,7 @@ class ExactMap:
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
         if batch is None:
-            batch = _Batch(self, _all_pairs(self.shape[0]), keep_trees=self.keeps_trees)
+            batch = _Batch(self, all_pairs(self.shape[0]), keep_trees=self.keeps_trees)
         batch.on_progress = self.on_progress
         batch.solve(cost)
         if self.keeps_trees:
@@ -184,10 +192,10 @@ class FrozenMap:
     def __call__(self, cost: Matrix) -> Matrix:
         flat = np.ascontiguousarray(cost, dtype=np.float64).reshape(-1)
         values = kernel.weigh(self._start, self._cells, self._amounts, flat, self._threads)
-        return _mirror(values, self.shape[0])
+        return mirror(values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        index = _check_index(index, self.shape[0])
+        index = check_index(index, self.shape[0])
         distances: Vector = self(cost)[index[:, 0], index[:, 1]]
         return distances
 
@@ -204,10 +212,10 @@ class ReplayedMap:
         self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
 
     def __call__(self, cost: Matrix) -> Matrix:
-        return _mirror(self._batch.replay(_check_cost(cost, self.shape[1])), self.shape[0])
+        return mirror(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        index = _check_index(index, self.shape[0])
+        index = check_index(index, self.shape[0])
         distances: Vector = self(cost)[index[:, 0], index[:, 1]]
         return distances
 
@@ -306,29 +314,6 @@ class _Batch:
         )
 
 
-def free_memory() -> float:
-    """Bytes of memory that can be used now without swapping."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return 4e9  # not Linux: a size most machines have
-
-
-def _all_pairs(n: int) -> Index:
-    return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
-
-
-def _mirror(values: Vector, n: int) -> Matrix:
-    """The symmetric matrix whose upper triangle, row by row, is ``values``."""
-    matrix = np.zeros((n, n))
-    above = np.triu_indices(n, 1)
-    matrix[above] = values
-    matrix.T[above] = values
-    return matrix
-
-
 def _quantize(hist: sparse.csr_array) -> Index:
     """Masses as integers, each row summing to ``kernel.TOTAL``, no entry below 1.
 
@@ -341,44 +326,3 @@ def _quantize(hist: sparse.csr_array) -> Index:
         # Python integers: near TOTAL, 64 bits would overflow before the difference is taken.
         row[np.argmax(row)] += kernel.TOTAL - sum(row.tolist())
     return mass
-
-
-def _check_histograms(hist: Any) -> sparse.csr_array:
-    rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
-    rows.sum_duplicates()
-    rows.eliminate_zeros()
-    sums = rows.sum(axis=1)
-    if rows.shape[0] < 2:
-        raise ValueError(f"`hist` has {rows.shape[0]} rows; need at least 2 histograms.")
-    if not (np.isfinite(rows.data).all() and (rows.data >= 0).all()):
-        raise ValueError("`hist` has negative or non-finite entries; histograms have none.")
-    wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-6)
-    if len(wrong):
-        raise ValueError(
-            f"`hist` has {len(wrong)} rows that do not sum to 1 (first: row {wrong[0]}, "
-            f"sum {sums[wrong[0]]:.6g}). Divide each row by its sum."
-        )
-    rows.data /= np.repeat(sums, np.diff(rows.indptr))
-    return rows
-
-
-def _check_cost(given: Any, d: int) -> Matrix:
-    cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
-    if cost.shape != (d, d):
-        raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
-    if not np.isfinite(cost).all() or cost.min(initial=0.0) < 0.0:
-        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-    if np.diagonal(cost).any():
-        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-    if np.abs(cost - cost.T).max(initial=0.0) > 1e-12 * cost.max(initial=0.0):
-        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
-    return cost
-
-
-def _check_index(given: Any, n: int) -> Index:
-    index: Index = np.ascontiguousarray(given)
-    if index.ndim != 2 or index.shape[1] != 2 or not np.issubdtype(index.dtype, np.integer):
-        raise ValueError("`index` must be an integer array of shape (p, 2): one pair per row.")
-    if index.size and not (index.min() >= 0 and index.max() < n):
-        raise ValueError(f"`index` names histograms outside 0 .. {n - 1}.")
-    return index.astype(np.int64, copy=False)

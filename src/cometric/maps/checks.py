@@ -1,0 +1,78 @@
+"""What every map asks of its input, and the order in which all pairs are numbered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.types import Index, Matrix, Vector
+
+
+def check_histograms(hist: Any) -> sparse.csr_array:
+    """A float64 copy whose rows sum to 1 exactly, or an error that says what is wrong."""
+    rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    sums = rows.sum(axis=1)
+    if rows.shape[0] < 2:
+        raise ValueError(f"`hist` has {rows.shape[0]} rows; need at least 2 histograms.")
+    if not (np.isfinite(rows.data).all() and (rows.data >= 0).all()):
+        raise ValueError("`hist` has negative or non-finite entries; histograms have none.")
+    wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-6)
+    if len(wrong):
+        raise ValueError(
+            f"`hist` has {len(wrong)} rows that do not sum to 1 (first: row {wrong[0]}, "
+            f"sum {sums[wrong[0]]:.6g}). Divide each row by its sum."
+        )
+    rows.data /= np.repeat(sums, np.diff(rows.indptr))
+    return rows
+
+
+def check_cost(given: Any, d: int) -> Matrix:
+    """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
+    cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
+    if cost.shape != (d, d):
+        raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
+    if not np.isfinite(cost).all() or cost.min(initial=0.0) < 0.0:
+        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
+    if np.diagonal(cost).any():
+        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
+    if np.abs(cost - cost.T).max(initial=0.0) > 1e-12 * cost.max(initial=0.0):
+        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+    return cost
+
+
+def check_index(given: Any, n: int) -> Index:
+    """The pairs as int64, or an error that says what is wrong."""
+    index: Index = np.ascontiguousarray(given)
+    if index.ndim != 2 or index.shape[1] != 2 or not np.issubdtype(index.dtype, np.integer):
+        raise ValueError("`index` must be an integer array of shape (p, 2): one pair per row.")
+    if index.size and not (index.min() >= 0 and index.max() < n):
+        raise ValueError(f"`index` names histograms outside 0 .. {n - 1}.")
+    return index.astype(np.int64, copy=False)
+
+
+def free_memory() -> float:
+    """Bytes of memory that can be used now without swapping."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":") for line in file)
+        return 1024.0 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return 4e9  # not Linux: a size most machines have
+
+
+def all_pairs(n: int) -> Index:
+    """The pairs i < j, row by row."""
+    return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
+
+
+def mirror(values: Vector, n: int) -> Matrix:
+    """The symmetric matrix whose upper triangle, row by row, is ``values``."""
+    matrix = np.zeros((n, n))
+    above = np.triu_indices(n, 1)
+    matrix[above] = values
+    matrix.T[above] = values
+    return matrix

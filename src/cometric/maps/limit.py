@@ -1,0 +1,85 @@
+"""The limit of infinite entropic regularization: a linear map, and its closed form."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, eigs
+
+from cometric.maps.checks import check_cost, check_histograms, check_index
+from cometric.types import Index, Matrix, Metrics, Vector
+
+
+class LimitMap:
+    """``phi(cost)_ij = -1/2 <cost (a_i - a_j), a_i - a_j>``, linear in the cost.
+
+    The Sinkhorn divergence tends to it as eps grows: a maximum mean discrepancy. It is
+    monotone in no useful sense (the entries of a_i - a_j have both signs).
+    """
+
+    homogeneous = True
+    monotone = False
+
+    def __init__(self, hist: Any) -> None:
+        self._hist = check_histograms(hist)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._hist.shape  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"LimitMap({self.shape[0]} histograms on {self.shape[1]} bins)"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        cost = check_cost(cost, self.shape[1])
+        gram = self._hist @ (self._hist @ cost).T
+        gram = 0.5 * (gram + gram.T)  # rounding must not break symmetry: it would be amplified
+        own = np.diagonal(gram)
+        distances: Matrix = gram - 0.5 * (own[:, None] + own[None, :])
+        np.fill_diagonal(distances, 0.0)
+        return distances
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        cost = check_cost(cost, self.shape[1])
+        i, j = check_index(index, self.shape[0]).T
+        change = self._hist[i] - self._hist[j]
+        return -0.5 * np.asarray((change @ cost * change.toarray()).sum(axis=1))
+
+
+class Correspondence(NamedTuple):
+    """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
+
+    metrics: Metrics
+    values: tuple[float, float]
+    gap: float  # s_2 - s_3, below which the axis, hence the answer, is not determined
+
+
+def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
+    """The dominant pair of the limit maps, from correspondence analysis.
+
+    B A has the eigenvalues 1 = s_1^2 >= s_2^2 >= ...; with v the eigenvector of s_2^2 the pair
+    is C = (v_k - v_l)^2 and D = ((A v)_i - (A v)_j)^2, and lam * mu = s_2^4.
+    """
+    m = B.shape[0]
+    if m <= 500:
+        values, vectors = np.linalg.eig((B @ A).toarray())
+    else:
+        product = LinearOperator((m, m), matvec=lambda x: B @ (A @ x), dtype=np.float64)
+        values, vectors = eigs(product, k=3, v0=np.cos(np.arange(m)))
+    order = np.argsort(-values.real)
+    v = vectors[:, order[1]].real
+    features, samples = _squared_differences(v), _squared_differences(A @ v)
+    back = _squared_differences(B @ (A @ v))
+    s2, s3 = np.sqrt(np.maximum(np.append(values.real[order], 0.0)[1:3], 0.0))
+    top, side = features.max(), samples.max()
+    lam, mu = back.max() / side, side / top
+    return Correspondence(
+        Metrics(samples / side, features / top), (float(lam), float(mu)), float(s2 - s3)
+    )
+
+
+def _squared_differences(v: Vector) -> Matrix:
+    matrix: Matrix = (v[:, None] - v[None, :]) ** 2
+    return matrix

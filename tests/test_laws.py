@@ -1,0 +1,251 @@
+"""Laws that hold for every distance map, whatever computes it, and for what is learned.
+
+Numbers such as C2 and Lemma 1 are those of docs/theory.md.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import naive
+from cometric import learn
+from cometric.cones import hilbert_distance, ratio_bounds
+from cometric.kernels.geometry import triangle_violation
+from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.exact import ExactMap
+from cometric.maps.regularized import Regularized, norm_matrix
+from cometric.problem import Problem
+from cometric.solvers.power import PowerIteration
+from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
+
+TAU = 0.1
+
+# U <= k |a - b|_1 for each norm: the constant of the Lipschitz bound 1 + 2 tau k (C4).
+CONSTANTS = {"l1": 1.0, "l2": 2.0**-0.5, "discrete": 0.5}
+
+
+def with_norm(norm):
+    """A maker of maps with the tau term, R being ``norm``."""
+
+    def make_map(hist):
+        return Regularized(ExactMap(hist), TAU, norm_matrix(sparse.csr_array(hist), norm))
+
+    return make_map
+
+
+MAPS = {"exact": ExactMap} | {norm: with_norm(norm) for norm in CONSTANTS}
+every_map = pytest.mark.parametrize("make_map", MAPS.values(), ids=MAPS.keys())
+every_regularized_map = pytest.mark.parametrize("norm", CONSTANTS)
+
+
+def close(found, wanted, scale):
+    """Equal up to the rounding of numbers as large as ``scale``."""
+    assert_allclose(found, wanted, rtol=1e-12, atol=1e-14 * scale)
+
+
+# Maps
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts(), scale=st.floats(1e-3, 1e3))
+def test_scaling_the_cost_scales_the_distances(make_map, lift, scale):
+    hist, cost, _ = lift
+    phi = make_map(hist)
+    close(phi(scale * cost), scale * phi(cost), scale * cost.max())
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts())
+def test_a_dearer_cost_never_brings_histograms_closer(make_map, lift):
+    hist, cost, rise = lift
+    phi = make_map(hist)
+    assert (phi(cost + rise) >= phi(cost) - 1e-14 * (cost + rise).max()).all()
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts())
+def test_distances_are_symmetric_with_zero_diagonal_and_not_negative(make_map, lift):
+    hist, cost, _ = lift
+    distances = make_map(hist)(cost)
+    assert_array_equal(distances, distances.T)
+    assert_array_equal(np.diagonal(distances), 0.0)
+    assert (distances >= 0).all()
+
+
+@pytest.mark.parametrize(("norm", "k"), [*CONSTANTS.items(), (None, 0.0)])
+@fewer(2)
+@given(data=st.data(), lift=lifts())
+def test_no_distance_moves_more_than_the_lipschitz_constant_allows(norm, k, data, lift):
+    hist, cost, _ = lift
+    other = data.draw(costs(len(cost)))
+    phi = ExactMap(hist) if norm is None else with_norm(norm)(hist)
+    moved, by = np.abs(phi(cost) - phi(other)).max(), np.abs(cost - other).max()
+    assert moved <= (1 + 2 * TAU * k) * by + 1e-14 * (cost + other).max()
+
+
+@every_regularized_map
+@fewer(2)
+@given(data=st.data(), lift=lifts(cost=positive_costs))
+def test_the_hilbert_distance_contracts_as_lemma_1_says(norm, data, lift):
+    hist, cost, _ = lift
+    other = data.draw(positive_costs(len(cost)))
+    phi = with_norm(norm)(hist)
+    live = phi.R > 1e-6  # nearer histograms are as far apart as rounding has it
+    assume(live.any())
+    image = phi(cost)[live]
+    theta = (ExactMap(hist)(cost)[live] / image).max()
+    ratios = phi(other)[live] / image
+    before, after = hilbert_distance(cost, other), np.log(ratios.max() / ratios.min())
+    assert after <= np.log(1 - theta + theta * np.exp(before)) + 1e-9
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts(), seed=st.integers(0, 99))
+def test_the_order_of_histograms_does_not_matter(make_map, lift, seed):
+    hist, cost, _ = lift
+    order = np.random.default_rng(seed).permutation(len(hist))
+    close(make_map(hist[order])(cost), make_map(hist)(cost)[np.ix_(order, order)], cost.max())
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts(), seed=st.integers(0, 99))
+def test_the_order_of_bins_does_not_matter(make_map, lift, seed):
+    hist, cost, _ = lift
+    order = np.random.default_rng(seed).permutation(len(cost))
+    permuted = make_map(hist[:, order])(cost[np.ix_(order, order)])
+    close(permuted, make_map(hist)(cost), cost.max())
+
+
+@every_map
+@fewer(2)
+@given(lift=lifts(cost=metrics))
+def test_a_metric_is_lifted_to_a_metric(make_map, lift):
+    hist, cost, _ = lift
+    assert triangle_violation(make_map(hist)(cost)) <= 2e-15 * cost.max()
+
+
+@every_map
+@fewer(2)
+@given(data=st.data(), lift=lifts())
+def test_what_a_map_remembers_does_not_change_its_answers(make_map, data, lift):
+    hist, cost, _ = lift
+    phi = make_map(hist)
+    phi(data.draw(costs(len(cost))))
+    close(phi(cost), make_map(hist)(cost), cost.max())
+
+
+# Learned metrics
+
+
+def learned(X, norm="l1", **options):
+    return learn(X, eps=0, tau=TAU, norm=norm, solver="power", tol=1e-12, **options)
+
+
+def same_metrics(one, other):
+    """Equal to the tolerance both were learned to, as the contraction at TAU warrants."""
+    for mine, theirs in zip(one, other, strict=True):
+        assert_allclose(mine, theirs, rtol=1e-10)
+
+
+every_norm = pytest.mark.parametrize("norm", ["l1", "l2", "discrete"])
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices())
+def test_transposing_the_data_swaps_the_metrics(norm, X):
+    one, other = learned(X, norm), learned(X.T, norm)
+    same_metrics(one.metrics, other.metrics[::-1])
+    assert_allclose(np.prod(one.values), np.prod(other.values), rtol=1e-11)
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices(), scale=st.floats(1e-6, 1e6))
+def test_scaling_the_data_changes_nothing(norm, X, scale):
+    one, other = learned(X, norm), learned(scale * X, norm)
+    same_metrics(one.metrics, other.metrics)
+    assert_allclose(one.values, other.values, rtol=1e-11)
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices(), seed=st.integers(0, 99))
+def test_permuting_the_data_permutes_the_metrics(norm, X, seed):
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
+    one, other = learned(X, norm), learned(X[np.ix_(rows, columns)], norm)
+    same_metrics(
+        (one.samples[np.ix_(rows, rows)], one.features[np.ix_(columns, columns)]), other.metrics
+    )
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices(), seed=st.integers(0, 99))
+def test_every_start_ends_at_the_same_metrics(norm, X, seed):
+    one, other = learned(X, norm), learned(X, norm, start="random", random_state=seed)
+    same_metrics(one.metrics, other.metrics)
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices())
+def test_learned_metrics_are_metrics_and_solve_both_equations(norm, X):
+    result = learned(X, norm)
+    lam, mu = result.values
+    phi = maps_of(X, norm)
+    assert_allclose(phi.to_features(result.samples), lam * result.features, rtol=1e-10)
+    assert_allclose(phi.to_samples(result.features), mu * result.samples, rtol=1e-10)
+    for metric in result.metrics:
+        assert metric.max() == 1.0
+        assert triangle_violation(metric) <= 1e-14
+
+
+@every_norm
+@fewer(5)
+@given(data=st.data(), X=data_matrices())
+def test_the_bracket_of_any_positive_matrix_contains_the_value(norm, data, X):
+    cost = data.draw(positive_costs(X.shape[1]))
+    phi = maps_of(X, norm)
+    low, high = ratio_bounds(phi.to_features(phi.to_samples(cost)), cost)
+    lam, mu = learned(X, norm).values
+    assert low <= lam * mu * (1 + 1e-11)
+    assert high >= lam * mu * (1 - 1e-11)
+
+
+@every_norm
+@fewer(5)
+@given(X=data_matrices())
+def test_brackets_are_nested_from_one_step_to_the_next(norm, X):
+    brackets = []
+    learned(X, norm, callback=lambda now, _: brackets.append(now.bracket))
+    low, high = np.transpose(brackets)
+    assert (np.diff(low) >= -1e-14 * low[1:]).all()
+    assert (np.diff(high) <= 1e-14 * high[1:]).all()
+
+
+@fewer(5)
+@given(X=data_matrices())
+def test_ten_steps_are_those_of_the_naive_power_iteration(X):
+    C, D, lam, mu = naive.power_iteration(X, TAU, steps=10)
+    solver, phi = PowerIteration(), maps_of(X, "l1")
+    now = solver.init(phi, norm_matrices(Problem.from_data(X), "l1"))
+    for _ in range(10):
+        now = solver.step(phi, now)
+    assert_allclose(now.metrics.samples, D, rtol=1e-11)
+    assert_allclose(now.metrics.features, C, rtol=1e-11)
+    assert_allclose(now.values, (lam, mu), rtol=1e-12)
+
+
+def maps_of(X, norm):
+    problem = Problem.from_data(X)
+    return regularize(*exact_lifts(problem), TAU, norm_matrices(problem, norm))
