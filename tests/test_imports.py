@@ -32,7 +32,7 @@ LAYERS = {
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
     "run": Layer(
-        {"solve", "result", "progress", "explanation", "certificate", "checkpoint"},
+        {"learning", "solve", "result", "progress", "explanation", "certificate", "checkpoint"},
         BELOW_EDGES,
         ARRAYS,
     ),

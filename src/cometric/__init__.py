@@ -14,16 +14,19 @@ __version__ = "0.1.0"
 
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
-    "learn": "solve",
+    "learn": "learning",
     "solve": "solve",
-    "warmup": "solve",
-    "ConvergenceWarning": "solve",
-    "Interrupted": "solve",
+    "warmup": "learning",
+    "ConvergenceWarning": "learning",
+    "Interrupted": "learning",
     "load": "result",
     "Result": "result",
     "Problem": "problem",
     "ExactMap": "maps.exact",
+    "EntropicMap": "maps.entropic",
+    "LimitMap": "maps.limit",
     "PowerIteration": "solvers.power",
+    "AndersonIteration": "solvers.anderson",
     "PolicyIteration": "solvers.policy",
     "hilbert_distance": "cones",
     "Metrics": "types",
@@ -34,15 +37,18 @@ _HOMES = {
 if TYPE_CHECKING:
     from cometric import datasets as datasets
     from cometric.cones import hilbert_distance as hilbert_distance
+    from cometric.learning import ConvergenceWarning as ConvergenceWarning
+    from cometric.learning import Interrupted as Interrupted
+    from cometric.learning import learn as learn
+    from cometric.learning import warmup as warmup
+    from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
+    from cometric.maps.limit import LimitMap as LimitMap
     from cometric.problem import Problem as Problem
     from cometric.result import Result as Result
     from cometric.result import load as load
-    from cometric.solve import ConvergenceWarning as ConvergenceWarning
-    from cometric.solve import Interrupted as Interrupted
-    from cometric.solve import learn as learn
     from cometric.solve import solve as solve
-    from cometric.solve import warmup as warmup
+    from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.types import Metrics as Metrics

@@ -90,6 +90,7 @@ class Status(Enum):
     INTERRUPTED = "not converged: interrupted"
     NON_UNIQUE = "not unique: some groups of distances do not depend on one another"
     BOUNDARY = "on the boundary: some distances tend to zero, no positive answer was found"
+    LOOSE = "not converged: some Sinkhorn problems did not reach their tolerance"
     NOT_PSD = "not a divergence: some entropic distances are negative"
 
     @property

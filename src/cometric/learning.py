@@ -1,0 +1,366 @@
+"""``learn``, the front door: from a matrix to a pair of metrics."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.certificate import uniqueness
+from cometric.cones import log_width, normalize, ratio_bounds
+from cometric.maps.coupled import entropic_lifts, exact_lifts, norm_matrices, regularize
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from cometric.maps.limit import LimitMap, correspondence
+from cometric.maps.regularized import norm_matrix, norm_name
+from cometric.problem import Problem, Side
+from cometric.result import Parameters, Record, Result
+from cometric.solve import Callback, Solution, solve
+from cometric.solvers.anderson import AndersonIteration
+from cometric.solvers.policy import PolicyIteration
+from cometric.solvers.power import PowerIteration
+from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
+
+SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
+    "anderson": AndersonIteration,
+    "policy": PolicyIteration,
+    "power": PowerIteration,
+}
+
+CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Values of tau on the way to tau = 0."""
+
+REMEDIES = {
+    Status.MAX_ITER: "Raise `max_iter` or `tau`.",
+    Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
+    Status.NOT_PSD: "Pass a smaller `eps` or a larger `tau`.",
+    Status.LOOSE: "Pass a larger `eps`: Sinkhorn is slow at small ones.",
+    Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
+}
+
+
+class ConvergenceWarning(UserWarning):
+    """The result is the best that was reached, not what was asked for."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a solve; ``result`` is what had been reached, marked as interrupted."""
+
+    result: Result
+
+
+def learn(
+    X: Any,
+    eps: float = 0.1,
+    tau: float = 1e-3,
+    *,
+    norm: Any = "l1",
+    solver: str | Solver[Any] = "auto",
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    sweeps: int = 1,
+    dtype: Any = np.float64,
+    start: Any = None,
+    random_state: int | None = None,
+    n_threads: int | None = None,
+    memory_limit: float | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+    normalization_steps: int = 1,
+    smoothing: float = 0.0,
+    drop_empty: bool = False,
+) -> Result:
+    """Learn a distance between the rows of ``X`` and one between its columns.
+
+    With A the rows and B the columns of X, each divided by its sum, the metrics C (features)
+    and D (samples) solve
+
+        Phi_B(D) = lam C,   Phi_A(C) = mu D,   Phi_A(C)_ij = W_C(a_i, a_j) + tau |C| R(a_i - a_j).
+
+    Parameters
+    ----------
+    X
+        Nonnegative matrix, samples by features (NumPy, SciPy sparse, pandas, torch, AnnData),
+        or the histograms themselves as a tuple ``(A, B)``.
+    eps
+        Entropic regularization relative to the largest cost; 0 is exact transport, infinity the
+        linear limit (correspondence analysis at tau = 0).
+    tau
+        Weight of the norm R. Positive values make the answer unique; 0 is allowed.
+    norm
+        R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
+    solver
+        "auto" (policy iteration for eps = 0, Anderson acceleration for eps > 0, the closed form
+        for eps infinite and tau = 0), "policy", "power", "anderson", or a solver of your own.
+    tol, max_iter
+        Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
+    sweeps, dtype
+        For 0 < eps < infinity: Sinkhorn sweeps per iteration on the way (at the end every pair
+        is brought to its tolerance), and the precision, float64 or float32.
+    start
+        Where to begin: a distance matrix between samples, a pair (samples, features), "random"
+        (seeded by ``random_state``), or None for the l1 distances between histograms.
+    n_threads
+        Threads to use; the answer is the same, bit by bit, for any number.
+    memory_limit
+        Bytes the stored trees and couplings may take (of both sides together); half of what
+        is free by default. Where they do not fit, slower ways that do are taken.
+    progress
+        Show a bar with the residual and the time left.
+    callback
+        Called after each iteration with the iterate and its line of the history.
+    normalization_steps, smoothing, drop_empty
+        How histograms are made, see :meth:`Problem.from_data`.
+
+    Returns
+    -------
+    Result
+        Not converged results come with a :class:`ConvergenceWarning`.
+    """
+    _check_options(eps, tau, tol, max_iter)
+    problem = Problem.from_data(
+        X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
+    )
+    norms = norm_matrices(problem, norm)
+    begin = _start(problem, start, random_state)
+    run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
+    if eps == 0.0:
+        lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
+        solution, name = run.exact(*lifts)
+    elif eps == math.inf:
+        solution, name = run.limit()
+    else:
+        maps = entropic_lifts(
+            problem,
+            eps,
+            sweeps=sweeps,
+            dtype=dtype,
+            n_threads=n_threads,
+            memory_limit=memory_limit,
+        )
+        solution, name = run.entropic(*maps)
+    matrices = norm_name(norm) == "matrix"
+    result = Result(
+        samples=problem.samples.expand(solution.iterate.metrics.samples),
+        features=problem.features.expand(solution.iterate.metrics.features),
+        values=solution.iterate.values,
+        status=solution.status,
+        history=solution.history,
+        bracket=solution.iterate.bracket,
+        parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter),
+        problem=problem,
+        norms=(np.asarray(norm[0]), np.asarray(norm[1])) if matrices else None,
+    )
+    if result.status is Status.INTERRUPTED:
+        interruption = Interrupted("interrupted; what was reached is in `.result`")
+        interruption.result = result
+        raise interruption
+    if not result.converged:
+        warnings.warn(
+            f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
+            f"iterations, tolerance {tol:.0e}. {REMEDIES[result.status]}",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call of ``learn``, whatever the kind of transport."""
+
+    problem: Problem
+    tau: float
+    norms: Metrics
+    begin: Metrics
+    solver: str | Solver[Any]
+    tol: float
+    max_iter: int
+    progress: bool
+    callback: Callback | None
+
+    def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
+        """Policy iteration by default; tau = 0 is approached from above."""
+        fits = to_samples.keeps_trees and to_features.keeps_trees
+        chosen = self._choose("policy" if fits else "power")
+        begin, spent = self.begin, (0, 0.0)
+        if self.tau == 0.0 and isinstance(chosen, PolicyIteration):
+            for weight in CONTINUATION:
+                phi = regularize(to_samples, to_features, weight, self.norms)
+                stage = self._solve(phi, chosen, begin, spent, tol=max(self.tol, 1e-2 * weight))
+                begin, spent = stage.iterate.metrics, stage.spent
+                if stage.status is Status.INTERRUPTED:
+                    return stage, type(chosen).__name__
+        phi = regularize(to_samples, to_features, self.tau, self.norms)
+        solution = self._solve(phi, chosen, begin, spent, callback=self.callback)
+        if self.tau == 0.0:
+            status = _status_at_zero(self.problem, solution, to_samples, to_features)
+            solution = solution._replace(status=status)
+        return solution, type(chosen).__name__
+
+    def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
+        """A few sweeps per iteration to approach, then every pair to its tolerance."""
+        chosen = self._choose("anderson")
+        phi = regularize(to_samples, to_features, self.tau, self.norms)
+        solution = self._solve(phi, chosen, self.begin, callback=self.callback)
+        if solution.status is Status.CONVERGED:
+            to_samples.sweeps = to_features.sweeps = None
+            last = self._solve(
+                phi, chosen, solution.iterate.metrics, solution.spent, callback=self.callback
+            )
+            solution = last._replace(history=solution.history + _renumber(last, solution))
+        loose = max(to_samples.error, to_features.error)
+        if solution.status is Status.CONVERGED and loose > max(to_samples.tol, to_features.tol):
+            solution = solution._replace(status=Status.LOOSE)
+        return solution, type(chosen).__name__
+
+    def limit(self) -> tuple[Solution, str]:
+        """The closed form at tau = 0; otherwise a linear map to iterate."""
+        sides = self.problem.samples.hist, self.problem.features.hist
+        phi = regularize(LimitMap(sides[0]), LimitMap(sides[1]), self.tau, self.norms)
+        if self.tau > 0.0 or self.solver != "auto":
+            chosen = self._choose("anderson")
+            return self._solve(phi, chosen, self.begin, callback=self.callback), type(
+                chosen
+            ).__name__
+        began = time.perf_counter()
+        found = correspondence(*sides)
+        image, mu = normalize(phi.to_samples(found.metrics.features))
+        features, lam = normalize(phi.to_features(image))
+        low, high = ratio_bounds(features, found.metrics.features)
+        residual = log_width((low, high))
+        iterate = Iterate(
+            found.metrics, (lam, mu), residual, (lam * mu * low, lam * mu * high), sweeps=1
+        )
+        record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
+        status = Status.CONVERGED if found.gap > 1e-9 else Status.NON_UNIQUE
+        return Solution(iterate, status, [record]), "CorrespondenceAnalysis"
+
+    def _solve(
+        self,
+        phi: Coupled,
+        chosen: Solver[Any],
+        begin: Metrics,
+        spent: tuple[int, float] = (0, 0.0),
+        tol: float | None = None,
+        callback: Callback | None = None,
+    ) -> Solution:
+        return solve(
+            phi,
+            chosen,
+            begin,
+            tol=self.tol if tol is None else tol,
+            max_iter=self.max_iter,
+            progress=self.progress,
+            callback=callback,
+            spent=spent,
+        )
+
+    def _choose(self, default: str) -> Solver[Any]:
+        if not isinstance(self.solver, str):
+            return self.solver
+        name = default if self.solver == "auto" else self.solver
+        if name not in SOLVERS:
+            raise ValueError(
+                f"`solver` is {self.solver!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
+                "or pass an instance."
+            )
+        return SOLVERS[name]()
+
+
+def _renumber(last: Solution, before: Solution) -> list[Record]:
+    """The lines of a second stage, counted on from the first."""
+    return [
+        record._replace(iteration=record.iteration + len(before.history)) for record in last.history
+    ]
+
+
+def _status_at_zero(
+    problem: Problem, solution: Solution, to_samples: ExactMap, to_features: ExactMap
+) -> Status:
+    """What may be said at tau = 0, where a small residual alone proves nothing.
+
+    Blocks that share no feature leave the distances inside them unrelated. Otherwise a
+    converged answer is called so unless its couplings show groups of distances that do not
+    depend on one another.
+    """
+    if solution.status is Status.INTERRUPTED:
+        return solution.status
+    shared = problem.samples.hist + problem.features.hist.T  # who shares mass with whom
+    tied = sparse.block_array([[None, shared], [shared.T, None]])
+    blocks, label = sparse.csgraph.connected_components(tied, directed=False)
+    inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
+    if blocks > 2 or inner > 1:
+        return Status.NON_UNIQUE
+    if solution.status is Status.CONVERGED:
+        found = uniqueness(solution.iterate.metrics, to_samples, to_features)
+        return Status.NON_UNIQUE if found.unique is False else Status.CONVERGED
+    return solution.status
+
+
+def warmup() -> float:
+    """Compile every kernel (or load it from the cache) and return the seconds it took."""
+    began = time.perf_counter()
+    X = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 4.0]])
+    for side in learn(X, eps=0.0, tau=0.1).problem.samples, Problem.from_data(X).features:
+        phi = ExactMap(side.hist)
+        cost = 1.0 - np.eye(3)
+        phi.freeze(cost)(cost)
+        phi.bounds(cost)
+        cost[0, 1] = cost[1, 0] = 9.0  # no metric: the kernels take their other branch
+        phi.plans(cost, np.array([[0, 1]]))
+        for eps, dtype in ((0.5, np.float64), (0.5, np.float32), (1e-3, np.float64)):
+            EntropicMap(side.hist, eps, dtype=dtype).bounds(1.0 - np.eye(3))
+    return time.perf_counter() - began
+
+
+def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
+    sides = (problem.samples, problem.features)
+    if isinstance(start, str) and start == "random":
+        rng = np.random.default_rng(random_state)
+        return Metrics(*(_random_metric(side.hist.shape[0], rng) for side in sides))
+    if isinstance(start, str):
+        raise ValueError(f"`start` is {start!r}; the only name it knows is 'random'.")
+    given = start if isinstance(start, tuple) else (start, None)
+    return Metrics(
+        *(
+            normalize(norm_matrix(side.full, "l1"))[0]
+            if matrix is None
+            else _check_start(matrix, side, name)
+            for matrix, side, name in zip(given, sides, ("samples", "features"), strict=True)
+        )
+    )
+
+
+def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
+    """Distances between random points of a cube: a metric, generic in every entry."""
+    points = rng.random((k, max(2, min(k, 10))))
+    return normalize(np.abs(points[:, None] - points[None]).sum(axis=-1))[0]
+
+
+def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
+    n = len(side.labels)
+    matrix = np.array(matrix, dtype=np.float64)
+    if matrix.shape != (n, n):
+        raise ValueError(f"`start` for {name} has shape {matrix.shape}; there are {n} {name}.")
+    if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
+        raise ValueError(f"`start` for {name} must be finite, nonnegative, zero on the diagonal.")
+    if (matrix != matrix.T).any():
+        raise ValueError(f"`start` for {name} is not symmetric.")
+    return normalize(matrix[np.ix_(side.first, side.first)])[0]
+
+
+def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
+    for name, value in (("eps", eps), ("tau", tau), ("tol", tol)):
+        if not value >= 0.0:
+            raise ValueError(f"`{name}` is {value}; it must not be negative.")
+    if not math.isfinite(tau):
+        raise ValueError(f"`tau` is {tau}; it must be finite.")
+    if max_iter < 1:
+        raise ValueError(f"`max_iter` is {max_iter}; at least one iteration is needed.")
