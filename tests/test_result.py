@@ -134,7 +134,6 @@ def test_nothing_is_pickled(saved):
         assert all(file[name].dtype != object for name in file.files)
 
 
-@pytest.mark.xfail(reason="JSON knows no NumPy numbers")
 @pytest.mark.parametrize("options", [{"tau": np.float32(0.125)}, {"max_iter": np.int64(500)}])
 def test_options_that_are_numpy_numbers_can_be_saved(options, tmp_path):
     given = learn(X, **({"eps": 0, "tau": 0.1, "solver": "power"} | options))
@@ -194,7 +193,6 @@ def test_an_empty_file_is_refused_by_name(saved):
     assert refusal(saved).startswith(f"`{saved}` is not a saved result, or is damaged")
 
 
-@pytest.mark.xfail(reason="np.load leaves a damaged file open")
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_refused_by_name_and_closed(saved, share):
     whole = saved.read_bytes()
@@ -203,7 +201,6 @@ def test_a_truncated_file_is_refused_by_name_and_closed(saved, share):
     gc.collect()  # a file left open warns, which is an error
 
 
-@pytest.mark.xfail(reason="np.load leaves a damaged file open; a flipped name is a KeyError")
 def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(result, saved):
     whole, rng = saved.read_bytes(), np.random.default_rng(0)
     refused = 0
@@ -282,7 +279,6 @@ def test_a_later_schema_is_refused_with_a_remedy(saved):
         load(saved)
 
 
-@pytest.mark.xfail(reason="only the header is read inside the guard")
 @pytest.mark.parametrize(
     "changes",
     [

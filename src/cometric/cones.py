@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from cometric.types import Matrix
+from cometric.types import Matrix, NegativeDistances
 
 
 def normalize(distances: Matrix) -> tuple[Matrix, float]:
     """The matrix with maximum 1, and the maximum it had."""
     top = float(distances.max())
+    if distances.min() < 0.0:
+        raise NegativeDistances(
+            f"{np.count_nonzero(distances < 0) // 2} pairs are at a negative distance, the "
+            f"lowest {distances.min() / top:.3g} of the largest"
+        )
     if not 0.0 < top < np.inf:
         raise ValueError(
             f"`distances` has maximum {top}; a metric needs a positive, finite one. "
@@ -36,7 +41,7 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     counted = (top != 0) | (bottom != 0)
     if not counted.any():
         return 1.0, 1.0
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratios = top[counted] / bottom[counted]
     return float(ratios.min()), float(ratios.max())
 

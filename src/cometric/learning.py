@@ -155,7 +155,9 @@ def learn(
         bracket=solution.iterate.bracket,
         parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter),
         problem=problem,
-        norms=(np.asarray(norm[0]), np.asarray(norm[1])) if matrices else None,
+        norms=(problem.samples.expand(norms.samples), problem.features.expand(norms.features))
+        if matrices
+        else None,
     )
     if result.status is Status.INTERRUPTED:
         interruption = Interrupted("interrupted; what was reached is in `.result`")
@@ -328,6 +330,8 @@ def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
     if isinstance(start, str):
         raise ValueError(f"`start` is {start!r}; the only name it knows is 'random'.")
     given = start if isinstance(start, tuple) else (start, None)
+    if len(given) != 2:
+        raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
     return Metrics(
         *(
             normalize(norm_matrix(side.full, "l1"))[0]
@@ -362,5 +366,5 @@ def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
             raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if not math.isfinite(tau):
         raise ValueError(f"`tau` is {tau}; it must be finite.")
-    if max_iter < 1:
-        raise ValueError(f"`max_iter` is {max_iter}; at least one iteration is needed.")
+    if max_iter != int(max_iter) or max_iter < 1:
+        raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,7 +162,7 @@ class Result:
             "parameters": asdict(self.parameters),
         }
         arrays = {
-            "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+            "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
             "samples": self.samples,
             "features": self.features,
             "history": np.array(self.history, dtype=np.float64).reshape(-1, len(Record._fields)),
@@ -184,41 +183,57 @@ class Result:
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
         path = Path(path)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        aside = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(aside, "wb") as file:
                 np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path)
         except BaseException:
-            Path(aside).unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
             raise
 
 
 def load(path: str | os.PathLike[str]) -> Result:
     """Read a result written by :meth:`Result.save`."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(bytes(arrays["header"]))
-    except FileNotFoundError:
-        raise
-    except Exception as problem:
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {key: archive[key] for key in archive.files}
+            header = json.loads(bytes(arrays["header"]))
+            schema = header["schema"]
+        except Exception as problem:
+            raise ValueError(
+                f"`{name}` is not a saved result, or is damaged ({problem})."
+            ) from problem
+    if schema != SCHEMA:
         raise ValueError(
-            f"`{os.fspath(path)}` is not a saved result, or is damaged ({problem})."
-        ) from problem
-    if header.get("schema") != SCHEMA:
-        raise ValueError(
-            f"`{os.fspath(path)}` has schema {header.get('schema')}; this version reads "
-            f"{SCHEMA}. Read it with the version of cometric that wrote it."
+            f"`{name}` has schema {schema}; this version reads {SCHEMA}. "
+            "Read it with the version of cometric that wrote it."
         )
+    try:
+        return _build(arrays, header)
+    except Exception as problem:
+        raise ValueError(f"`{name}` is damaged: {problem!r}.") from problem
+
+
+def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     records = [
         Record(int(i), r, lam, mu, int(sweeps), seconds)
         for i, r, lam, mu, sweeps, seconds in arrays["history"].tolist()
     ]
     low, high = header["bracket"]
     lam, mu = header["values"]
+    norms = None
+    if "samples_norm" in arrays:
+        norms = (arrays["samples_norm"], arrays["features_norm"])
+    problem = Problem(_read_side(arrays, "samples"), _read_side(arrays, "features"))
+    for key in ("samples", "features"):
+        n = len(getattr(problem, key).labels)
+        if arrays[key].shape != (n, n):
+            raise ValueError(f"{key} has shape {arrays[key].shape}, not {(n, n)}")
     return Result(
         samples=arrays["samples"],
         features=arrays["features"],
@@ -227,10 +242,8 @@ def load(path: str | os.PathLike[str]) -> Result:
         history=records,
         bracket=(low, high),
         parameters=Parameters(**header["parameters"]),
-        problem=Problem(_read_side(arrays, "samples"), _read_side(arrays, "features")),
-        norms=(arrays["samples_norm"], arrays["features_norm"])
-        if "samples_norm" in arrays
-        else None,
+        problem=problem,
+        norms=norms,
     )
 
 

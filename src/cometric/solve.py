@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,13 +12,10 @@ import numpy as np
 
 from cometric.progress import Bar
 from cometric.result import Record
-from cometric.types import Coupled, Iterate, Metrics, Solver, State, Status
+from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
 
 BOUNDARY_LEVEL = 1e-13
 """Distances below this fraction of the largest count as zero."""
-
-TRANSIENT = 10
-"""Iterations after which negative distances are no longer blamed on the start."""
 
 Callback = Callable[[Iterate, Record], None]
 
@@ -66,21 +64,23 @@ def solve(
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
+                if _touches_boundary(now.metrics):
+                    status = Status.BOUNDARY
+                    break
                 if now.residual <= tol:
                     status = Status.CONVERGED
                     break
-                ended = _out_of_bounds(now.metrics, iteration)
-                if ended is not None:
-                    status = ended
-                    break
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
+    except NegativeDistances as found:
+        status = Status.NOT_PSD
+        warnings.warn(f"{found}: the entropic kernel is not positive.", stacklevel=3)
     return Solution(now, status, history)
 
 
-def _out_of_bounds(metrics: Metrics, iteration: int) -> Status | None:
-    """Whether distances have become zero, or negative once the start is forgotten."""
-    least = min(metric[np.triu_indices(len(metric), 1)].min() / metric.max() for metric in metrics)
-    if least < 0.0:
-        return Status.NOT_PSD if iteration >= TRANSIENT else None
-    return Status.BOUNDARY if least < BOUNDARY_LEVEL else None
+def _touches_boundary(metrics: Metrics) -> bool:
+    """Whether some distance between different items has become as good as zero."""
+    return any(
+        metric[np.triu_indices(len(metric), 1)].min() < BOUNDARY_LEVEL * metric.max()
+        for metric in metrics
+    )

@@ -72,6 +72,10 @@ class Iterate:
 State = TypeVar("State", bound=Iterate)
 
 
+class NegativeDistances(ArithmeticError):
+    """A map gave distances below zero; the message says how many and how far."""
+
+
 class Solver(Protocol[State]):
     """Frozen hyperparameters; what changes lives in the iterate."""
 

@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -17,6 +19,19 @@ def _ensure_cache_directory() -> None:
     fallback = Path(tempfile.gettempdir()) / f"cometric-cache-{os.getuid()}"
     fallback.mkdir(mode=0o700, exist_ok=True)
     os.environ["NUMBA_CACHE_DIR"] = str(fallback)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run kernels on ``count`` threads: idle ones would spin, which costs where others work."""
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(count)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def thread_count(asked: int | None) -> int:

@@ -12,6 +12,8 @@ from cometric.types import Index, Matrix, Vector
 
 def check_histograms(hist: Any) -> sparse.csr_array:
     """A float64 copy whose rows sum to 1 exactly, or an error that says what is wrong."""
+    if np.ndim(hist) != 2 and not sparse.issparse(hist):
+        raise ValueError(f"`hist` has {np.ndim(hist)} dimensions; pass histograms as rows.")
     rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from cometric.maps.checks import free_memory
+from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import Regularized, norm_matrix
 from cometric.problem import Problem, Side
-from cometric.types import Coupled, Metrics
+from cometric.types import Coupled, DistanceMap, Metrics
 
 
 def exact_lifts(
@@ -32,7 +33,36 @@ def exact_lifts(
     return to_samples, to_features
 
 
-def regularize(to_samples: ExactMap, to_features: ExactMap, tau: float, norms: Metrics) -> Coupled:
+def entropic_lifts(
+    problem: Problem,
+    eps: float,
+    *,
+    sweeps: int | None = None,
+    dtype: Any = np.float64,
+    n_threads: int | None = None,
+    memory_limit: float | None = None,
+) -> tuple[EntropicMap, EntropicMap]:
+    """The entropic maps to samples and to features; they share the memory by what they need."""
+    limit = free_memory() / 2 if memory_limit is None else memory_limit
+    hists = (problem.samples.hist, problem.features.hist)
+    needs = [hist.nnz * hist.shape[0] for hist in hists]
+    to_samples, to_features = (
+        EntropicMap(
+            hist,
+            eps,
+            sweeps=sweeps,
+            dtype=dtype,
+            n_threads=n_threads,
+            memory_limit=limit * need / sum(needs),
+        )
+        for hist, need in zip(hists, needs, strict=True)
+    )
+    return to_samples, to_features
+
+
+def regularize(
+    to_samples: DistanceMap, to_features: DistanceMap, tau: float, norms: Metrics
+) -> Coupled:
     """The maps with the tau term, or as they are when ``tau`` is 0."""
     if tau == 0.0:
         return Coupled(to_samples, to_features)
@@ -43,6 +73,8 @@ def regularize(to_samples: ExactMap, to_features: ExactMap, tau: float, norms: M
 
 def norm_matrices(problem: Problem, norm: Any) -> Metrics:
     """R between the distinct samples and between the distinct features."""
+    if getattr(norm, "ndim", 0) == 2:
+        raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
     pair = norm if isinstance(norm, tuple) and len(norm) == 2 else (norm, norm)
     sides = (problem.samples, problem.features)
     return Metrics(*(_norm(side, given) for side, given in zip(sides, pair, strict=True)))

@@ -128,6 +128,8 @@ class EntropicMap:
             group = _Group(self, all_pairs(self.shape[0]), self._stored)
         group.on_progress = self.on_progress
         values, error = group.solve(cost)
+        if self.sweeps is not None and (values < 0).any():  # the start, or true: look closer
+            values, error = group.solve(cost, thoroughly=True)
         if self._stored is not None:
             self._all = group
         self.error = error
@@ -208,7 +210,7 @@ class _Group:
             if self.on_progress is not None:
                 self.on_progress(part.stop, len(self.index))
 
-    def solve(self, cost: Matrix) -> tuple[Vector, float]:
+    def solve(self, cost: Matrix, thoroughly: bool = False) -> tuple[Vector, float]:
         """Divergences of all pairs under ``cost`` and the largest marginal error."""
         phi = self.phi
         unit = phi.eps * cost.max()
@@ -227,6 +229,8 @@ class _Group:
         if keep and self.state is None:
             self.start_from_self()
         limit, tol = (phi.max_sweeps, phi.tol) if phi.sweeps is None else (phi.sweeps, 0.0)
+        if thoroughly:
+            limit, tol = phi.max_sweeps, phi.tol
         values, errors = np.empty(len(self.index)), np.empty(len(self.index))
         for part, start in self._blocks():
             room = self.room[part.start : part.stop + 1]

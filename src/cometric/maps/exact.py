@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.kernels import geometry, thread_count
+from cometric.kernels import geometry, thread_count, threads
 from cometric.kernels import transport as kernel
 from cometric.maps.checks import (
     all_pairs,
@@ -27,6 +27,10 @@ METRIC_TOLERANCE = 2.0**-48
 
 CELLS_PER_BLOCK = 2e8
 """Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
+
+
+SMALL = 2e5
+"""Arcs below which a second thread is not worth waking."""
 
 
 class Plans(NamedTuple):
@@ -146,8 +150,8 @@ class ExactMap:
         for part in whole.blocks():
             piece = _Batch(self, index[part])
             piece.solve(cost)
-            lower[part], upper[part] = piece.bounds(cost), piece.values
-        return mirror(np.minimum(lower, upper), self.shape[0]), mirror(upper, self.shape[0])
+            lower[part], upper[part] = piece.values - piece.gaps(cost), piece.values
+        return mirror(lower, self.shape[0]), mirror(upper, self.shape[0])
 
     @property
     def memory(self) -> Memory:
@@ -190,8 +194,10 @@ class FrozenMap:
         return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
 
     def __call__(self, cost: Matrix) -> Matrix:
-        flat = np.ascontiguousarray(cost, dtype=np.float64).reshape(-1)
-        values = kernel.weigh(self._start, self._cells, self._amounts, flat, self._threads)
+        flat = check_cost(cost, self.shape[1]).reshape(-1)
+        count = 1 if len(self._cells) < SMALL else self._threads
+        with threads(count):
+            values = kernel.weigh(self._start, self._cells, self._amounts, flat, count)
         return mirror(values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
@@ -239,6 +245,7 @@ class _Batch:
         work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
         total = work[-1] if len(work) else 0
         steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
+        self.threads = 1 if total < SMALL else phi._threads
         self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
 
     def _data(self) -> tuple[Index, NDArray[np.int32], Index]:
@@ -255,56 +262,66 @@ class _Batch:
 
     def solve(self, cost: Matrix) -> None:
         """Optimal values (and trees) of all pairs under ``cost``."""
-        violation = geometry.triangle_violation(cost)
-        cancel = bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
-        for part in self.blocks():
-            index, *memory = self._memory(part)
-            self.values[part], _, _ = kernel.transport(
-                *self._data(), cost, index, cancel, *memory, self.phi._threads
-            )
+        cost, unit = _tame(cost)
+        with threads(self.threads):
+            violation = geometry.triangle_violation(cost)
+            cancel = bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
+            for part in self.blocks():
+                index, *memory = self._memory(part)
+                values, _, _ = kernel.transport(
+                    *self._data(), cost, index, cancel, *memory, self.threads
+                )
+                self.values[part] = values * unit
 
-    def bounds(self, cost: Matrix) -> Vector:
-        """Dual lower bounds of the values, from the stored trees."""
-        bounds = np.empty(len(self.index))
-        none = np.empty(0)
-        for part in self.blocks():
-            index, *memory = self._memory(part)
-            bounds[part] = kernel.duals(
-                *self._data(), cost, index, *memory, none, none, self.phi._threads
-            )
-        return bounds
+    def gaps(self, cost: Matrix) -> Vector:
+        """How far the values can be above the true ones, from dual solutions."""
+        cost, unit = _tame(cost)
+        gaps, none = np.empty(len(self.index)), np.empty(0)
+        with threads(self.threads):
+            for part in self.blocks():
+                index, *memory = self._memory(part)
+                gaps[part] = unit * kernel.duals(
+                    *self._data(), cost, index, *memory, none, none, self.threads
+                )
+        return gaps
 
     def replay(self, cost: Matrix) -> Vector:
         """Cost of the stored plans under another cost."""
         values = np.empty(len(self.index))
-        for part in self.blocks():
-            index, *memory = self._memory(part)
-            values[part] = kernel.replay(*self._data(), cost, index, *memory, self.phi._threads)
+        with threads(self.threads):
+            for part in self.blocks():
+                index, *memory = self._memory(part)
+                values[part] = kernel.replay(*self._data(), cost, index, *memory, self.threads)
         return values
 
     def moves(self, whole: bool) -> tuple[Index, Index, Vector]:
         """The stored plans as start, cells (source * bins + target), amounts."""
-        threads, d = self.phi._threads, self.phi.shape[1]
-        memory = (self.index, self.tree, self.room, self.state)
+        d, memory = self.phi.shape[1], (self.index, self.tree, self.room, self.state)
         start = np.zeros(len(self.index) + 1, np.int64)
-        np.cumsum(kernel.count_moves(*self._data(), *memory, whole, threads), out=start[1:])
-        cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
-        amounts = np.empty(start[-1])
-        kernel.moves(*self._data(), *memory, whole, d, start, cells, amounts, threads)
+        with threads(self.threads):
+            counts = kernel.count_moves(*self._data(), *memory, whole, self.threads)
+            np.cumsum(counts, out=start[1:])
+            cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
+            amounts = np.empty(start[-1])
+            kernel.moves(*self._data(), *memory, whole, d, start, cells, amounts, self.threads)
         return start, cells, amounts
 
     def plans(self, cost: Matrix) -> Plans:
         """The stored plans with their duals."""
         start, cells, mass = self.moves(whole=True)
         source, target = np.divmod(cells.astype(np.int64), self.phi.shape[1])
-        f, g = np.empty(self.room[-1]), np.empty(self.room[-1])
+        f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
         memory = (self.index, self.tree, self.room, self.state)
-        bounds = kernel.duals(*self._data(), cost, *memory, f, g, self.phi._threads)
+        cost, unit = _tame(cost)
+        with threads(self.threads):
+            gaps = unit * kernel.duals(*self._data(), cost, *memory, f, g, self.threads)
+        f *= unit
+        g *= unit
         sizes = np.diff(self.phi._indptr)[self.index]
         ends = self.room[:-1, None] + sizes
         return Plans(
             self.values,
-            bounds,
+            self.values - gaps,
             start,
             source,
             target,
@@ -312,6 +329,12 @@ class _Batch:
             [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
             [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
         )
+
+
+def _tame(cost: Matrix) -> tuple[Matrix, float]:
+    """The cost with maximum near 1 and what it was divided by, a power of 2: no rounding."""
+    unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
+    return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))
 
 
 def _quantize(hist: sparse.csr_array) -> Index:

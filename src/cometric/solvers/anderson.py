@@ -43,11 +43,12 @@ class AndersonIteration:
         after = power_step(phi, point, now)
         if extrapolated and not after.residual <= self.tolerance * now.residual:
             return replace(now, sweeps=after.sweeps, point=None, changes=(), last=None)
-        if not 0.0 < after.residual < np.inf:
-            return replace(after, point=None, changes=(), last=None)
         above = np.triu_indices(len(point), 1)
-        g = np.log(after.metrics.samples[above])
-        f = g - np.log(point[above])
+        image, origin = after.metrics.samples[above], point[above]
+        if not 0.0 < after.residual < np.inf or min(image.min(), origin.min()) <= 0.0:
+            return replace(after, point=None, changes=(), last=None)
+        g = np.log(image)
+        f = g - np.log(origin)
         changes = now.changes
         if now.last is not None:
             changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]

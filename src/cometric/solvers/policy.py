@@ -54,8 +54,11 @@ class PolicyIteration:
         tol = max(1e-14, self.accuracy * now.residual)
         state = self.inner.init(frozen, now.metrics)
         best, stalled = state, 0
+        above = np.triu_indices(len(now.metrics.samples), 1)
         for _ in range(self.frozen_steps):
             state = self.inner.step(frozen, state)
+            if state.metrics.samples[above].min() < 1e-12:  # tau = 0: some distances die out
+                return now.metrics.samples
             stalled = 0 if state.residual < best.residual else stalled + 1
             best = state if stalled == 0 else best
             if best.residual <= tol or stalled > 3 or not np.isfinite(state.residual):
