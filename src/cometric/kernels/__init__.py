@@ -6,6 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# What ``parallel=`` turns into threads: our own ``prange`` loops and nothing else. Looking for
+# parallelism in every array expression inside them would take most of the compile time.
+PARALLEL = {
+    "prange": True,
+    "comprehension": False,
+    "fusion": False,
+    "inplace_binop": False,
+    "numpy": False,
+    "reduction": False,
+    "setitem": False,
+    "stencil": False,
+}
+
 
 def _ensure_cache_directory() -> None:
     """Send Numba's cache to a private temporary folder where neither default is writable.

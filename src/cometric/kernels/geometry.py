@@ -1,10 +1,12 @@
 """Norms of differences of histograms, and the triangle inequality, Numba.
 
-Histograms are CSR rows with sorted indices. This file imports no sibling.
+Histograms are CSR rows with sorted indices. This file imports no other kernel.
 """
 
 import numpy as np
 from numba import njit, prange
+
+from cometric.kernels import PARALLEL
 
 
 @njit(cache=True)
@@ -33,7 +35,7 @@ def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
     return total if p in (1.0, np.inf) else total ** (1.0 / p)
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def pairwise_norms(indptr, bins, values, p):
     """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
     n = len(indptr) - 1
@@ -46,7 +48,7 @@ def pairwise_norms(indptr, bins, values, p):
     return norms
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl): positive when a detour is shorter."""
     d = len(cost)

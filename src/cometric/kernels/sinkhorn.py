@@ -18,11 +18,13 @@ For one source, the columns of K that its bins select are copied side by side on
 whole vectors. All its pairs then run on contiguous rows of that block: no gathers, and as few
 operations as the supports allow.
 
-Validation belongs to the map that calls us; this file imports no sibling.
+Validation belongs to the map that calls us; this file imports no other kernel.
 """
 
 import numpy as np
 from numba import njit, prange
+
+from cometric.kernels import PARALLEL
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 LANES = 16
@@ -121,7 +123,7 @@ def _mean_log(weight, values, doubles, mantissa, exponent, count):
     return _weighted_log(weight, mantissa.view(np.float64), exponent, count)
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol, tasks):
     """Sweeps of all pairs: dual value over eps, and marginal error, of each.
 
@@ -186,7 +188,7 @@ def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol,
     return values, errors
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
@@ -233,7 +235,7 @@ def _update(log_mass, bins, begin, end, others, other_begin, other_end, potentia
         out[k - begin] = log_mass[k] - top - np.log(total)
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def sweep_log(indptr, bins, weight, cost, start, target, state, room, sweeps, tol, tasks):
     """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
 
@@ -268,7 +270,7 @@ def sweep_log(indptr, bins, weight, cost, start, target, state, room, sweeps, to
     return values, errors
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
     n = len(indptr) - 1
@@ -299,7 +301,7 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     return values, errors
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
 

@@ -21,11 +21,13 @@ feasible* when every arc without flow has the source as its child.
 inequality the mass that two histograms share stays in place, so that with ``cancel`` only
 the differences are transported. Without it that would be wrong.
 
-Validation belongs to the map that calls us; this file imports no sibling.
+Validation belongs to the map that calls us; this file imports no other kernel.
 """
 
 import numpy as np
 from numba import njit, prange
+
+from cometric.kernels import PARALLEL
 
 TOTAL = 2**62
 QUANTUM = 2.0**-62
@@ -537,7 +539,7 @@ def _largest(indptr, index):
     return nodes, cells
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks):
     """Transport costs of the pairs ``index`` (p, 2), with their duality gaps and pivot counts.
 
@@ -584,7 +586,7 @@ def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks)
 # --------------------------------------------------------------- what stored trees tell us
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def count_moves(indptr, bins, mass, index, tree, room, state, whole, tasks):
     """Number of entries of each pair's stored plan; those that stay in place only if ``whole``."""
     counts = np.zeros(len(index), np.int64)
@@ -603,7 +605,7 @@ def count_moves(indptr, bins, mass, index, tree, room, state, whole, tasks):
     return counts
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def moves(indptr, bins, mass, index, tree, room, state, whole, d, start, cells, amounts, tasks):
     """Write each pair's stored plan: cell ``source * d + sink`` and the mass that goes there.
 
@@ -629,7 +631,7 @@ def moves(indptr, bins, mass, index, tree, room, state, whole, d, start, cells, 
                     e += 1
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def replay(indptr, bins, mass, cost, index, tree, room, state, tasks):
     """Cost of each pair's stored plan under another cost; nothing is optimized."""
     values = np.zeros(len(index))
@@ -649,7 +651,7 @@ def replay(indptr, bins, mass, cost, index, tree, room, state, tasks):
     return values
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def weigh(start, cells, amounts, cost, tasks):
     """Cost of written plans: sum of amounts times costs, ``cost`` flattened, for each pair."""
     count = len(start) - 1
@@ -663,7 +665,7 @@ def weigh(start, cells, amounts, cost, tasks):
     return values
 
 
-@njit(parallel=True, cache=True)
+@njit(parallel=PARALLEL, cache=True)
 def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, tasks):
     """How far the cost of each stored plan can be above the true transport cost.
 

@@ -277,8 +277,10 @@ class _Group:
         """Bounds of the transport costs, over eps, from the scalings as they are."""
         phi = self.phi
         unit = phi.eps * cost.max()
-        assert self.state is not None  # a group that is asked for brackets has been solved
-        state = self.state if phi.logs else np.log(self.state)
+        if self.state is None:
+            self.start_from_self()
+        state = np.asarray(self.state)
+        state = state if phi.logs else np.log(state)
         lower, upper = sinkhorn.brackets(
             phi._indptr,
             phi._bins,

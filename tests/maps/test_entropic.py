@@ -1,0 +1,163 @@
+"""The entropic map: its naive twin, its limits, its memory, its bounds."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import naive
+from cometric import EntropicMap, ExactMap, LimitMap
+
+ABOVE = np.triu_indices(6, 1)
+
+
+@pytest.fixture(scope="module")
+def lift():
+    """Six sparse histograms on nine bins, and a metric between the bins."""
+    rng = np.random.default_rng(0)
+    hist = rng.dirichlet(np.full(9, 0.5), size=6)
+    hist[hist < 0.03] = 0.0
+    points = rng.random((9, 3))
+    return hist / hist.sum(axis=1, keepdims=True), 3 * np.abs(points[:, None] - points).sum(axis=-1)
+
+
+@pytest.mark.parametrize("eps", [0.2, 1.0, 30.0])
+def test_it_is_the_naive_divergence(lift, eps):
+    hist, cost = lift
+    phi = EntropicMap(hist, eps, tol=1e-13)
+    assert_allclose(phi(cost), naive.sinkhorn_divergences(hist, cost, eps), atol=1e-9)
+    assert phi.error <= 1e-13
+
+
+def test_small_eps_takes_logarithms_and_agrees(lift):
+    hist, cost = lift
+    scaling, logs = EntropicMap(hist, 0.02, tol=1e-12), EntropicMap(hist, 0.02, tol=1e-12)
+    logs.logs = True
+    logs._self[:] = 0.0
+    assert_allclose(scaling(cost), logs(cost), atol=1e-11)
+    assert EntropicMap(hist, 1e-4).logs
+    assert not scaling.logs
+
+
+@pytest.mark.parametrize("eps", [1e-4, 1e-3])
+def test_no_eps_gives_nan(lift, eps):
+    hist, cost = lift
+    phi = EntropicMap(hist, eps, sweeps=50)
+    assert np.isfinite(phi(cost)).all()
+
+
+def test_it_tends_to_exact_transport_linearly(lift):
+    hist, cost = lift
+    exact = ExactMap(hist)(cost)[ABOVE]
+    eps = np.array([0.04, 0.02, 0.01])
+    errors = [
+        np.abs(EntropicMap(hist, e, tol=1e-7, max_sweeps=20_000)(cost)[ABOVE] - exact).max()
+        for e in eps
+    ]
+    slope = np.polyfit(np.log(eps), np.log(errors), 1)[0]
+    assert 0.7 < slope < 1.3
+
+
+def test_it_tends_to_the_limit_map_linearly(lift):
+    hist, cost = lift
+    limit = LimitMap(hist)(cost)
+    eps = np.array([30.0, 100.0, 300.0])
+    errors = [np.abs(EntropicMap(hist, e, tol=1e-14)(cost) - limit).max() for e in eps]
+    slope = np.polyfit(np.log(eps), np.log(errors), 1)[0]
+    assert -1.05 < slope < -0.95
+    assert (errors <= cost.max() / (8 * eps) + 1e-12).all()
+
+
+def test_distances_are_symmetric_with_an_exactly_zero_diagonal(lift):
+    hist, cost = lift
+    D = EntropicMap(hist, 0.1)(cost)
+    assert_array_equal(D, D.T)
+    assert_array_equal(np.diag(D), 0.0)
+
+
+def test_the_map_is_homogeneous(lift):
+    hist, cost = lift
+    assert_allclose(
+        EntropicMap(hist, 0.1)(7.0 * cost), 7.0 * EntropicMap(hist, 0.1)(cost), rtol=1e-9
+    )
+
+
+def test_one_sweep_after_a_small_change_is_worth_a_full_solve(lift):
+    hist, cost = lift
+    rng = np.random.default_rng(1)
+    noise = np.triu(rng.uniform(-1, 1, cost.shape), 1)
+    errors = []
+    for size in (1e-2, 1e-3):
+        changed = cost * (1 + size * (noise + noise.T))
+        phi = EntropicMap(hist, 0.2, tol=1e-13)
+        phi(cost)
+        phi.sweeps = 1
+        truth = EntropicMap(hist, 0.2, tol=1e-13)(changed)
+        errors.append(np.abs(phi(changed) - truth).max())
+    assert errors[0] < 1e-4
+    assert 50 < errors[0] / errors[1] < 200  # second order in the change
+
+
+def test_pairs_agree_with_the_whole_map_in_any_order(lift):
+    hist, cost = lift
+    D = EntropicMap(hist, 0.1, tol=1e-12)(cost)
+    index = np.array([[3, 1], [0, 5], [2, 2], [5, 0], [1, 3]])
+    assert_allclose(
+        EntropicMap(hist, 0.1, tol=1e-12).pairs(cost, index), D[tuple(index.T)], atol=1e-10
+    )
+
+
+def test_single_precision_keeps_six_digits(lift):
+    hist, cost = lift
+    half = EntropicMap(hist, 0.1, dtype=np.float32, tol=1e-6)
+    assert_allclose(half(cost), EntropicMap(hist, 0.1)(cost), atol=2e-6 * cost.max())
+
+
+def test_threads_do_not_change_a_bit(lift):
+    hist, cost = lift
+    for dtype in (np.float64, np.float32):
+        one, two = (EntropicMap(hist, 0.1, dtype=dtype, sweeps=3, n_threads=k) for k in (1, 2))
+        assert_array_equal(one(cost), two(cost))
+
+
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_what_does_not_fit_is_not_kept(lift, limit):
+    hist, cost = lift
+    phi = EntropicMap(hist, 0.2, memory_limit=limit, tol=1e-12)
+    assert phi.memory <= max(limit, phi._fixed)
+    assert_allclose(
+        phi(cost), EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-6 if limit else 1e-10
+    )
+
+
+@pytest.mark.parametrize("eps", [0.03, 0.1, 1.0, 100.0])
+@pytest.mark.parametrize("sweeps", [1, 5, None])
+def test_the_bounds_contain_the_truth_however_few_sweeps(lift, eps, sweeps):
+    hist, cost = lift
+    truth = EntropicMap(hist, eps, tol=1e-12, max_sweeps=50_000)(cost)[ABOVE]
+    low, high = EntropicMap(hist, eps, sweeps=sweeps).bounds(cost)
+    assert (low <= truth + 1e-12).all()
+    assert (truth <= high + 1e-12).all()
+    if sweeps is None:
+        assert (high - low).max() < 1e-7
+
+
+def test_negative_divergences_are_counted_not_clipped():
+    parts = np.array([0, 0, 1, 1, 1])
+    cost = np.where(parts[:, None] == parts, 2.0, 1.0)  # 1 across the parts, 2 within
+    np.fill_diagonal(cost, 0.0)
+    hist = np.array([parts == 0, parts == 1]) / [[2], [3]]
+    phi = EntropicMap(hist, 5.0, tol=1e-14)
+    assert_allclose(phi(cost)[0, 1], -0.11901848, atol=1e-8)
+    assert phi.negatives.number == 1
+    assert_allclose(phi.negatives.minimum, -0.11901848, atol=1e-8)
+
+
+@pytest.mark.parametrize("eps", [0.0, -1.0, np.inf, np.nan])
+def test_eps_must_be_positive_and_finite(lift, eps):
+    with pytest.raises(ValueError, match="ExactMap for 0 and LimitMap for infinity"):
+        EntropicMap(lift[0], eps)
+
+
+def test_other_precisions_are_refused(lift):
+    with pytest.raises(ValueError, match="choose float64 or float32"):
+        EntropicMap(lift[0], 0.1, dtype=np.float16)

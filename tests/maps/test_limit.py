@@ -1,0 +1,61 @@
+"""The limit map and its closed form, correspondence analysis."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cometric as cm
+
+X = np.array([[4, 1, 1, 2], [1, 3, 1, 1], [2, 1, 5, 1], [1, 2, 1, 3]], float)
+
+
+def test_it_is_the_quadratic_form():
+    A = X / X.sum(axis=1, keepdims=True)
+    rng = np.random.default_rng(0)
+    C = np.triu(rng.random((4, 4)), 1)
+    C = C + C.T
+    D = cm.LimitMap(A)(C)
+    change = A[1] - A[3]
+    assert_allclose(D[1, 3], -0.5 * change @ C @ change, rtol=1e-12)
+    assert_array_equal(D, D.T)
+    index = np.array([[1, 3], [2, 0]])
+    assert_allclose(cm.LimitMap(A).pairs(C, index), D[tuple(index.T)], rtol=1e-12)
+
+
+def test_learning_at_infinity_is_correspondence_analysis():
+    result = cm.learn(X, eps=np.inf, tau=0)
+    rows, columns = X.sum(axis=1), X.sum(axis=0)
+    s = np.linalg.svd(X / np.sqrt(np.outer(rows, columns)), compute_uv=False)
+    assert result.converged
+    assert_allclose(np.prod(result.values), s[1] ** 4, rtol=1e-12)
+    assert result.residual < 1e-10
+    power = cm.learn(X, eps=np.inf, tau=0, solver="power", tol=1e-13)
+    assert_allclose(result.features, power.features, atol=1e-10)
+    assert_allclose(result.samples, power.samples, atol=1e-10)
+
+
+def test_an_axis_that_is_not_determined_is_called_so():
+    with pytest.warns(cm.ConvergenceWarning, match="not unique"):
+        result = cm.learn(np.eye(3) + 0.3, eps=np.inf, tau=0)
+    assert result.status is cm.Status.NON_UNIQUE
+
+
+def test_with_tau_it_is_iterated():
+    result = cm.learn(X, eps=np.inf, tau=0.1, tol=1e-12)
+    assert result.converged
+    assert result.parameters.solver == "AndersonIteration"
+    A, B = X / X.sum(axis=1, keepdims=True), (X / X.sum(axis=0)).T
+    R = np.abs(A[:, None] - A).sum(axis=-1)
+    lifted = cm.LimitMap(A)(result.features) + 0.1 * R
+    assert_allclose(lifted, result.values[1] * result.samples, rtol=1e-10)
+    assert B.shape == (4, 4)
+
+
+def test_the_torus_gives_a_cosine():
+    t = (np.arange(12)[:, None] - np.arange(12)) % 12
+    h = np.exp(-((np.minimum(t, 12 - t) / 12) ** 2) / 0.02)
+    result = cm.learn(h, eps=np.inf, tau=0, solver="power", tol=1e-12, start=1.0 - np.eye(12))
+    known = 1 - np.cos(2 * np.pi * t / 12)
+    assert_allclose(result.features, known / known.max(), atol=1e-9)
+    first = np.abs(np.fft.fft(h[:, 0] / h[:, 0].sum())[1])
+    assert_allclose(np.prod(result.values), first**4, rtol=1e-9)
