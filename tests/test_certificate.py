@@ -21,13 +21,15 @@ def random_problem(seed):
 
 
 def perturbed(result, rng, size):
-    def noise(metric):
+    def noise(side, metric):
         wiggle = np.exp(size * rng.standard_normal(metric.shape))
-        changed = metric * np.sqrt(wiggle * wiggle.T)
+        changed = side.expand(side.reduce(metric * np.sqrt(wiggle * wiggle.T)))
         return changed / changed.max()
 
     return dataclasses.replace(
-        result, samples=noise(result.samples), features=noise(result.features)
+        result,
+        samples=noise(result.problem.samples, result.samples),
+        features=noise(result.problem.features, result.features),
     )
 
 
@@ -185,3 +187,12 @@ def test_duplicates_are_certified_as_one():
     assert low <= 0.243405 * (1 + 1e-5)
     assert high >= 0.243405 * (1 - 1e-5)
     assert high / low - 1 < 1e-10
+
+
+def test_repeats_that_are_told_apart_cannot_be_certified():
+    X = np.array([[3, 1, 1, 1], [1, 2, 2, 5], [2, 1, 1, 7]], float)
+    result = cm.learn(X, eps=0, tau=0.1)
+    wrong = result.features.copy()
+    wrong[0, 2] = wrong[2, 0] = 0.5 * wrong[0, 1]  # features 1 and 2 repeat one another
+    with pytest.raises(ValueError, match="`features` tells items apart"):
+        dataclasses.replace(result, features=wrong).certify()

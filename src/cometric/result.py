@@ -145,9 +145,16 @@ class Result:
         return explain(side, other, cost, i, j, of)
 
     def _distinct(self) -> Metrics:
-        return Metrics(
-            self.problem.samples.reduce(self.samples), self.problem.features.reduce(self.features)
-        )
+        reduced = {}
+        for name in ("samples", "features"):
+            side, metric = getattr(self.problem, name), getattr(self, name)
+            reduced[name] = side.reduce(metric)
+            if not np.array_equal(side.expand(reduced[name]), metric):
+                raise ValueError(
+                    f"`{name}` tells items apart that repeat one another in the data; "
+                    "give them the same distances."
+                )
+        return Metrics(**reduced)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one ``.npz`` file: arrays and a JSON header, no pickle.

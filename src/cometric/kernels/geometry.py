@@ -48,17 +48,28 @@ def pairwise_norms(indptr, bins, values, p):
     return norms
 
 
+@njit(cache=True)
+def _violation_from(cost, k):
+    """The part of :func:`triangle_violation` that starts at k."""
+    shortest = cost[k].copy()
+    for s in range(len(cost)):
+        leg, rest = cost[k, s], cost[s]
+        for l in range(len(cost)):
+            detour = leg + rest[l]
+            shortest[l] = detour if detour < shortest[l] else shortest[l]
+    worst = 0.0
+    for l in range(len(cost)):
+        worst = max(worst, cost[k, l] - shortest[l])
+    return worst
+
+
 @njit(parallel=PARALLEL, cache=True)
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl): positive when a detour is shorter."""
-    d = len(cost)
-    worst = np.zeros(d)
-    for k in prange(d):
-        shortest = cost[k].copy()
-        for s in range(d):
-            leg, rest = cost[k, s], cost[s]
-            for l in range(d):
-                detour = leg + rest[l]
-                shortest[l] = detour if detour < shortest[l] else shortest[l]
-        worst[k] = np.max(cost[k] - shortest)
-    return worst.max()
+    worst = np.zeros(len(cost))
+    for k in prange(len(cost)):
+        worst[k] = _violation_from(cost, k)
+    largest = 0.0
+    for k in range(len(cost)):
+        largest = max(largest, worst[k])
+    return largest

@@ -123,6 +123,15 @@ def _mean_log(weight, values, doubles, mantissa, exponent, count):
     return _weighted_log(weight, mantissa.view(np.float64), exponent, count)
 
 
+@njit(cache=True)
+def _usable(values, count):
+    """Whether all are positive and finite."""
+    for k in range(count):
+        if not 0.0 < values[k] < np.inf:
+            return False
+    return True
+
+
 @njit(parallel=PARALLEL, cache=True)
 def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol, tasks):
     """Sweeps of all pairs: dual value over eps, and marginal error, of each.
@@ -156,8 +165,10 @@ def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol,
                     block[l, k] = row[bins[first + k]]
                 for k in range(s, width):
                     block[l, k] = 0
-            a[:s] = weight[first : first + s]
-            u[s:width] = 0
+            for k in range(s):
+                a[k] = weight[first + k]
+            for k in range(s, width):
+                u[k] = 0
             for p in range(start[i], start[i + 1]):
                 begin, end = indptr[target[p]], indptr[target[p] + 1]
                 t = end - begin
@@ -174,10 +185,9 @@ def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol,
                         error += abs(old * ku[e] - b)
                         state[room[p] + e] = b / ku[e]
                     done += 1
-                v[:t] = state[room[p] : room[p] + t]
-                low = min(u[:s].min(), v[:t].min())
-                high = max(u[:s].max(), v[:t].max())
-                if low > 0 and high < np.inf and error < np.inf:
+                for e in range(t):
+                    v[e] = state[room[p] + e]
+                if _usable(u, s) and _usable(v, t) and error < np.inf:
                     values[p] = _mean_log(
                         weight[first : first + s], u, doubles, mantissa, exponent, s
                     ) + _mean_log(weight[begin:end], v, doubles, mantissa, exponent, t)
@@ -186,6 +196,25 @@ def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol,
                     values[p] = np.nan
                     errors[p] = np.inf
     return values, errors
+
+
+@njit(cache=True)
+def _self_term(bins, a, kernel, u, sweeps, tol):
+    s = len(a)
+    local = np.empty((s, s))
+    for k in range(s):
+        for l in range(s):
+            local[k, l] = kernel[bins[k], bins[l]]
+    ku = np.dot(local, u)
+    error, done = np.inf, 0
+    while done < sweeps and error > tol:
+        for k in range(s):
+            u[k] = np.sqrt(u[k] * a[k] / ku[k])
+        ku = np.dot(local, u)
+        error = np.sum(np.abs(u * ku - a))
+        done += 1
+    value = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
+    return value, error if np.isfinite(value) else np.inf
 
 
 @njit(parallel=PARALLEL, cache=True)
@@ -199,22 +228,10 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
     values, errors = np.empty(n), np.empty(n)
     for task in prange(tasks):
         for i in range(task, n, tasks):
-            begin, s = indptr[i], indptr[i + 1] - indptr[i]
-            local = np.empty((s, s))
-            for k in range(s):
-                for l in range(s):
-                    local[k, l] = kernel[bins[begin + k], bins[begin + l]]
-            u, a = scaling[begin : begin + s], weight[begin : begin + s]
-            error, done = np.inf, 0
-            ku = np.dot(local, u)
-            while done < sweeps and error > tol:
-                for k in range(s):
-                    u[k] = np.sqrt(u[k] * a[k] / ku[k])
-                ku = np.dot(local, u)
-                error = np.sum(np.abs(u * ku - a))
-                done += 1
-            values[i] = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
-            errors[i] = error if np.isfinite(values[i]) else np.inf
+            own = slice(indptr[i], indptr[i + 1])
+            values[i], errors[i] = _self_term(
+                bins[own], weight[own], kernel, scaling[own], sweeps, tol
+            )
     return values, errors
 
 
@@ -243,7 +260,9 @@ def sweep_log(indptr, bins, weight, cost, start, target, state, room, sweeps, to
     """
     values, errors = np.empty(len(target)), np.empty(len(target))
     log_weight = np.log(weight)
-    largest = np.max(np.diff(indptr))
+    largest = 0
+    for i in range(len(indptr) - 1):
+        largest = max(largest, indptr[i + 1] - indptr[i])
     for task in prange(tasks):
         log_u, log_v = np.empty(largest), np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
@@ -301,6 +320,33 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     return values, errors
 
 
+@njit(cache=True)
+def _bracket(log_u, log_v, a, b, cost):
+    """Bounds of one pair; ``cost`` is its own part of C / eps."""
+    plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
+    value = 1.0 + np.sum(a * log_u) + np.sum(b * log_v) - np.sum(plan)
+    size = 1.0 + np.sum(np.abs(a * log_u)) + np.sum(np.abs(b * log_v)) + np.sum(plan)
+    for k in range(len(a)):
+        plan[k] *= min(1.0, a[k] / max(np.sum(plan[k]), 1e-300))
+    for l in range(len(b)):
+        plan[:, l] *= min(1.0, b[l] / max(np.sum(plan[:, l]), 1e-300))
+    rows = np.maximum(a - np.sum(plan, axis=1), 0.0)
+    columns = np.maximum(b - np.sum(plan, axis=0), 0.0)
+    missing = np.sum(rows)
+    total = 0.0
+    for k in range(len(a)):
+        for l in range(len(b)):
+            x = plan[k, l]
+            if missing > 0.0:
+                x += rows[k] * columns[l] / missing
+            if x > 0.0:
+                term = x * (cost[k, l] + np.log(x))
+                total += term
+                size += abs(term)
+    slack = 2.0**-48 * size  # rounding of the sums, and of marginals that costs may multiply
+    return value - slack, total + slack
+
+
 @njit(parallel=PARALLEL, cache=True)
 def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
@@ -310,7 +356,9 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     """
     lower, upper = np.empty(len(target)), np.empty(len(target))
     log_weight = np.log(weight)
-    largest = np.max(np.diff(indptr))
+    largest = 0
+    for i in range(len(indptr) - 1):
+        largest = max(largest, indptr[i + 1] - indptr[i])
     for task in prange(tasks):
         log_u = np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
@@ -319,36 +367,11 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
                 b, t = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
                 log_v = state[room[p] : room[p + 1]]
                 _update(log_weight, bins, a, a + s, bins, b, b + t, log_v, cost, log_u)
-                plan = np.empty((s, t))
-                value, size = 1.0, 1.0
-                for k in range(s):
-                    value += weight[a + k] * log_u[k]
-                    size += abs(weight[a + k] * log_u[k])
-                    for l in range(t):
-                        c = cost[bins[a + k], bins[b + l]]
-                        plan[k, l] = np.exp(log_u[k] + log_v[l] - c)
-                for l in range(t):
-                    value += weight[b + l] * log_v[l]
-                    size += abs(weight[b + l] * log_v[l])
-                value -= plan.sum()
-                for k in range(s):
-                    plan[k] *= min(1.0, weight[a + k] / max(plan[k].sum(), 1e-300))
-                for l in range(t):
-                    plan[:, l] *= min(1.0, weight[b + l] / max(plan[:, l].sum(), 1e-300))
-                rows = np.maximum(weight[a : a + s] - plan.sum(axis=1), 0.0)
-                columns = np.maximum(weight[b : b + t] - plan.sum(axis=0), 0.0)
-                missing = rows.sum()
-                total = 0.0
+                local = np.empty((s, t))
                 for k in range(s):
                     for l in range(t):
-                        x = plan[k, l]
-                        if missing > 0.0:
-                            x += rows[k] * columns[l] / missing
-                        if x > 0.0:
-                            term = x * (cost[bins[a + k], bins[b + l]] + np.log(x))
-                            total += term
-                            size += abs(term)
-                # The rounded marginals are off by rounding only, which costs may multiply.
-                slack = 2.0**-48 * size
-                lower[p], upper[p] = value - slack, total + slack
+                        local[k, l] = cost[bins[a + k], bins[b + l]]
+                lower[p], upper[p] = _bracket(
+                    log_u[:s], log_v, weight[a : a + s], weight[b : b + t], local
+                )
     return lower, upper
