@@ -190,3 +190,10 @@ def test_importing_the_package_loads_no_heavy_library():
 
 def test_importing_the_package_takes_under_half_a_second():
     assert min(import_in_a_child()[0] for _ in range(3)) < 0.5
+
+
+def test_no_public_name_is_hidden_by_a_module():
+    code = "import cometric as cm; [getattr(cm, name) for name in cm.__all__]; print(callable(cm.learn))"
+    code += "; print([n for n in cm.__all__ if type(getattr(cm, n)).__name__ == 'module'])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split("\n")[:2] == ["True", "['datasets']"]

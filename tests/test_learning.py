@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric.maps.coupled import entropic_lifts, norm_matrices, regularize
+from cometric.solve import solve
 
 
 def fully_solved(X, eps, tau, tol):
@@ -13,7 +14,7 @@ def fully_solved(X, eps, tau, tol):
     problem = cm.Problem.from_data(X)
     phi = regularize(*entropic_lifts(problem, eps), tau, norm_matrices(problem, "l1"))
     start = norm_matrices(problem, "l1")
-    return cm.solve(phi, cm.PowerIteration(), start, tol=tol, max_iter=500).iterate
+    return solve(phi, cm.PowerIteration(), start, tol=tol, max_iter=500).iterate
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.3, 1.0])

@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
     "learn": "learning",
-    "solve": "solve",
     "warmup": "learning",
     "ConvergenceWarning": "learning",
     "Interrupted": "learning",
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from cometric.problem import Problem as Problem
     from cometric.result import Result as Result
     from cometric.result import load as load
-    from cometric.solve import solve as solve
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
