@@ -193,7 +193,7 @@ def test_importing_the_package_takes_under_half_a_second():
 
 
 def test_no_public_name_is_hidden_by_a_module():
-    code = "import cometric as cm; [getattr(cm, name) for name in cm.__all__]; print(callable(cm.learn))"
-    code += "; print([n for n in cm.__all__ if type(getattr(cm, n)).__name__ == 'module'])"
+    code = "import cometric as cm; found = {name: getattr(cm, name) for name in cm.__all__}; "
+    code += "print([n for n, value in found.items() if type(value).__name__ == 'module'])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.split("\n")[:2] == ["True", "['datasets']"]
+    assert said.stdout.strip() == "['datasets']"

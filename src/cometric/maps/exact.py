@@ -147,9 +147,11 @@ class ExactMap:
         # In pieces, so that trees are kept for one piece at a time.
         whole = _Batch(self, index, keep_trees=False)
         whole.on_progress = self.on_progress
+        with threads(whole.threads):
+            metric = _is_metric(cost)
         for part in whole.blocks():
             piece = _Batch(self, index[part])
-            piece.solve(cost)
+            piece.solve(cost, metric)
             lower[part], upper[part] = piece.values - piece.gaps(cost), piece.values
         return mirror(lower, self.shape[0]), mirror(upper, self.shape[0])
 
@@ -260,12 +262,11 @@ class _Batch:
             if self.on_progress is not None:
                 self.on_progress(int(stop), len(self.index))
 
-    def solve(self, cost: Matrix) -> None:
-        """Optimal values (and trees) of all pairs under ``cost``."""
+    def solve(self, cost: Matrix, metric: bool | None = None) -> None:
+        """Optimal values (and trees) of all pairs under ``cost``, which may be known a metric."""
         cost, unit = _tame(cost)
         with threads(self.threads):
-            violation = geometry.triangle_violation(cost)
-            cancel = bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
+            cancel = _is_metric(cost) if metric is None else metric
             for part in self.blocks():
                 index, *memory = self._memory(part)
                 values, _, _ = kernel.transport(
@@ -329,6 +330,11 @@ class _Batch:
             [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
             [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
         )
+
+
+def _is_metric(cost: Matrix) -> bool:
+    violation: float = geometry.triangle_violation(cost)
+    return bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
 
 
 def _tame(cost: Matrix) -> tuple[Matrix, float]:
