@@ -32,7 +32,7 @@ def main() -> None:
         "read at 80 places around the circle, the features (columns). Three curves, three data\n"
         "sets. Nobody tells cometric that there is a circle, or which column is beside which.\n"
     )
-    print("Compiling, once (about half a minute; later runs only load it) ... ", end="", flush=True)
+    print("Compiling, once (about a minute; later runs only load it) ... ", end="", flush=True)
     print(f"{cm.warmup(['exact']):.1f} s\n")
 
     data = {name: cm.datasets.torus(name, n=100, m=80) for name in TEMPLATES}
