@@ -1,7 +1,7 @@
 """Errata of the paper and traps for implementers (docs/theory.md, section 7).
 
 Each test shows that the printed statement fails on a small example, and that we do not repeat
-it. T1 to T8 concern entropic maps and are not here.
+it. T1, T2 and T7 concern the limit map, T3 to T6 and T8 the entropic one.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import naive
-from cometric import learn
+from cometric import EntropicMap, LimitMap, learn
 from cometric.cones import hilbert_distance, normalize, ratio_bounds
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
@@ -32,6 +32,107 @@ def maps_of(X, tau=0.0):
 def residual(phi, cost):
     """Hilbert distance between a cost on the features and its image under a full sweep."""
     return hilbert_distance(phi.to_features(phi.to_samples(cost)), cost)
+
+
+def test_t01_limit_value_is_lambda_squared():
+    A = np.array([[2, 1], [1, 2]]) / 3
+    singular = np.linalg.svd(A - A.mean(axis=1, keepdims=True), compute_uv=False)[0]
+    value = LimitMap(A)(1.0 - np.eye(2))[0, 1]
+    assert_allclose([singular, value], [1 / 3, 1 / 9], rtol=1e-12)
+    assert_allclose(value, singular**2)
+    assert not np.isclose(value, 2 * singular**2)  # as printed
+
+
+def test_t02_limit_is_correspondence_analysis_not_pca():
+    X = np.array([[3, 1, 1], [1, 2, 1], [0, 1, 4]], float)
+    A, B = X / X.sum(axis=1, keepdims=True), (X / X.sum(axis=0)).T
+
+    def ratios(v):
+        C = (v[:, None] - v) ** 2
+        return (LimitMap(B)(LimitMap(A)(C)) / (C + np.eye(3)))[np.triu_indices(3, 1)]
+
+    axis = np.linalg.svd(A - A.mean(axis=1, keepdims=True))[2][0]
+    assert_allclose(ratios(axis), [0.262, 0.149, 0.097], atol=5e-4)  # as printed: no eigenvector
+    result = learn(X, eps=np.inf, tau=0)
+    assert_allclose(np.prod(result.values), 0.146404, atol=5e-7)
+    assert_allclose(ratios(np.sqrt(result.features[0])), 0.146404, atol=5e-7)
+
+
+@pytest.mark.parametrize(("x", "value"), [(0.5, 0.90502863), (1.0, 0.85844521)])
+def test_t03_sinkhorn_divergence_is_not_monotone(x, value):
+    hist = np.array([[0.5, 0, 0.5], [0, 1, 0]])
+    phi = EntropicMap(hist, 0.5, tol=1e-14)  # the largest cost is 1: a dearer x, a shorter distance
+    assert_allclose(phi(symmetric(1.0, x, 1.0))[0, 1], value, atol=1e-8)
+    assert not phi.monotone
+
+
+@pytest.mark.parametrize(("eps", "value"), [(5.0, -0.11901848), (1.0, 0.07294693)])
+def test_t04_sinkhorn_divergence_can_be_negative_on_a_metric(eps, value):
+    part = np.array([0, 0, 1, 1, 1])
+    cost = np.where(part[:, None] == part, 2.0, 1.0) * (1 - np.eye(5))
+    assert triangle_violation(cost) == 0.0
+    phi = EntropicMap(np.array([part == 0, part == 1]) / [[2], [3]], eps, tol=1e-14)
+    assert_allclose(phi(cost)[0, 1], value, atol=1e-8)
+    assert phi.negatives.number == (value < 0)
+
+
+def test_t05_sinkhorn_dual_value_scales_with_the_cost():
+    a, b, cost = np.array([0.75, 0.25]), np.array([0.5, 0.5]), 2 * (1 - np.eye(2))
+    assert_allclose(naive.entropic_cost(a, b, cost, 0.5), -0.548493, atol=1e-6)
+    K = np.exp(-cost / (0.5 * cost.max()))
+    v = np.ones(2)
+    for _ in range(1000):
+        u = a / (K @ v)
+        v = b / (K.T @ u)
+    printed = 0.5 * (a @ np.log(u) + b @ np.log(v) - u @ K @ v)
+    assert_allclose(printed, -0.774247, atol=1e-6)
+    hist = np.array([a, b])
+    once, twice = (EntropicMap(hist, 0.5, tol=1e-14)(scale * cost) for scale in (0.5, 1.0))
+    assert_allclose(twice, 2 * once, rtol=1e-12)
+
+
+def test_t06_scaling_updates_fit_an_asymmetric_cost():
+    a, b = np.array([0.75, 0.25]), np.array([0.5, 0.5])
+    K = np.exp(-np.array([[0.0, 1.0], [0.0, 0.0]]) / 0.5)
+
+    def row_error(first, second):
+        v = np.ones(2)
+        for _ in range(1000):
+            u = a / (first @ v)
+            v = b / (second @ u)
+        return np.abs(u * (K @ v) - a).sum()
+
+    assert row_error(K, K.T) < 1e-12
+    assert_allclose(row_error(K.T, K), 0.5315, atol=5e-5)  # as printed
+    with pytest.raises(ValueError, match="not symmetric"):
+        EntropicMap(np.array([a, b]), 0.5)(np.array([[0.0, 1.0], [0.0, 0.0]]))
+
+
+def test_t07_limit_map_stays_symmetric():
+    X = np.array([[4, 1, 1, 2], [1, 3, 1, 1], [2, 1, 5, 1], [1, 2, 1, 3]], float)
+    A, B = X / X.sum(axis=1, keepdims=True), (X / X.sum(axis=0)).T
+
+    def printed(hist, cost):  # 2 K in place of K + K'
+        K = hist @ cost @ hist.T
+        return -0.5 * (np.diag(K)[:, None] + np.diag(K) - 2 * K)
+
+    ours = theirs = 1.0 - np.eye(4)
+    to_samples, to_features = LimitMap(A), LimitMap(B)
+    for _ in range(400):
+        ours, _ = normalize(to_features(to_samples(ours)))
+        theirs = printed(B, printed(A, theirs))
+        theirs = theirs / np.abs(theirs).max()
+    assert_array_equal(ours, ours.T)
+    assert_allclose(ours, learn(X, eps=np.inf, tau=0).features, atol=1e-10)
+    assert np.abs(theirs - theirs.T).max() > 0.1
+
+
+def test_t08_debiased_error_is_linear_in_eps():
+    hist = np.array([[0.5, 0, 0.5], [0, 1, 0]])
+    cost = symmetric(1.0, 1.0, 1.0)
+    ratios = [(EntropicMap(hist, e, tol=1e-14)(cost)[0, 1] - 1) / e for e in (0.1, 0.05)]
+    assert_allclose(ratios[0], -0.346551, atol=1e-6)
+    assert_allclose(ratios, -0.5 * np.log(2), atol=1e-4)  # printed: of second order
 
 
 def test_t09_torus_symmetry_is_that_of_the_gcd():
