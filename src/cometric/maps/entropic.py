@@ -53,7 +53,7 @@ class EntropicMap:
     tol, max_sweeps
         When a pair is done, and when it is given up; ``error`` tells the largest error.
     dtype
-        float64, or float32 for half the memory and time and some 6 digits.
+        float64, or float32 for half the memory and some 6 digits.
     memory_limit
         Bytes the scalings may take, half of the free memory by default. What does not fit in
         float64 is kept in float32; what does not fit there is not kept, and each call starts
