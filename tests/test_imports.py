@@ -27,7 +27,7 @@ BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
     "core": Layer({"types", "cones", "problem"}, {"core"}, ARRAYS),
-    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"numba"}),
+    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),

@@ -36,6 +36,9 @@ SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
 
+SINGLE_PRECISION = 1e-3
+"""Residual down to which float32 is used where asked for; rounding is near."""
+
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
     Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
@@ -102,7 +105,7 @@ def learn(
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     sweeps, dtype
         For 0 < eps < infinity: Sinkhorn sweeps per iteration on the way (at the end every pair
-        is brought to its tolerance), and the precision, float64 or float32.
+        is brought to its tolerance, in float64), and the precision on the way.
     start
         Where to begin: a distance matrix between samples, a pair (samples, features), "random"
         (seeded by ``random_state``), or None for the l1 distances between histograms.
@@ -128,7 +131,7 @@ def learn(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     norms = norm_matrices(problem, norm)
-    begin = _start(problem, start, random_state)
+    begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
     run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
     if eps == 0.0:
         lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
@@ -207,14 +210,26 @@ class _Run:
         return solution, type(chosen).__name__
 
     def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
-        """A few sweeps per iteration to approach, then every pair to its tolerance."""
+        """A few sweeps per iteration to approach, then every pair to its tolerance.
+
+        Single precision, where asked for, goes as far as it can be trusted.
+        """
         chosen = self._choose("anderson")
         phi = regularize(to_samples, to_features, self.tau, self.norms)
-        solution = self._solve(phi, chosen, self.begin, callback=self.callback)
+        rough = to_samples.dtype == np.float32
+        first = max(self.tol, SINGLE_PRECISION) if rough else self.tol
+        solution = self._solve(phi, chosen, self.begin, tol=first, callback=self.callback)
         if solution.status is Status.CONVERGED:
-            to_samples.sweeps = to_features.sweeps = None
+            to_samples.finish()
+            to_features.finish()
+            left = self.max_iter - len(solution.history)
             last = self._solve(
-                phi, chosen, solution.iterate.metrics, solution.spent, callback=self.callback
+                phi,
+                chosen,
+                solution.iterate.metrics,
+                solution.spent,
+                max_iter=max(1, left),
+                callback=self.callback,
             )
             solution = last._replace(history=solution.history + _renumber(last, solution))
         loose = max(to_samples.error, to_features.error)
@@ -251,6 +266,7 @@ class _Run:
         begin: Metrics,
         spent: tuple[int, float] = (0, 0.0),
         tol: float | None = None,
+        max_iter: int | None = None,
         callback: Callback | None = None,
     ) -> Solution:
         return solve(
@@ -258,7 +274,7 @@ class _Run:
             chosen,
             begin,
             tol=self.tol if tol is None else tol,
-            max_iter=self.max_iter,
+            max_iter=self.max_iter if max_iter is None else max_iter,
             progress=self.progress,
             callback=callback,
             spent=spent,
@@ -324,7 +340,10 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
     return time.perf_counter() - began
 
 
-def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
+def _start(
+    problem: Problem, start: Any, random_state: int | None, l1: Metrics | None = None
+) -> Metrics:
+    """Where to begin; ``l1`` are the l1 distances, where somebody has computed them before."""
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
@@ -334,12 +353,12 @@ def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
     given = start if isinstance(start, tuple) else (start, None)
     if len(given) != 2:
         raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
+    names = ("samples", "features")
+    plain = l1 or [norm_matrix(side.full, "l1") for side in sides]
     return Metrics(
         *(
-            normalize(norm_matrix(side.full, "l1"))[0]
-            if matrix is None
-            else _check_start(matrix, side, name)
-            for matrix, side, name in zip(given, sides, ("samples", "features"), strict=True)
+            normalize(distances)[0] if matrix is None else _check_start(matrix, side, name)
+            for matrix, side, name, distances in zip(given, sides, names, plain, strict=True)
         )
     )
 
