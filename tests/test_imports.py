@@ -32,7 +32,17 @@ LAYERS = {
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
     "run": Layer(
-        {"learning", "solve", "result", "progress", "explanation", "certificate", "checkpoint"},
+        {
+            "learning",
+            "planning",
+            "solve",
+            "result",
+            "progress",
+            "explanation",
+            "certificate",
+            "diagnosis",
+            "checkpoint",
+        },
         BELOW_EDGES,
         ARRAYS,
     ),

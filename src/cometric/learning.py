@@ -36,6 +36,9 @@ SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
 
+MARGIN = 0.03
+"""Marginal errors up to this times the root of the residual do no harm on the way."""
+
 SINGLE_PRECISION = 1e-3
 """Residual down to which float32 is used where asked for; rounding is near."""
 
@@ -212,28 +215,38 @@ class _Run:
     def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
         """A few sweeps per iteration to approach, then every pair to its tolerance.
 
+        An extrapolation must know where it stands: with it a pair gets more sweeps where its
+        marginals lag behind the residual, by the root because values are right to second order.
         Single precision, where asked for, goes as far as it can be trusted.
         """
+        lifts = to_samples, to_features
         chosen = self._choose("anderson")
-        phi = regularize(to_samples, to_features, self.tau, self.norms)
+        phi = regularize(*lifts, self.tau, self.norms)
+
+        def tighten(now: Iterate, record: Record) -> None:
+            if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
+                for lift in lifts:
+                    lift.margin = MARGIN * math.sqrt(now.residual)
+            if self.callback is not None:
+                self.callback(now, record)
+
         rough = to_samples.dtype == np.float32
         first = max(self.tol, SINGLE_PRECISION) if rough else self.tol
-        solution = self._solve(phi, chosen, self.begin, tol=first, callback=self.callback)
+        solution = self._solve(phi, chosen, self.begin, tol=first, callback=tighten)
         if solution.status is Status.CONVERGED:
-            to_samples.finish()
-            to_features.finish()
-            left = self.max_iter - len(solution.history)
+            for lift in lifts:
+                lift.finish()
             last = self._solve(
                 phi,
                 chosen,
                 solution.iterate.metrics,
                 solution.spent,
-                max_iter=max(1, left),
+                max_iter=max(1, self.max_iter - len(solution.history)),
                 callback=self.callback,
             )
             solution = last._replace(history=solution.history + _renumber(last, solution))
-        loose = max(to_samples.error, to_features.error)
-        if solution.status is Status.CONVERGED and loose > max(to_samples.tol, to_features.tol):
+        loose = any(lift.error > lift.tol for lift in lifts)
+        if solution.status is Status.CONVERGED and loose:
             solution = solution._replace(status=Status.LOOSE)
         return solution, type(chosen).__name__
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from cometric.kernels import sinkhorn, thread_count
 from cometric.maps.checks import (
@@ -24,6 +25,9 @@ SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 
 REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
 """Marginal errors below this are rounding."""
+
+MORE_SWEEPS = 20
+"""For the pairs of a call that a few sweeps leave beyond the margin."""
 
 CELLS_PER_BLOCK = 2e9
 """Products per call of the kernel: about a second."""
@@ -57,6 +61,8 @@ class EntropicMap:
         When a pair is done, and when it is given up; ``error`` tells the largest error.
     dtype
         float64, or float32 for half the memory and some 6 digits where eps is at least 0.04.
+    margin
+        With ``sweeps``: pairs whose marginal error is larger get up to 20 sweeps more.
     memory_limit
         Bytes the scalings may take, half of the free memory by default. What does not fit in
         float64 is kept in float32; what does not fit there is not kept, and each call starts
@@ -77,6 +83,7 @@ class EntropicMap:
         tol: float = 1e-10,
         max_sweeps: int = 10_000,
         dtype: Any = np.float64,
+        margin: float = np.inf,
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
@@ -110,6 +117,7 @@ class EntropicMap:
         self.memory = (self.stored.itemsize if self.stored else 0) * scalings + self._fixed
         self._self = np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
         self._all: _Group | None = None
+        self.margin = margin
         self.error = np.inf
         self.negatives = Negatives(0, 0.0)
         self.on_progress: Callable[[int, int], None] | None = None
@@ -168,6 +176,22 @@ class EntropicMap:
             unit * (high - 0.5 * (self_low[i] + self_low[j])),
         )
 
+    def plan(self, cost: Matrix, i: int, j: int) -> tuple[Index, Index, Matrix]:
+        """Bins of histogram i, bins of histogram j, and the mass between them."""
+        cost = check_cost(cost, self.shape[1])
+        group, _ = self._group(np.array([[i, j]]), np.dtype(np.float64))
+        group.solve(cost)
+        (first, second), state = group.index[0], np.asarray(group.state)
+        own, other = (slice(*self._indptr[[k, k + 1]]) for k in (first, second))
+        scaled = cost[np.ix_(self._bins[own], self._bins[other])] / (self.eps * cost.max())
+        log_v = state if self.logs else np.log(state)
+        log_u = np.log(self._weight[own]) - logsumexp(log_v - scaled, axis=1)
+        plan = np.exp(log_u[:, None] + log_v - scaled)
+        sides = (self._bins[own].astype(np.int64), self._bins[other].astype(np.int64))
+        if self._rank[i] != first:
+            return sides[1], sides[0], plan.T
+        return *sides, plan
+
     def _group(self, index: Index, stored: np.dtype[Any]) -> tuple[_Group, Index]:
         """The pairs with the larger histogram first, sorted by it, and the order that does so."""
         pairs = np.sort(self._rank[index], axis=1)
@@ -219,6 +243,7 @@ class _Group:
             self._sweep(kernel, values, errors, phi.max_sweeps, reach)
         else:
             self._sweep(kernel, values, errors, phi.sweeps, 0.0)
+            self._sweep(kernel, values, errors, MORE_SWEEPS, max(phi.margin, reach))
         self._rescue(scaled, values, errors)
         self.error = float(max(errors.max(initial=0.0), own_errors.max()))
         below = values < level
