@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric.diagnosis import diagnose
-from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
+from cometric.maps.coupled import fresh_lifts, norm_matrices
 
 X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
 
@@ -27,11 +27,10 @@ def test_a_converged_answer_is_close_to_its_image(eps):
 
 def test_a_wrong_answer_is_not():
     result = cm.learn(X, eps=0.5, tau=0.1)
-    lifts = fresh_lifts(result.problem, 0.5)
-    phi = regularize(*lifts, 0.1, norm_matrices(result.problem, "l1"))
+    lifts, norms = fresh_lifts(result.problem, 0.5), norm_matrices(result.problem, "l1")
     bent = result.samples.copy()
     bent[0, 1] = bent[1, 0] = 0.5 * bent[0, 1]
-    told = diagnose(cm.Metrics(bent, result.features), phi, 0.5, 0.1)
+    told = diagnose(cm.Metrics(bent, result.features), *lifts, eps=0.5, tau=0.1, norms=norms)
     assert told.residuals[0] >= 0.99 * np.log(2)
 
 

@@ -39,6 +39,9 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do no harm on the way."""
 
+INNER = 1e-3
+"""Marginal errors up to this times the root of the tolerance do no harm to the answer."""
+
 SINGLE_PRECISION = 1e-3
 """Residual down to which float32 is used where asked for; rounding is near."""
 
@@ -146,6 +149,7 @@ def learn(
             problem,
             eps,
             sweeps=sweeps,
+            tol=INNER * math.sqrt(tol),
             dtype=dtype,
             n_threads=n_threads,
             memory_limit=memory_limit,
@@ -230,21 +234,31 @@ class _Run:
             if self.callback is not None:
                 self.callback(now, record)
 
-        rough = to_samples.dtype == np.float32
-        first = max(self.tol, SINGLE_PRECISION) if rough else self.tol
-        solution = self._solve(phi, chosen, self.begin, tol=first, callback=tighten)
-        if solution.status is Status.CONVERGED:
+        few, single = to_samples.sweeps, to_samples.dtype == np.float32
+        stages: list[tuple[float, Any, int | None]] = [(self.tol, np.float64, None)]
+        if not single or self.tol < SINGLE_PRECISION:
+            stages.insert(0, (self.tol, np.float64, few))
+        if single:
+            stages.insert(0, (max(self.tol, SINGLE_PRECISION), np.float32, few))
+        solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
+        for tol, dtype, sweeps in stages:
+            left = self.max_iter - len(solution.history)
+            if solution.status is not Status.CONVERGED or left == 0:
+                break
             for lift in lifts:
-                lift.finish()
-            last = self._solve(
+                lift.dtype, lift.sweeps = np.dtype(dtype), sweeps
+            stage = self._solve(
                 phi,
                 chosen,
                 solution.iterate.metrics,
                 solution.spent,
-                max_iter=max(1, self.max_iter - len(solution.history)),
-                callback=self.callback,
+                tol=tol,
+                max_iter=left,
+                callback=tighten,
             )
-            solution = last._replace(history=solution.history + _renumber(last, solution))
+            solution = stage._replace(history=solution.history + _renumber(stage, solution))
+        if solution.status is Status.CONVERGED and lifts[0].sweeps is not None:
+            solution = solution._replace(status=Status.MAX_ITER)
         loose = any(lift.error > lift.tol for lift in lifts)
         if solution.status is Status.CONVERGED and loose:
             solution = solution._replace(status=Status.LOOSE)

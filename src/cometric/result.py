@@ -117,7 +117,7 @@ class Result:
         Takes about as long as two or three transport sweeps; see :class:`Certificate`. For
         eps > 0, where residuals prove nothing, a :class:`Diagnosis`.
         """
-        from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
+        from cometric.maps.coupled import fresh_lifts, norm_matrices
 
         eps, tau = self.parameters.eps, self.parameters.tau
         norms = norm_matrices(self.problem, self.norms or self.parameters.norm)
@@ -125,7 +125,7 @@ class Result:
         if eps > 0.0:
             from cometric.diagnosis import diagnose
 
-            return diagnose(self._distinct(), regularize(*lifts, tau, norms), eps, tau)
+            return diagnose(self._distinct(), *lifts, eps=eps, tau=tau, norms=norms)
         from cometric.certificate import certify
 
         spreads = norm_matrices(self.problem, "l1")

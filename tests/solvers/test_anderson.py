@@ -56,7 +56,7 @@ def test_extrapolations_that_fail_leave_the_power_iteration():
         returned.append(image / image.max())
         return image
 
-    solver = AndersonIteration()
+    solver = AndersonIteration(begin=np.inf)
     state = solver.init(phi, START)
     for _ in range(30):  # two plain steps, then one failure, again and again
         state = solver.step(Coupled(lying, phi.to_features), state)

@@ -122,10 +122,6 @@ class EntropicMap:
         self.negatives = Negatives(0, 0.0)
         self.on_progress: Callable[[int, int], None] | None = None
 
-    def finish(self) -> None:
-        """From now on solve every pair to its tolerance, in float64, from where it stands."""
-        self.dtype, self.sweeps = np.dtype(np.float64), None
-
     @property
     def shape(self) -> tuple[int, int]:
         return self._hist.shape  # type: ignore[no-any-return]
