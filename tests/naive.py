@@ -113,3 +113,23 @@ def sinkhorn_divergences(hist, cost, eps):
     W = np.array([[entropic_cost(a, b, cost, eps) for b in hist] for a in hist])
     own = np.diag(W)
     return W - 0.5 * (own[:, None] + own)
+
+
+def two_bin_cost(a, b, cost, eps):
+    """The same for two histograms of two bins each, in extended precision, to the last digit.
+
+    The first row of the plan is x_l = b_l s(z - d_l), s the logistic function and d the difference
+    of the two rows of C / eps, with z such that the row sums to a_1: found by bisection.
+    """
+    a, b, cost = (np.asarray(x, np.longdouble) for x in (a, b, cost))
+    d = (cost[0] - cost[1]) / eps
+    low, high = d.min() - 60 - abs(np.log(a)).max(), d.max() + 60 + abs(np.log(a)).max()
+    for _ in range(200):
+        z = (low + high) / 2
+        over = (b * np.exp(-np.logaddexp(np.longdouble(0), d - z))).sum() > a[0]
+        low, high = (low, z) if over else (z, high)
+    # log s(t) = -log(1 + exp(-t)), without overflow on either side
+    log_share = -np.logaddexp(np.longdouble(0), d - z)
+    log_rest = -np.logaddexp(np.longdouble(0), z - d)
+    log_plan = np.log(b) + np.stack([log_share, log_rest])
+    return float((np.exp(log_plan) * (cost + eps * log_plan)).sum())

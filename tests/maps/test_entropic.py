@@ -141,6 +141,59 @@ def test_the_bounds_contain_the_truth_however_few_sweeps(lift, eps, sweeps):
         assert (high - low).max() < 1e-7
 
 
+def contained(phi, cost, truth):
+    """Whether the bounds of the pair contain the truth, up to the last digits of the truth."""
+    low, high = phi.bounds(cost, np.array([[0, 1]]))
+    slack = 1e-15 * cost.max() * (1 + phi.eps)
+    return low[0] - slack <= truth <= high[0] + slack
+
+
+def two_bins(seed):
+    """Two histograms of two bins each among five, a cost, an eps between 1e-4 and 1e3."""
+    rng = np.random.default_rng(seed)
+    bins = [rng.choice(5, 2, replace=False) for _ in range(2)]
+    mass = rng.dirichlet(np.ones(2), size=2)
+    points = rng.random((5, 2))
+    cost = np.abs(points[:, None] - points).sum(axis=-1)
+    return bins, mass, cost, 10 ** rng.uniform(-4, 3)
+
+
+@pytest.mark.parametrize("seeds", [range(300), pytest.param(range(8000), marks=pytest.mark.slow)])
+def test_bounds_contain_the_closed_form_of_two_bins(seeds):
+    for seed in seeds:
+        bins, mass, cost, eps = two_bins(seed)
+        hist = np.zeros((2, 5))
+        for row, where, what in zip(hist, bins, mass, strict=True):
+            row[where] = what
+        W = [
+            [
+                naive.two_bin_cost(
+                    mass[i], mass[j], cost[np.ix_(bins[i], bins[j])], eps * cost.max()
+                )
+                for j in range(2)
+            ]
+            for i in range(2)
+        ]
+        truth = W[0][1] - 0.5 * (W[0][0] + W[1][1])
+        assert contained(EntropicMap(hist, eps), cost, truth), seed
+
+
+@pytest.mark.slow
+def test_bounds_contain_what_sinkhorn_tends_to():
+    for seed in range(2000):
+        rng = np.random.default_rng(seed)
+        hist = rng.dirichlet(np.full(7, 0.7), size=2)
+        hist[hist < 0.05] = 0.0
+        hist /= hist.sum(axis=1, keepdims=True)
+        points = rng.random((7, 2))
+        cost = np.abs(points[:, None] - points).sum(axis=-1)
+        eps = 10 ** rng.uniform(-1, 3)  # below, the twin itself is slow to come to rest
+        truth = naive.sinkhorn_divergences(hist, cost, eps)[0, 1]
+        low, high = EntropicMap(hist, eps).bounds(cost, np.array([[0, 1]]))
+        slack = 1e-13 * cost.max() * (1 + eps)  # the twin sums in double precision
+        assert low[0] - slack <= truth <= high[0] + slack, seed
+
+
 def test_negative_divergences_are_counted_not_clipped():
     parts = np.array([0, 0, 1, 1, 1])
     cost = np.where(parts[:, None] == parts, 2.0, 1.0)  # 1 across the parts, 2 within

@@ -35,7 +35,7 @@ class AndersonIteration:
     """
 
     memory: int = 5
-    tolerance: float = 1.5
+    tolerance: float = 1.2
     begin: float = 0.1
 
     def init(self, phi: Coupled, start: Metrics) -> AndersonIterate:
