@@ -1,0 +1,451 @@
+"""The debiased Sinkhorn divergence map on tensors: the GPU's twin of ``EntropicMap``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cometric.arrays import is_tensor
+from cometric.maps.checks import check_cost, check_histograms, check_index, free_memory
+from cometric.maps.entropic import SAFE, Negatives
+from cometric.types import Index, Matrix, Vector
+
+LANES = 16
+"""Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
+
+SCRATCH = 1 << 30
+"""Bytes for the intermediate tensors of a block, if there is more memory than that."""
+
+SELF_STEPS = 4
+"""Steps of the self terms per call on the way; each halves their error at least."""
+
+CROPPED_BELOW = 0.5
+"""Share of bins in use below which supports are cropped, where Triton can run."""
+
+
+class Block(NamedTuple):
+    """Sources ``first`` to ``last``, in order of size, and the bins they are padded to."""
+
+    first: int
+    last: int
+    width: int
+
+
+class TensorEntropicMap:
+    """Sinkhorn divergences as :class:`EntropicMap` computes them, on the tensors of a device.
+
+    Given a tensor it answers with a tensor, given an array with an array; the work is done on
+    ``device`` either way. Two kernels do it: "cropped" (Triton, CUDA) reads only the entries of
+    the kernel that two supports select, "dense" (any device) multiplies matrices.
+
+    Parameters
+    ----------
+    hist, eps, sweeps, tol, max_sweeps
+        As for :class:`EntropicMap`.
+    device
+        What torch calls it: "cuda", "cuda:1", "cpu".
+    dtype
+        "float64", "float32", or "tf32": float32 whose products may lose digits, some 3 are left.
+        ``precision`` changes it between calls.
+    engine
+        "cropped", "dense", or "auto": cropped for sparse histograms where Triton can run.
+    memory_limit
+        Bytes the scalings may take, 7/10 of what is free by default. What does not fit in the
+        working precision is kept in float32, then in bfloat16; what does not fit there is not
+        kept, and each call starts from the scalings of every histogram to itself.
+    """
+
+    homogeneous = True
+    monotone = False
+
+    def __init__(
+        self,
+        hist: Any,
+        eps: float,
+        *,
+        device: Any = "cuda",
+        sweeps: int | None = None,
+        tol: float = 1e-10,
+        max_sweeps: int = 10_000,
+        dtype: str = "float64",
+        engine: str = "auto",
+        memory_limit: float | None = None,
+    ) -> None:
+        import torch
+
+        if not 0.0 < eps < np.inf:
+            raise ValueError(
+                f"`eps` is {eps}; it must be positive and finite. "
+                "Use ExactMap for 0 and LimitMap for infinity."
+            )
+        if 1.0 / eps > SAFE[np.dtype(np.float64)]:
+            raise ValueError(
+                f"`eps` is {eps:g}; below 1/150 logarithms are needed, which run on the CPU: "
+                "pass device='cpu' or a larger `eps`."
+            )
+        self.device = torch_device(device)
+        rows = check_histograms(hist)
+        n, d = self.shape = rows.shape
+        self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
+        sizes = np.diff(rows.indptr)
+        self.engine = _choose(engine, self.device, float(sizes.mean()) / d, int(sizes.max()))
+
+        order = np.argsort(sizes, kind="stable")
+        self._sizes = sizes[order]
+        rows = rows[order]
+        self._bins_used = d + -d % LANES
+        self._rank = self._tensor(np.argsort(order, kind="stable"))
+        self._indptr = self._tensor(rows.indptr.astype(np.int32))
+        self._columns = self._tensor(rows.indices.astype(np.int32))
+        self._weight = self._tensor(rows.data)
+        self._hist = torch.zeros((n, self._bins_used), dtype=torch.float64, device=self.device)
+        lines = self._tensor(np.repeat(np.arange(n), self._sizes))
+        self._hist[lines, self._columns.long()] = self._weight
+        self._self = (self._hist > 0).to(torch.float64)
+
+        self._limit = 0.7 * self._free() if memory_limit is None else memory_limit
+        self._scratch = min(float(SCRATCH), max(0.1 * self._free(), 1e6))
+        self._state: list[Any] | None = None
+        self._dtype = ""
+        self.precision = dtype
+        self.error = np.inf
+        self.negatives = Negatives(0, 0.0)
+        self.on_progress: Callable[[int, int], None] | None = None
+
+    # ------------------------------------------------------------------------- precision
+
+    @property
+    def precision(self) -> str:
+        """The numbers it works in: "float64", "float32" or "tf32"."""
+        return self._dtype
+
+    @precision.setter
+    def precision(self, name: str) -> None:
+        """Go on in other numbers; what is remembered is kept as far as they allow."""
+        import torch
+
+        if name not in ("float64", "float32", "tf32"):
+            raise ValueError(f"`dtype` is {name!r}; choose 'float64', 'float32' or 'tf32'.")
+        if name != "float64" and 1.0 / self.eps > SAFE[np.dtype(np.float32)]:
+            name = "float64"
+        if name == self._dtype:
+            return
+        self._dtype = name
+        self._working = torch.float64 if name == "float64" else torch.float32
+        self._plan()
+
+    def _plan(self) -> None:
+        """Blocks, and the precision that what is remembered has room for."""
+        import torch
+
+        before, state = getattr(self, "_blocks", None), self._state
+        self._blocks = list(self._cut())
+        self._sources = [self._padded(block, self._working) for block in self._blocks]
+        if self.engine == "cropped":
+            self._partners = (self._indptr, self._columns, self._weight.to(self._working))
+        else:
+            self._partners = (self._hist.to(self._working),)
+        numbers = sum(self._numbers(block) for block in self._blocks)
+        kinds = dict.fromkeys((self._working, torch.float32, torch.bfloat16))
+        self._stored = next((kind for kind in kinds if kind.itemsize * numbers <= self._limit), None)
+        self.memory = numbers * (self._stored.itemsize if self._stored else 0)
+        if state is None or before != self._blocks or self._stored is None:
+            self._state = None
+        else:  # one by one: two copies of all might not fit
+            for place, scalings in enumerate(state):
+                state[place] = scalings.to(self._stored)
+
+    def _numbers(self, block: Block) -> int:
+        return (block.last - block.first) * (self.shape[0] - block.first) * block.width
+
+    def _cut(self) -> Iterator[Block]:
+        """Sources of like size, as many at once as the scratch allows in any precision."""
+        n = self.shape[0]
+        widths = self._sizes + -self._sizes % LANES
+        first, last = 0, 1
+        while last <= n:
+            alike = last < n and (
+                _power(widths[last]) == _power(widths[first])
+                and (last - first < 64 or widths[last] <= 1.25 * widths[first])
+                and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
+            )
+            if not alike:
+                yield Block(first, last, int(widths[last - 1]))
+                first = last
+            last += 1
+
+    def _scratch_of(self, first: int, width: int) -> float:
+        """Bytes of intermediate tensors that one source of a block takes."""
+        partners = self.shape[0] - first
+        copied = 8.0 * self._bins_used * width
+        if self.engine == "cropped":
+            from cometric.kernels.sinkhorn_triton import scratch_bytes
+
+            return copied + scratch_bytes(partners, int(self._sizes[-1]), int(width), 8)  # type: ignore[no-any-return]
+        return copied + 24.0 * partners * (self._bins_used + width)
+
+    # ----------------------------------------------------------------------------- calls
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return (
+            f"TensorEntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, "
+            f"{self.engine}, {self._dtype} on {self.device})"
+        )
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        checked = self._check(cost)
+        distances, self.error = self._attempt(checked, False)
+        lowest = float(distances.min())
+        if self.sweeps is not None and lowest < 0.0:  # the start, or true: look closer
+            distances, self.error = self._attempt(checked, True)
+            lowest = float(distances.min())
+        number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
+        self.negatives = Negatives(number, min(lowest, 0.0))
+        return distances if is_tensor(cost) else distances.cpu().numpy()  # type: ignore[no-any-return]
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        import torch
+
+        from cometric.kernels.sinkhorn_torch import sweep
+
+        checked = self._check(cost)
+        i, j = self._rank[self._tensor(check_index(index, self.shape[0]))].T
+        kernel, unit = self._kernel(checked)
+        result = torch.zeros(len(i), dtype=torch.float64, device=self.device)
+        if unit == 0.0:
+            return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[return-value]
+        own, _ = self._self_terms(kernel, thoroughly=True)
+        limit, tol = self._patience(self.sweeps is None)
+        width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
+        bins, masses = self._padded(Block(0, self.shape[0], width), torch.float64)
+        start = torch.gather(self._self, 1, bins.long()) * (masses > 0)
+        step = max(1, int(self._scratch / (8 * self._bins_used * (width + 4))))
+        for at in range(0, len(i), step):
+            some, other = i[at : at + step], j[at : at + step]
+            state = start[some][:, None, :].contiguous()
+            partner = self._hist[other][:, None, :]
+            values, _ = sweep(kernel, bins[some], masses[some], partner, state, limit, tol)
+            result[at : at + step] = values[:, 0]
+        result = unit * (result - 0.5 * (own[i] + own[j]))
+        result[i == j] = 0.0
+        return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[return-value]
+
+    def _attempt(self, cost: Any, thoroughly: bool) -> tuple[Any, float]:
+        """One evaluation; where memory or range run out, another with less or with more."""
+        import torch
+
+        while True:
+            try:
+                distances, error = self._evaluate(cost, thoroughly)
+            except torch.OutOfMemoryError as full:
+                self._shrink(full)
+                continue
+            if np.isfinite(error):
+                return distances, error
+            if self.precision == "float64":
+                raise FloatingPointError(
+                    "some scalings left the range of float64. Logarithms, which have no such "
+                    "limit, run on the CPU: pass device='cpu', or a larger `eps`."
+                )
+            self._state = None
+            self.precision = "float64"
+
+    def _shrink(self, full: Exception) -> None:
+        """Half the scratch, and what is remembered starts over."""
+        import torch
+
+        self._scratch /= 2
+        least = max(self._scratch_of(block.first, block.width) for block in self._blocks)
+        if self._scratch < least:
+            raise MemoryError(
+                f"{self!r} found no room on {self.device}: one source needs {least / 1e9:.2g} GB "
+                f"of scratch and the scalings {self.memory / 1e9:.3g} GB, {self._free() / 1e9:.3g} "
+                "GB are free. Pass a `memory_limit`, fewer samples, or device='cpu'."
+            ) from full
+        self._state = None
+        self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
+        torch.cuda.empty_cache()
+        self._plan()
+
+    def _evaluate(self, cost: Any, thoroughly: bool) -> tuple[Any, float]:
+        import torch
+
+        n = self.shape[0]
+        exact, unit = self._kernel(cost)
+        distances = torch.zeros((n, n), dtype=torch.float64, device=self.device)
+        if unit == 0.0:
+            return distances, 0.0
+        thoroughly = thoroughly or self.sweeps is None
+        own, own_errors = self._self_terms(exact, thoroughly)
+        kernel = exact.to(self._working)
+        del exact
+        worst = [own_errors.max()]
+        limit, tol = self._patience(thoroughly)
+        keep = self._stored is not None
+        state: list[Any] = [None] * len(self._blocks)
+        if self._state is not None:
+            state = self._state
+        elif keep:
+            self._state = state
+        for place, (block, (bins, masses)) in enumerate(
+            zip(self._blocks, self._sources, strict=True)
+        ):
+            scalings = state[place]
+            if scalings is None:
+                kind = self._stored or self._working
+                scalings = self._first_guess(block, bins, masses, kind)
+            values, errors = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+            distances[block.first : block.last, block.first :] = values
+            worst.append(errors.max())
+            if keep:
+                state[place] = scalings
+            if self.on_progress is not None:
+                self.on_progress(block.last, n)
+        error = float(torch.stack(worst).max())
+        distances.triu_(1)
+        distances = distances + distances.T
+        distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit)
+        distances.fill_diagonal_(0.0)
+        return distances[self._rank][:, self._rank], error
+
+    def _sweep(
+        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, limit: int, tol: float
+    ) -> tuple[Any, Any]:
+        if self.engine == "cropped":
+            from cometric.kernels import sinkhorn_triton
+
+            indptr, columns, weight = self._partners
+            return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
+                kernel,
+                bins,
+                masses,
+                indptr[block.first :],
+                columns,
+                weight,
+                int(self._sizes[-1]),
+                scalings,
+                limit,
+                tol,
+            )
+        from cometric.kernels import sinkhorn_torch
+
+        (hist,) = self._partners
+        with sinkhorn_torch.fast_products(self._dtype == "tf32"):
+            return sinkhorn_torch.sweep(  # type: ignore[no-any-return]
+                kernel, bins, masses, hist[block.first :], scalings, limit, tol
+            )
+
+    def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
+        from cometric.kernels.sinkhorn_torch import self_terms
+
+        limit, tol = (self.max_sweeps, 1e-13) if thoroughly else (SELF_STEPS, 0.0)
+        return self_terms(self._hist, kernel, self._self, limit, tol)  # type: ignore[no-any-return]
+
+    def _patience(self, thoroughly: bool) -> tuple[int, float]:
+        if thoroughly:
+            return self.max_sweeps, self.tol
+        return self.sweeps or 1, 0.0
+
+    # --------------------------------------------------------------------------- tensors
+
+    def _tensor(self, array: Any) -> Any:
+        import torch
+
+        return torch.as_tensor(array, device=self.device)
+
+    def _free(self) -> float:
+        """Bytes that can be had on the device now."""
+        import torch
+
+        if self.device.type != "cuda":
+            return free_memory()
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return float(torch.cuda.mem_get_info(self.device)[0] + cached)
+
+    def _check(self, cost: Any) -> Any:
+        """The cost as a float64 tensor, or an error that says what is wrong."""
+        import torch
+
+        if not is_tensor(cost):
+            return self._tensor(check_cost(cost, self.shape[1]))
+        cost = cost.to(self.device, torch.float64)
+        d = self.shape[1]
+        if tuple(cost.shape) != (d, d):
+            raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
+        if not torch.isfinite(cost).all() or cost.min() < 0.0:
+            raise ValueError("`cost` has negative or non-finite entries; distances have none.")
+        if cost.diagonal().any():
+            raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
+        if (cost - cost.T).abs().max() > 1e-12 * cost.max():
+            raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+        return cost
+
+    def _kernel(self, cost: Any) -> tuple[Any, float]:
+        """exp(-C / eps) in float64, with ones for the bins that pad it, and eps absolute."""
+        import torch
+
+        unit = self.eps * float(cost.max())
+        d, padded = self.shape[1], self._bins_used
+        kernel = torch.ones((padded, padded), dtype=torch.float64, device=self.device)
+        if unit > 0.0:
+            kernel[:d, :d] = torch.exp(cost / -unit)
+        return kernel, unit
+
+    def _padded(self, block: Block, dtype: Any) -> tuple[Any, Any]:
+        """Bins (bin 0 where there is none) and masses (0 there) of the sources of a block."""
+        import torch
+
+        first, last, width = block
+        k = torch.arange(width, device=self.device)
+        begin, end = self._indptr[first:last, None], self._indptr[first + 1 : last + 1, None]
+        place = begin + k
+        real = place < end
+        place = torch.where(real, place, begin).long()
+        return (
+            torch.where(real, self._columns[place], 0),
+            torch.where(real, self._weight[place], 0.0).to(dtype),
+        )
+
+    def _first_guess(self, block: Block, bins: Any, masses: Any, dtype: Any) -> Any:
+        """Each source's scaling to itself, for all its partners."""
+        import torch
+
+        own = torch.gather(self._self[block.first : block.last], 1, bins.long())
+        own = (own * (masses > 0)).to(dtype)
+        return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
+
+
+def torch_device(name: Any) -> Any:
+    """The device of this name, or an error that says what is missing."""
+    try:
+        import torch
+    except ImportError as missing:
+        raise ImportError(
+            f"`device` is {str(name)!r}, which needs PyTorch: pip install 'cometric[gpu]', "
+            "or pass device='cpu'."
+        ) from missing
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise ValueError(
+            f"`device` is {str(name)!r}, but PyTorch sees {found} CUDA devices. Install a CUDA "
+            "build of PyTorch and check `nvidia-smi`, or pass device='cpu'."
+        )
+    return device
+
+
+def _choose(engine: str, device: Any, density: float, largest: int) -> str:
+    if engine not in ("auto", "cropped", "dense"):
+        raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
+    if engine != "auto":
+        return engine
+    able = device.type == "cuda" and find_spec("triton") is not None
+    return "cropped" if able and density < CROPPED_BELOW and largest <= 16384 else "dense"
+
+
+def _power(width: int) -> int:
+    return int(width - 1).bit_length()
