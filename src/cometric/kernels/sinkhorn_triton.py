@@ -27,44 +27,46 @@ import triton.language as tl
 LARGEST = 16384
 """Bins a source may use: its scalings live in registers."""
 
-LOGS = 128
-"""Logarithms at a time."""
+WARPS = 32
+"""Warps per multiprocessor."""
 
 
 class Shape(NamedTuple):
     """How one width of source is worked on."""
 
-    partners: int  # per program
     rows: int  # of a partner, at a time
     warps: int
+    one: bool = True  # whether K u is summed at once, or over the rows at the end
+    stages: int = 1  # loads ahead of their use
+    parts: int = 8  # tasks per multiprocessor
 
 
 SHAPES = {
     4: {
-        16: Shape(16, 32, 1),
-        32: Shape(16, 32, 1),
-        64: Shape(16, 16, 1),
-        128: Shape(16, 16, 1),
-        256: Shape(8, 16, 2),
-        512: Shape(4, 16, 4),
-        1024: Shape(2, 8, 4),
-        2048: Shape(1, 8, 8),
-        4096: Shape(1, 4, 8),
-        8192: Shape(1, 4, 16),
-        16384: Shape(1, 2, 16),
+        16: Shape(16, 1),
+        32: Shape(16, 1),
+        64: Shape(8, 1),
+        128: Shape(4, 1),
+        256: Shape(8, 4, False),
+        512: Shape(8, 4, False),
+        1024: Shape(8, 4, False),
+        2048: Shape(8, 8, False),
+        4096: Shape(4, 8, False),
+        8192: Shape(4, 16, False),
+        16384: Shape(2, 16, False),
     },
     8: {
-        16: Shape(16, 32, 1),
-        32: Shape(16, 16, 1),
-        64: Shape(16, 16, 1),
-        128: Shape(16, 8, 1),
-        256: Shape(8, 8, 2),
-        512: Shape(4, 8, 4),
-        1024: Shape(2, 8, 8),
-        2048: Shape(1, 4, 8),
-        4096: Shape(1, 4, 16),
-        8192: Shape(1, 2, 16),
-        16384: Shape(1, 1, 16),
+        16: Shape(16, 1),
+        32: Shape(8, 1),
+        64: Shape(4, 1),
+        128: Shape(4, 1),
+        256: Shape(8, 8, False),
+        512: Shape(8, 4, False),
+        1024: Shape(4, 4, False),
+        2048: Shape(4, 16, False),
+        4096: Shape(4, 16, False),
+        8192: Shape(2, 16, False),
+        16384: Shape(1, 16, False),
     },
 }
 """By bytes per number and by the source's bins, rounded up; measured on an H200."""
@@ -82,7 +84,21 @@ def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
     tl.store(out + (i * d + l[:, None]) * width + k[None, :], tile, inside)
 
 
-@triton.jit(do_not_specialize=["indptr", "partners", "room", "sweeps"])
+@triton.jit
+def _quotient(b, x, FAST: tl.constexpr):
+    """B / x; for float64 by two Newton steps, since every thread of a row computes it."""
+    if FAST and x.dtype == tl.float64:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
+        )
+        y = y * (2.0 - x * y)
+        y = y * (2.0 - x * y)
+        return b * y
+    else:
+        return b / x
+
+
+@triton.jit(do_not_specialize=["indptr", "sources", "partners", "room", "sweeps", "parts"])
 def _sweep(
     compact,
     a_masses,
@@ -93,71 +109,86 @@ def _sweep(
     values,
     errors,
     scratch,
+    sources,
     partners,
     d,
     width,
     room,
     sweeps,
     tol,
-    EACH: tl.constexpr,
+    parts,
+    units,
     T: tl.constexpr,
     W: tl.constexpr,
     LOGS: tl.constexpr,
+    ONE: tl.constexpr,
+    STAGES: tl.constexpr,
+    FAST: tl.constexpr,
 ):
-    i = tl.program_id(1)
+    # Programs that share a multiprocessor, as launched, share a source: its rows stay near.
+    unit = tl.program_id(0) % units
+    member = tl.program_id(0) // units
+    members = tl.num_programs(0) // units
     k = tl.arange(0, W)
     own = k < width
-    a = tl.load(a_masses + i * width + k, own, 0)
-    rows = compact + i.to(tl.int64) * d * width
-    mine = scratch + (i.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * room
-    first = tl.program_id(0) * EACH
-    for p in range(tl.maximum(first, i + 1), tl.minimum(first + EACH, partners)):
-        begin = tl.load(indptr + p)
-        end = tl.load(indptr + p + 1)
-        pair = i.to(tl.int64) * partners + p
-        v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
-        error = tl.sum(a) + float("inf")
-        done = 0
-        while (done < sweeps) & (error > tol):
-            ku = tl.zeros([T, W], a.dtype)
-            for t in range(begin, end, T):
-                e = t + tl.arange(0, T)
-                there = e < end
-                l = tl.load(columns + e, there, 0)
-                b = tl.load(weight + e, there, 0)
-                tile = tl.load(
-                    rows + l[:, None] * width + k[None, :],
-                    there[:, None] & own[None, :],
-                    0,
-                )
-                kv = tl.sum(tile * v[None, :], 1)
-                u = tl.where(there, b / kv, 0)
-                ku += tile * u[:, None]
-                tl.store(mine + e - begin, u, there)
-            sums = tl.sum(ku, 0)
-            error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
-            v = tl.where(a > 0, a / sums, 0)
-            done += 1
-        tl.debug_barrier()  # u is in the scratch
-        total = tl.zeros([LOGS], tl.float64)
-        for t in range(begin, end, LOGS):
-            e = t + tl.arange(0, LOGS)
-            u = tl.load(mine + e - begin, e < end, 1)
-            b = tl.load(weight + e, e < end, 0)
-            total += (b * tl.log(u)).to(tl.float64)
-        value = tl.sum(total) + tl.sum(
-            tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0).to(tl.float64)
-        )
-        tl.debug_barrier()  # and may now be overwritten
-        tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
-        tl.store(values + pair, value)
-        tl.store(errors + pair, error.to(tl.float64))
+    mine = scratch + tl.program_id(0).to(tl.int64) * room
+    for task in range(unit, sources * parts, units):
+        i = task // parts
+        a = tl.load(a_masses + i * width + k, own, 0)
+        rows = compact + i.to(tl.int64) * d * width
+        for p in range(i + 1 + task % parts + parts * member, partners, parts * members):
+            begin = tl.load(indptr + p)
+            end = tl.load(indptr + p + 1)
+            pair = i.to(tl.int64) * partners + p
+            v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
+            error = tl.sum(a) + float("inf")
+            done = 0
+            while (done < sweeps) & (error > tol):
+                ku = tl.zeros([W] if ONE else [T, W], a.dtype)
+                for t in tl.range(begin, end, T, num_stages=STAGES):
+                    e = t + tl.arange(0, T)
+                    there = e < end
+                    l = tl.load(columns + e, there, 0)
+                    b = tl.load(weight + e, there, 0)
+                    tile = tl.load(
+                        rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0
+                    )
+                    kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
+                    u = _quotient(b, kv, FAST)
+                    if ONE:
+                        ku += tl.sum(tile * u[:, None], 0)
+                    else:
+                        ku += tile * u[:, None]
+                    tl.store(mine + e - begin, u, there)
+                sums = ku if ONE else tl.sum(ku, 0)
+                error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
+                v = tl.where(a > 0, a / sums, 0)
+                done += 1
+            tl.debug_barrier()  # u is in the scratch
+            total = tl.zeros([LOGS], tl.float64)
+            for t in range(begin, end, LOGS):
+                e = t + tl.arange(0, LOGS)
+                u = tl.load(mine + e - begin, e < end, 1)
+                b = tl.load(weight + e, e < end, 0)
+                total += (b * tl.log(u)).to(tl.float64)
+            logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+            value = tl.sum(total) + tl.sum(logs.to(tl.float64))
+            tl.debug_barrier()  # and may now be overwritten
+            tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
+            tl.store(values + pair, value)
+            tl.store(errors + pair, error.to(tl.float64))
 
 
-def scratch_bytes(partners, room, width, itemsize):
-    """What a block needs per source for the way of u to the logarithms."""
-    shape = SHAPES[itemsize][max(16, triton.next_power_of_2(width))]
-    return triton.cdiv(partners, shape.partners) * room * itemsize
+def _units(device):
+    """Multiprocessors, or what stands for them."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _programs(device, warps):
+    """As many as find room at a time."""
+    return _units(device) * max(2, WARPS // warps if device.type == "cuda" else 2)
 
 
 def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
@@ -175,11 +206,11 @@ def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
     _gather[(triton.cdiv(d, rows), sources)](
         kernel, bins, compact, d, width, ROWS=rows, W=W, num_warps=4 if W <= 4096 else 16
     )
-    chunks = triton.cdiv(partners, shape.partners)
     values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
     errors = torch.zeros_like(values)
-    scratch = kernel.new_empty((sources * chunks, room))
-    _sweep[(chunks, sources)](
+    programs, units = _programs(kernel.device, shape.warps), _units(kernel.device)
+    scratch = kernel.new_empty((programs, room))
+    _sweep[(programs,)](
         compact,
         a,
         indptr,
@@ -189,16 +220,21 @@ def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
         values,
         errors,
         scratch,
+        sources,
         partners,
         d,
         width,
         room,
         sweeps,
         tol,
-        EACH=shape.partners,
+        triton.cdiv(shape.parts * units, sources),
+        units,
         T=shape.rows,
         W=W,
-        LOGS=LOGS,
+        LOGS=32 * shape.warps,
+        ONE=shape.one,
+        STAGES=shape.stages,
+        FAST=kernel.is_cuda,
         num_warps=shape.warps,
     )
     return values, errors

@@ -106,8 +106,8 @@ class TensorEntropicMap:
         self._hist[lines, self._columns.long()] = self._weight
         self._self = (self._hist > 0).to(torch.float64)
 
-        self._limit = 0.7 * self._free() if memory_limit is None else memory_limit
-        self._scratch = min(float(SCRATCH), max(0.1 * self._free(), 1e6))
+        self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
+        self._scratch = min(float(SCRATCH), max(0.1 * free_on(self.device), 1e6))
         self._state: list[Any] | None = None
         self._dtype = ""
         self.precision = dtype
@@ -144,13 +144,13 @@ class TensorEntropicMap:
         before, state = getattr(self, "_blocks", None), self._state
         self._blocks = list(self._cut())
         self._sources = [self._padded(block, self._working) for block in self._blocks]
-        if self.engine == "cropped":
-            self._partners = (self._indptr, self._columns, self._weight.to(self._working))
-        else:
-            self._partners = (self._hist.to(self._working),)
+        crop = self.engine == "cropped"
+        self._partners = (self._weight if crop else self._hist).to(self._working)
         numbers = sum(self._numbers(block) for block in self._blocks)
         kinds = dict.fromkeys((self._working, torch.float32, torch.bfloat16))
-        self._stored = next((kind for kind in kinds if kind.itemsize * numbers <= self._limit), None)
+        self._stored = next(
+            (kind for kind in kinds if kind.itemsize * numbers <= self._limit), None
+        )
         self.memory = numbers * (self._stored.itemsize if self._stored else 0)
         if state is None or before != self._blocks or self._stored is None:
             self._state = None
@@ -159,7 +159,8 @@ class TensorEntropicMap:
                 state[place] = scalings.to(self._stored)
 
     def _numbers(self, block: Block) -> int:
-        return (block.last - block.first) * (self.shape[0] - block.first) * block.width
+        partners: int = self.shape[0] - block.first
+        return (block.last - block.first) * partners * block.width
 
     def _cut(self) -> Iterator[Block]:
         """Sources of like size, as many at once as the scratch allows in any precision."""
@@ -179,12 +180,10 @@ class TensorEntropicMap:
 
     def _scratch_of(self, first: int, width: int) -> float:
         """Bytes of intermediate tensors that one source of a block takes."""
-        partners = self.shape[0] - first
-        copied = 8.0 * self._bins_used * width
+        partners: int = self.shape[0] - first
+        copied: float = 8.0 * self._bins_used * width
         if self.engine == "cropped":
-            from cometric.kernels.sinkhorn_triton import scratch_bytes
-
-            return copied + scratch_bytes(partners, int(self._sizes[-1]), int(width), 8)  # type: ignore[no-any-return]
+            return copied + 16.0 * partners  # values and errors
         return copied + 24.0 * partners * (self._bins_used + width)
 
     # ----------------------------------------------------------------------------- calls
@@ -217,7 +216,7 @@ class TensorEntropicMap:
         kernel, unit = self._kernel(checked)
         result = torch.zeros(len(i), dtype=torch.float64, device=self.device)
         if unit == 0.0:
-            return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[return-value]
+            return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
         own, _ = self._self_terms(kernel, thoroughly=True)
         limit, tol = self._patience(self.sweeps is None)
         width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
@@ -232,7 +231,7 @@ class TensorEntropicMap:
             result[at : at + step] = values[:, 0]
         result = unit * (result - 0.5 * (own[i] + own[j]))
         result[i == j] = 0.0
-        return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[return-value]
+        return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
 
     def _attempt(self, cost: Any, thoroughly: bool) -> tuple[Any, float]:
         """One evaluation; where memory or range run out, another with less or with more."""
@@ -263,8 +262,9 @@ class TensorEntropicMap:
         if self._scratch < least:
             raise MemoryError(
                 f"{self!r} found no room on {self.device}: one source needs {least / 1e9:.2g} GB "
-                f"of scratch and the scalings {self.memory / 1e9:.3g} GB, {self._free() / 1e9:.3g} "
-                "GB are free. Pass a `memory_limit`, fewer samples, or device='cpu'."
+                f"of scratch and the scalings {self.memory / 1e9:.3g} GB, "
+                f"{free_on(self.device) / 1e9:.3g} GB are free. Pass a `memory_limit`, fewer "
+                "samples, or device='cpu'."
             ) from full
         self._state = None
         self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
@@ -313,19 +313,25 @@ class TensorEntropicMap:
         return distances[self._rank][:, self._rank], error
 
     def _sweep(
-        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, limit: int, tol: float
+        self,
+        kernel: Any,
+        block: Block,
+        bins: Any,
+        masses: Any,
+        scalings: Any,
+        limit: int,
+        tol: float,
     ) -> tuple[Any, Any]:
         if self.engine == "cropped":
             from cometric.kernels import sinkhorn_triton
 
-            indptr, columns, weight = self._partners
             return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
                 kernel,
                 bins,
                 masses,
-                indptr[block.first :],
-                columns,
-                weight,
+                self._indptr[block.first :],
+                self._columns,
+                self._partners,
                 int(self._sizes[-1]),
                 scalings,
                 limit,
@@ -333,10 +339,9 @@ class TensorEntropicMap:
             )
         from cometric.kernels import sinkhorn_torch
 
-        (hist,) = self._partners
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
             return sinkhorn_torch.sweep(  # type: ignore[no-any-return]
-                kernel, bins, masses, hist[block.first :], scalings, limit, tol
+                kernel, bins, masses, self._partners[block.first :], scalings, limit, tol
             )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
@@ -356,15 +361,6 @@ class TensorEntropicMap:
         import torch
 
         return torch.as_tensor(array, device=self.device)
-
-    def _free(self) -> float:
-        """Bytes that can be had on the device now."""
-        import torch
-
-        if self.device.type != "cuda":
-            return free_memory()
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return float(torch.cuda.mem_get_info(self.device)[0] + cached)
 
     def _check(self, cost: Any) -> Any:
         """The cost as a float64 tensor, or an error that says what is wrong."""
@@ -419,8 +415,26 @@ class TensorEntropicMap:
         return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
 
 
+def free_on(device: Any) -> float:
+    """Bytes that can be had on a device now."""
+    import torch
+
+    if device.type != "cuda":
+        return free_memory()
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + cached)
+
+
+def usable_memory(device: Any) -> float:
+    """Bytes that scalings may take: the metrics, their logarithms and a block want the rest."""
+    return 0.7 * free_on(torch_device(device))
+
+
 def torch_device(name: Any) -> Any:
-    """The device of this name, or an error that says what is missing."""
+    """The device of this name, or an error that says what is missing.
+
+    "torch:cpu" is the CPU by way of torch: slower than Numba, for tests.
+    """
     try:
         import torch
     except ImportError as missing:
@@ -428,7 +442,7 @@ def torch_device(name: Any) -> Any:
             f"`device` is {str(name)!r}, which needs PyTorch: pip install 'cometric[gpu]', "
             "or pass device='cpu'."
         ) from missing
-    device = torch.device(name)
+    device = torch.device(str(name).removeprefix("torch:"))
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise ValueError(
