@@ -42,26 +42,31 @@ def fast_products(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def sweep(kernel, bins, a, b, state, sweeps, tol):
+def divide(b, kv):
+    """U = b / (K v), and <b, log u> in float64; ``kv`` may be overwritten."""
+    u = b / kv
+    return u, torch.xlogy(b, u).sum(-1, dtype=torch.float64)
+
+
+def sweep(kernel, bins, a, b, state, sweeps, tol, divide=divide):
     """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
 
     At least one sweep, then more until no error exceeds ``tol``, ``sweeps`` at most. ``kernel``
-    has the precision to work in; values are summed in float64.
+    has the precision to work in; values are summed in float64. ``divide`` may be a fused twin.
     """
     rows = kernel[bins]  # (B, w, d)
     v = state.to(kernel.dtype)
     mass = a[:, None, :]
     for done in range(1, sweeps + 1):
-        u = b / torch.bmm(v, rows)
+        u, logs = divide(b, torch.bmm(v, rows))
         ku = torch.bmm(u, rows.mT)
+        del u
         errors = ku.mul(v).sub_(mass).abs_().sum(-1, dtype=torch.float64)
         v = mass / ku
         if done < sweeps and not (errors > tol).any():
             break
-    values = torch.xlogy(b, u, out=u).sum(-1, dtype=torch.float64)
-    values += torch.xlogy(mass, v).sum(-1, dtype=torch.float64)
     state.copy_(v)
-    return values, errors
+    return logs + torch.xlogy(mass, v).sum(-1, dtype=torch.float64), errors
 
 
 def self_terms(hist, kernel, scaling, sweeps, tol):

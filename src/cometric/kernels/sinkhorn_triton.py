@@ -27,46 +27,41 @@ import triton.language as tl
 LARGEST = 16384
 """Bins a source may use: its scalings live in registers."""
 
-WARPS = 32
-"""Warps per multiprocessor."""
-
 
 class Shape(NamedTuple):
     """How one width of source is worked on."""
 
     rows: int  # of a partner, at a time
     warps: int
-    one: bool = True  # whether K u is summed at once, or over the rows at the end
-    stages: int = 1  # loads ahead of their use
-    parts: int = 8  # tasks per multiprocessor
+    one: bool = False  # whether K u is summed at once, or over the rows at the end
 
 
 SHAPES = {
     4: {
         16: Shape(16, 1),
-        32: Shape(16, 1),
-        64: Shape(8, 1),
-        128: Shape(4, 1),
-        256: Shape(8, 4, False),
-        512: Shape(8, 4, False),
-        1024: Shape(8, 4, False),
-        2048: Shape(8, 8, False),
-        4096: Shape(4, 8, False),
-        8192: Shape(4, 16, False),
-        16384: Shape(2, 16, False),
+        32: Shape(16, 1, one=True),
+        64: Shape(8, 1, one=True),
+        128: Shape(8, 1, one=True),
+        256: Shape(4, 2, one=True),
+        512: Shape(8, 4),
+        1024: Shape(4, 2),
+        2048: Shape(8, 8),
+        4096: Shape(4, 8),
+        8192: Shape(4, 16),
+        16384: Shape(2, 16),
     },
     8: {
         16: Shape(16, 1),
         32: Shape(8, 1),
-        64: Shape(4, 1),
-        128: Shape(4, 1),
-        256: Shape(8, 8, False),
-        512: Shape(8, 4, False),
-        1024: Shape(4, 4, False),
-        2048: Shape(4, 16, False),
-        4096: Shape(4, 16, False),
-        8192: Shape(2, 16, False),
-        16384: Shape(1, 16, False),
+        64: Shape(2, 1, one=True),
+        128: Shape(4, 1, one=True),
+        256: Shape(4, 2, one=True),
+        512: Shape(8, 4),
+        1024: Shape(2, 2),
+        2048: Shape(4, 8),
+        4096: Shape(4, 16),
+        8192: Shape(2, 16),
+        16384: Shape(1, 16),
     },
 }
 """By bytes per number and by the source's bins, rounded up; measured on an H200."""
@@ -98,7 +93,7 @@ def _quotient(b, x, FAST: tl.constexpr):
         return b / x
 
 
-@triton.jit(do_not_specialize=["indptr", "sources", "partners", "room", "sweeps", "parts"])
+@triton.jit(do_not_specialize=["indptr", "partners", "sweeps"])
 def _sweep(
     compact,
     a_masses,
@@ -109,93 +104,71 @@ def _sweep(
     values,
     errors,
     scratch,
-    sources,
     partners,
     d,
     width,
-    room,
     sweeps,
     tol,
-    parts,
-    units,
     T: tl.constexpr,
     W: tl.constexpr,
     LOGS: tl.constexpr,
     ONE: tl.constexpr,
-    STAGES: tl.constexpr,
     FAST: tl.constexpr,
 ):
-    # Programs that share a multiprocessor, as launched, share a source: its rows stay near.
-    unit = tl.program_id(0) % units
-    member = tl.program_id(0) // units
-    members = tl.num_programs(0) // units
-    k = tl.arange(0, W)
-    own = k < width
-    mine = scratch + tl.program_id(0).to(tl.int64) * room
-    for task in range(unit, sources * parts, units):
-        i = task // parts
+    i = tl.program_id(1)
+    p = partners - 1 - tl.program_id(0)  # the longest come first
+    if p > i:
+        k = tl.arange(0, W)
+        own = k < width
         a = tl.load(a_masses + i * width + k, own, 0)
         rows = compact + i.to(tl.int64) * d * width
-        for p in range(i + 1 + task % parts + parts * member, partners, parts * members):
-            begin = tl.load(indptr + p)
-            end = tl.load(indptr + p + 1)
-            pair = i.to(tl.int64) * partners + p
-            v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
-            error = tl.sum(a) + float("inf")
-            done = 0
-            while (done < sweeps) & (error > tol):
-                ku = tl.zeros([W] if ONE else [T, W], a.dtype)
-                for t in tl.range(begin, end, T, num_stages=STAGES):
-                    e = t + tl.arange(0, T)
-                    there = e < end
-                    l = tl.load(columns + e, there, 0)
-                    b = tl.load(weight + e, there, 0)
-                    tile = tl.load(
-                        rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0
-                    )
-                    kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
-                    u = _quotient(b, kv, FAST)
-                    if ONE:
-                        ku += tl.sum(tile * u[:, None], 0)
-                    else:
-                        ku += tile * u[:, None]
-                    tl.store(mine + e - begin, u, there)
-                sums = ku if ONE else tl.sum(ku, 0)
-                error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
-                v = tl.where(a > 0, a / sums, 0)
-                done += 1
-            tl.debug_barrier()  # u is in the scratch
-            total = tl.zeros([LOGS], tl.float64)
-            for t in range(begin, end, LOGS):
-                e = t + tl.arange(0, LOGS)
-                u = tl.load(mine + e - begin, e < end, 1)
-                b = tl.load(weight + e, e < end, 0)
-                total += (b * tl.log(u)).to(tl.float64)
-            logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
-            value = tl.sum(total) + tl.sum(logs.to(tl.float64))
-            tl.debug_barrier()  # and may now be overwritten
-            tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
-            tl.store(values + pair, value)
-            tl.store(errors + pair, error.to(tl.float64))
+        begin = tl.load(indptr + p)
+        end = tl.load(indptr + p + 1)
+        origin = tl.load(indptr)
+        mine = scratch + i.to(tl.int64) * (tl.load(indptr + partners) - origin) + (begin - origin)
+        pair = i.to(tl.int64) * partners + p
+        v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
+        error = tl.sum(a) + float("inf")
+        done = 0
+        while (done < sweeps) & (error > tol):
+            ku = tl.zeros([W] if ONE else [T, W], a.dtype)
+            for t in range(begin, end, T):
+                e = t + tl.arange(0, T)
+                there = e < end
+                l = tl.load(columns + e, there, 0)
+                b = tl.load(weight + e, there, 0)
+                tile = tl.load(
+                    rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0
+                )
+                kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
+                u = _quotient(b, kv, FAST)
+                if ONE:
+                    ku += tl.sum(tile * u[:, None], 0)
+                else:
+                    ku += tile * u[:, None]
+                tl.store(mine + e - begin, u, there)
+            sums = ku if ONE else tl.sum(ku, 0)
+            error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
+            v = tl.where(a > 0, a / sums, 0)
+            done += 1
+        tl.debug_barrier()  # all of u is in the scratch
+        total = tl.zeros([LOGS], tl.float64)
+        for t in range(begin, end, LOGS):
+            e = t + tl.arange(0, LOGS)
+            u = tl.load(mine + e - begin, e < end, 1)
+            b = tl.load(weight + e, e < end, 0)
+            total += (b * tl.log(u)).to(tl.float64)
+        logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+        tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
+        tl.store(values + pair, tl.sum(total) + tl.sum(logs.to(tl.float64)))
+        tl.store(errors + pair, error.to(tl.float64))
 
 
-def _units(device):
-    """Multiprocessors, or what stands for them."""
-    if device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _programs(device, warps):
-    """As many as find room at a time."""
-    return _units(device) * max(2, WARPS // warps if device.type == "cuda" else 2)
-
-
-def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
+def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol):
     """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
 
-    ``room`` is the largest support of a partner. What lies below the diagonal of a block is not
-    computed: its value and its error are 0.
+    ``length`` is the number of bins of all partners. What lies below the diagonal of a block is
+    not computed: its value and its error are 0.
     """
     sources, width = bins.shape
     partners, d = len(indptr) - 1, len(kernel)
@@ -208,9 +181,7 @@ def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
     )
     values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
     errors = torch.zeros_like(values)
-    programs, units = _programs(kernel.device, shape.warps), _units(kernel.device)
-    scratch = kernel.new_empty((programs, room))
-    _sweep[(programs,)](
+    _sweep[(partners, sources)](
         compact,
         a,
         indptr,
@@ -219,22 +190,40 @@ def sweep(kernel, bins, a, indptr, columns, weight, room, state, sweeps, tol):
         state,
         values,
         errors,
-        scratch,
-        sources,
+        kernel.new_empty((sources, length)),
         partners,
         d,
         width,
-        room,
         sweeps,
         tol,
-        triton.cdiv(shape.parts * units, sources),
-        units,
         T=shape.rows,
         W=W,
         LOGS=32 * shape.warps,
         ONE=shape.one,
-        STAGES=shape.stages,
         FAST=kernel.is_cuda,
         num_warps=shape.warps,
     )
     return values, errors
+
+
+@triton.jit(do_not_specialize=["partners"])
+def _divide(kv, b, logs, partners, d, D: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([D], tl.float64)
+    for start in range(0, d, D):
+        k = start + tl.arange(0, D)
+        mass = tl.load(b + (row % partners) * d + k, k < d, 0)
+        u = mass / tl.load(kv + row * d + k, k < d, 1)
+        tl.store(kv + row * d + k, u, k < d)
+        total += tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0).to(tl.float64)
+    tl.store(logs + row, tl.sum(total))
+
+
+def divide(b, kv):
+    """U = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass."""
+    sources, partners, d = kv.shape
+    logs = torch.empty((sources, partners), dtype=torch.float64, device=kv.device)
+    _divide[(sources * partners,)](
+        kv, b, logs, partners, d, D=min(1024, triton.next_power_of_2(d)), num_warps=4
+    )
+    return kv, logs

@@ -16,14 +16,17 @@ from cometric.types import Index, Matrix, Vector
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
 
-SCRATCH = 1 << 30
+SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""
 
 SELF_STEPS = 4
 """Steps of the self terms per call on the way; each halves their error at least."""
 
-CROPPED_BELOW = 0.5
-"""Share of bins in use below which supports are cropped, where Triton can run."""
+CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 45e12, 4e12
+"""Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
+
+ATTAINABLE = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
+"""Marginal errors that rounding lets a pair reach."""
 
 
 class Block(NamedTuple):
@@ -91,7 +94,7 @@ class TensorEntropicMap:
         n, d = self.shape = rows.shape
         self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
         sizes = np.diff(rows.indptr)
-        self.engine = _choose(engine, self.device, float(sizes.mean()) / d, int(sizes.max()))
+        self.engine = _choose(engine, self.device, sizes, d)
 
         order = np.argsort(sizes, kind="stable")
         self._sizes = sizes[order]
@@ -183,8 +186,8 @@ class TensorEntropicMap:
         partners: int = self.shape[0] - first
         copied: float = 8.0 * self._bins_used * width
         if self.engine == "cropped":
-            return copied + 16.0 * partners  # values and errors
-        return copied + 24.0 * partners * (self._bins_used + width)
+            return copied + 8.0 * (float(self._sizes[first:].sum()) + 2.0 * partners)
+        return copied + 8.0 * partners * (self._bins_used + 4.0 * width)
 
     # ----------------------------------------------------------------------------- calls
 
@@ -332,16 +335,19 @@ class TensorEntropicMap:
                 self._indptr[block.first :],
                 self._columns,
                 self._partners,
-                int(self._sizes[-1]),
+                int(self._sizes[block.first :].sum()),
                 scalings,
                 limit,
                 tol,
             )
         from cometric.kernels import sinkhorn_torch
 
+        divide = sinkhorn_torch.divide
+        if self.device.type == "cuda" and find_spec("triton") is not None:
+            from cometric.kernels.sinkhorn_triton import divide
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
             return sinkhorn_torch.sweep(  # type: ignore[no-any-return]
-                kernel, bins, masses, self._partners[block.first :], scalings, limit, tol
+                kernel, bins, masses, self._partners[block.first :], scalings, limit, tol, divide
             )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
@@ -352,7 +358,7 @@ class TensorEntropicMap:
 
     def _patience(self, thoroughly: bool) -> tuple[int, float]:
         if thoroughly:
-            return self.max_sweeps, self.tol
+            return self.max_sweeps, max(self.tol, ATTAINABLE[self.precision])
         return self.sweeps or 1, 0.0
 
     # --------------------------------------------------------------------------- tensors
@@ -452,13 +458,21 @@ def torch_device(name: Any) -> Any:
     return device
 
 
-def _choose(engine: str, device: Any, density: float, largest: int) -> str:
+def _choose(engine: str, device: Any, sizes: Any, d: int) -> str:
+    """The engine asked for, or the one that should be quicker.
+
+    Per pair, cropping reads s_i s_j entries of the kernel, each at the price of a load; products
+    take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
+    """
     if engine not in ("auto", "cropped", "dense"):
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
     if engine != "auto":
         return engine
-    able = device.type == "cuda" and find_spec("triton") is not None
-    return "cropped" if able and density < CROPPED_BELOW and largest <= 16384 else "dense"
+    if device.type != "cuda" or find_spec("triton") is None or sizes.max() > 16384:
+        return "dense"
+    cropped = float(sizes.mean()) ** 2 / CROPPED
+    dense = 4.0 * float(sizes.mean()) * d / PRODUCTS + 32.0 * d / TRAFFIC
+    return "cropped" if cropped < dense else "dense"
 
 
 def _power(width: int) -> int:
