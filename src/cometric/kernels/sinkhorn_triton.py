@@ -114,10 +114,15 @@ def _sweep(
     LOGS: tl.constexpr,
     ONE: tl.constexpr,
     FAST: tl.constexpr,
+    RESUME: tl.constexpr,
 ):
     i = tl.program_id(1)
     p = partners - 1 - tl.program_id(0)  # the longest come first
-    if p > i:
+    pair = i.to(tl.int64) * partners + p
+    todo = p > i
+    if RESUME:
+        todo = todo & (tl.load(errors + pair) > tol)
+    if todo:
         k = tl.arange(0, W)
         own = k < width
         a = tl.load(a_masses + i * width + k, own, 0)
@@ -126,7 +131,6 @@ def _sweep(
         end = tl.load(indptr + p + 1)
         origin = tl.load(indptr)
         mine = scratch + i.to(tl.int64) * (tl.load(indptr + partners) - origin) + (begin - origin)
-        pair = i.to(tl.int64) * partners + p
         v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
         error = tl.sum(a) + float("inf")
         done = 0
@@ -164,11 +168,12 @@ def _sweep(
         tl.store(errors + pair, error.to(tl.float64))
 
 
-def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol):
+def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None):
     """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
 
     ``length`` is the number of bins of all partners. What lies below the diagonal of a block is
-    not computed: its value and its error are 0.
+    not computed: its value and its error are 0. ``resume`` are values and errors reached by other
+    means: pairs within ``tol`` are then left alone.
     """
     sources, width = bins.shape
     partners, d = len(indptr) - 1, len(kernel)
@@ -179,8 +184,11 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol):
     _gather[(triton.cdiv(d, rows), sources)](
         kernel, bins, compact, d, width, ROWS=rows, W=W, num_warps=4 if W <= 4096 else 16
     )
-    values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
-    errors = torch.zeros_like(values)
+    if resume is None:
+        values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
+        errors = torch.zeros_like(values)
+    else:
+        values, errors = resume
     _sweep[(partners, sources)](
         compact,
         a,
@@ -201,6 +209,7 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol):
         LOGS=32 * shape.warps,
         ONE=shape.one,
         FAST=kernel.is_cuda,
+        RESUME=resume is not None,
         num_warps=shape.warps,
     )
     return values, errors

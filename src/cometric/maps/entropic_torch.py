@@ -19,11 +19,20 @@ LANES = 16
 SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""
 
+WIDEST = 16384
+"""Bins that the cropped kernel can take."""
+
 SELF_STEPS = 4
 """Steps of the self terms per call on the way; each halves their error at least."""
 
 CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 45e12, 4e12
 """Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
+
+TOGETHER = 8
+"""Sweeps that products do for all pairs of a block; stragglers go on alone, cropped."""
+
+CLOSER = (10, 100)
+"""Sweeps before the last resort, a full solve, where a distance came out negative."""
 
 ATTAINABLE = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
 """Marginal errors that rounding lets a pair reach."""
@@ -94,7 +103,12 @@ class TensorEntropicMap:
         n, d = self.shape = rows.shape
         self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
         sizes = np.diff(rows.indptr)
-        self.engine = _choose(engine, self.device, sizes, d)
+        self._triton = (
+            self.device.type == "cuda"
+            and find_spec("triton") is not None
+            and int(sizes.max()) <= WIDEST
+        )
+        self.engine = _choose(engine, self._triton, sizes, d)
 
         order = np.argsort(sizes, kind="stable")
         self._sizes = sizes[order]
@@ -147,8 +161,8 @@ class TensorEntropicMap:
         before, state = getattr(self, "_blocks", None), self._state
         self._blocks = list(self._cut())
         self._sources = [self._padded(block, self._working) for block in self._blocks]
-        crop = self.engine == "cropped"
-        self._partners = (self._weight if crop else self._hist).to(self._working)
+        if self.engine == "dense":
+            self._partners = self._hist.to(self._working)
         numbers = sum(self._numbers(block) for block in self._blocks)
         kinds = dict.fromkeys((self._working, torch.float32, torch.bfloat16))
         self._stored = next(
@@ -175,6 +189,9 @@ class TensorEntropicMap:
                 _power(widths[last]) == _power(widths[first])
                 and (last - first < 64 or widths[last] <= 1.25 * widths[first])
                 and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
+                and (
+                    self.engine == "cropped" or (last - first) * 16 <= n
+                )  # half its square is lost
             )
             if not alike:
                 yield Block(first, last, int(widths[last - 1]))
@@ -200,11 +217,16 @@ class TensorEntropicMap:
 
     def __call__(self, cost: Matrix) -> Matrix:
         checked = self._check(cost)
-        distances, self.error = self._attempt(checked, False)
+        limit, tol = self._patience(self.sweeps is None)
+        distances, self.error = self._attempt(checked, limit, tol)
         lowest = float(distances.min())
-        if self.sweeps is not None and lowest < 0.0:  # the start, or true: look closer
-            distances, self.error = self._attempt(checked, True)
-            lowest = float(distances.min())
+        if self.sweeps is not None:  # a negative one is due to the start, or true: look closer
+            for closer in (*CLOSER, self.max_sweeps):
+                if lowest >= 0.0:
+                    break
+                tol = self._patience(True)[1]
+                distances, self.error = self._attempt(checked, closer, tol)
+                lowest = float(distances.min())
         number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
         self.negatives = Negatives(number, min(lowest, 0.0))
         return distances if is_tensor(cost) else distances.cpu().numpy()  # type: ignore[no-any-return]
@@ -236,13 +258,13 @@ class TensorEntropicMap:
         result[i == j] = 0.0
         return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
 
-    def _attempt(self, cost: Any, thoroughly: bool) -> tuple[Any, float]:
+    def _attempt(self, cost: Any, limit: int, tol: float) -> tuple[Any, float]:
         """One evaluation; where memory or range run out, another with less or with more."""
         import torch
 
         while True:
             try:
-                distances, error = self._evaluate(cost, thoroughly)
+                distances, error = self._evaluate(cost, limit, tol)
             except torch.OutOfMemoryError as full:
                 self._shrink(full)
                 continue
@@ -274,7 +296,7 @@ class TensorEntropicMap:
         torch.cuda.empty_cache()
         self._plan()
 
-    def _evaluate(self, cost: Any, thoroughly: bool) -> tuple[Any, float]:
+    def _evaluate(self, cost: Any, limit: int, tol: float) -> tuple[Any, float]:
         import torch
 
         n = self.shape[0]
@@ -282,12 +304,10 @@ class TensorEntropicMap:
         distances = torch.zeros((n, n), dtype=torch.float64, device=self.device)
         if unit == 0.0:
             return distances, 0.0
-        thoroughly = thoroughly or self.sweeps is None
-        own, own_errors = self._self_terms(exact, thoroughly)
+        own, own_errors = self._self_terms(exact, thoroughly=tol > 0.0)
         kernel = exact.to(self._working)
         del exact
         worst = [own_errors.max()]
-        limit, tol = self._patience(thoroughly)
         keep = self._stored is not None
         state: list[Any] = [None] * len(self._blocks)
         if self._state is not None:
@@ -326,29 +346,52 @@ class TensorEntropicMap:
         tol: float,
     ) -> tuple[Any, Any]:
         if self.engine == "cropped":
-            from cometric.kernels import sinkhorn_triton
-
-            return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
-                kernel,
-                bins,
-                masses,
-                self._indptr[block.first :],
-                self._columns,
-                self._partners,
-                int(self._sizes[block.first :].sum()),
-                scalings,
-                limit,
-                tol,
-            )
+            return self._crop(kernel, block, bins, masses, scalings, limit, tol)
         from cometric.kernels import sinkhorn_torch
 
         divide = sinkhorn_torch.divide
-        if self.device.type == "cuda" and find_spec("triton") is not None:
+        if self._triton:
             from cometric.kernels.sinkhorn_triton import divide
+        together = min(limit, TOGETHER) if self._triton else limit
+        hist = self._partners[block.first :]
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
-            return sinkhorn_torch.sweep(  # type: ignore[no-any-return]
-                kernel, bins, masses, self._partners[block.first :], scalings, limit, tol, divide
+            values, errors = sinkhorn_torch.sweep(
+                kernel, bins, masses, hist, scalings, together, tol, divide
             )
+        errors.triu_(1)  # the others are not asked for
+        if together < limit and float(errors.max()) > tol:
+            reached = values, errors
+            values, errors = self._crop(
+                kernel, block, bins, masses, scalings, limit - together, tol, reached
+            )
+        return values, errors
+
+    def _crop(
+        self,
+        kernel: Any,
+        block: Block,
+        bins: Any,
+        masses: Any,
+        scalings: Any,
+        limit: int,
+        tol: float,
+        resume: Any = None,
+    ) -> tuple[Any, Any]:
+        from cometric.kernels import sinkhorn_triton
+
+        return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
+            kernel,
+            bins,
+            masses,
+            self._indptr[block.first :],
+            self._columns,
+            self._weight.to(self._working),
+            int(self._sizes[block.first :].sum()),
+            scalings,
+            limit,
+            tol,
+            resume,
+        )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
         from cometric.kernels.sinkhorn_torch import self_terms
@@ -458,7 +501,7 @@ def torch_device(name: Any) -> Any:
     return device
 
 
-def _choose(engine: str, device: Any, sizes: Any, d: int) -> str:
+def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> str:
     """The engine asked for, or the one that should be quicker.
 
     Per pair, cropping reads s_i s_j entries of the kernel, each at the price of a load; products
@@ -468,7 +511,7 @@ def _choose(engine: str, device: Any, sizes: Any, d: int) -> str:
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
     if engine != "auto":
         return engine
-    if device.type != "cuda" or find_spec("triton") is None or sizes.max() > 16384:
+    if not can_crop:
         return "dense"
     cropped = float(sizes.mean()) ** 2 / CROPPED
     dense = 4.0 * float(sizes.mean()) * d / PRODUCTS + 32.0 * d / TRAFFIC
