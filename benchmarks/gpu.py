@@ -134,25 +134,53 @@ def pbmc3k(folder, peaks):
             case.iterate(case.maps(precision, engine=engine), 1)
     print(f"warm-up (compiling, first use): {time.perf_counter() - began:.1f} s")
     check_steps(case)
-    full, truth, peak = case.timed("float64", repeats=3, sweeps=None, tol=1e-11)
-    reference = truth.metrics.samples
+    full, truth, peak = case.timed("float64", repeats=1, sweeps=None, tol=1e-10)
+    solved = truth.metrics.samples
+    swept, loop = on_the_cpu(case)
+    print(f"CPU, float64, one sweep per map: {loop:.1f} s for 15 iterations")
+    print("errors: against the CPU where one sweep is made, else against float64 solved to 1e-10")
     print(HEAD)
-    line(case, "float64 solved to 1e-11", full, truth, peak, None, peaks)
+    line(case, "float64 solved to 1e-10", full, truth, peak, None, peaks)
     for precision, sweeps, tol, engine in (
         ("float32", 1, 0, "auto"),
         ("float64", 1, 0, "auto"),
-        ("float32", 2, 0, "auto"),
-        ("float32", 3, 0, "auto"),
-        ("float32", None, 1e-5, "auto"),
-        ("float64", None, 1e-6, "auto"),
-        ("float64", None, 1e-8, "auto"),
         ("float32", 1, 0, "dense"),
         ("float64", 1, 0, "dense"),
         ("tf32", 1, 0, "dense"),
+        ("float32", 3, 0, "auto"),
+        ("float32", None, 1e-3, "auto"),
+        ("float64", None, 1e-3, "auto"),
+        ("float64", None, 1e-4, "auto"),
     ):
         taken, iterate, peak = case.timed(precision, sweeps=sweeps, tol=tol, engine=engine)
-        name = f"{precision} {f'{sweeps} sweeps' if sweeps else f'solved to {tol:g}'} {engine}"
-        line(case, name, taken, iterate, peak, reference, peaks, sweeps)
+        name = f"{precision} {f'{sweeps} sweeps' if sweeps else f'solved to {tol:g}'}, {engine}"
+        truth = swept if sweeps == 1 else solved
+        line(case, name, taken, iterate, peak, truth, peaks, sweeps)
+
+
+class Reordered:
+    """The CPU's map with histograms from large to small, the order of ``TensorEntropicMap``."""
+
+    homogeneous, monotone = True, False
+
+    def __init__(self, hist):
+        order = np.argsort(np.diff(hist.indptr), kind="stable")[::-1]
+        self.rank = np.argsort(order)
+        self.phi = cm.EntropicMap(hist[order], EPS, sweeps=1)
+        self.shape = hist.shape
+
+    def __call__(self, cost):
+        return self.phi(cost)[np.ix_(self.rank, self.rank)]
+
+
+def on_the_cpu(case):
+    """The sample metric after 15 iterations of one sweep, in float64, and the seconds taken."""
+    norms, start = (Metrics(*(x.cpu().numpy() for x in pair)) for pair in (case.norms, case.start))
+    sides = case.problem.samples.hist, case.problem.features.hist
+    phi = regularize(*map(Reordered, sides), TAU, norms)
+    found = solve(phi, cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS)
+    end = torch.as_tensor(found.iterate.metrics.samples, device=DEVICE)
+    return end, found.history[-1].seconds
 
 
 def check_steps(case, number=2000):
@@ -223,10 +251,13 @@ def pbmc68k(folder):
     r = results[-1]
     print(f"\n700 x 765 to 1e-8: {whole:.3f} s for learn(), {loops:.3f} s in its iterations; {r!r}")
     print("  ", [f"{record.residual:.0e} at {record.seconds:.3f}" for record in r.history])
-    began = time.perf_counter()
-    cpu = cm.learn(X, EPS, TAU, tol=1e-8)
-    apart = np.abs(cpu.samples - r.samples).max(), np.abs(cpu.features - r.features).max()
-    print(f"   CPU: {time.perf_counter() - began:.1f} s; apart by {apart[0]:.1e}, {apart[1]:.1e}")
+    index = np.random.default_rng(0).integers(0, len(r.samples), (5000, 2))
+    index = index[index[:, 0] != index[:, 1]]
+    phi = cm.EntropicMap(r.problem.samples.hist, EPS, tol=1e-12)
+    R = norm_matrices(r.problem, "l1").samples
+    image = phi.pairs(r.features, index) + TAU * R[tuple(index.T)]
+    apart = np.abs(image / (r.values[1] * r.samples[tuple(index.T)]) - 1).max()
+    print(f"   Phi_A(C) = mu D on the CPU, float64, {len(index)} pairs: within {apart:.1e}")
 
 
 def counts(n, m, seed=0, density=0.07):
@@ -236,31 +267,27 @@ def counts(n, m, seed=0, density=0.07):
 
 def large(peaks):
     """10,000 x 2,000, fifteen iterations."""
+    began = time.perf_counter()
     case = Case(counts(10_000, 2_000))
+    print(f"data, histograms and norms on the CPU: {time.perf_counter() - began:.1f} s", flush=True)
     print(f"\n10,000 x 2,000 simulated counts: {case.problem}")
     print(HEAD)
-    for precision, engine in (("float32", "auto"), ("float64", "auto"), ("tf32", "dense")):
-        case.timed(precision, repeats=1, pairs=1, engine=engine)
-        taken, iterate, peak = case.timed(precision, repeats=1, engine=engine)
-        maps = case.maps(precision, engine=engine)
-        line(
-            case,
-            f"{precision} ({maps[0].engine}, {maps[1].engine})",
-            taken,
-            iterate,
-            peak,
-            None,
-            peaks,
-            1,
-        )
-        if precision == "float32":
-            kept = iterate.metrics.samples
-        else:
-            print("   from float32:", far(kept, iterate.metrics.samples))
+    taken = case.timed("float32", repeats=1, pairs=1)[0]
+    print(f"first iteration, compiling included: {taken:.1f} s", flush=True)
+    for precision, engine, pairs in (
+        ("float32", "auto", PAIRS),
+        ("tf32", "dense", 2),
+        ("float32", "dense", 2),
+        ("float64", "auto", 2),
+    ):
+        engines = [phi.engine for phi in case.maps(precision, engine=engine)]
+        taken, iterate, peak = case.timed(precision, repeats=1, pairs=pairs, engine=engine)
+        name = f"{precision}, {pairs} iterations, {' and '.join(engines)}"
+        line(case, name, taken * PAIRS / pairs, iterate, peak, None, peaks, 1)
 
 
-def second_iteration(X):
-    """Seconds of the second iteration, and bytes at the peak; R is 1 off the diagonal."""
+def third_iteration(X):
+    """Seconds of the third iteration from the discrete metric, and bytes at the peak."""
     problem = cm.Problem.from_data(X)
     maps = tensor_lifts(problem, EPS, device=DEVICE, sweeps=1, dtype="float32")
     start = []
@@ -269,9 +296,9 @@ def second_iteration(X):
         start.append(D.fill_diagonal_(0.0))
     torch.cuda.reset_peak_memory_stats()
     phi = Coupled(*maps)
-    solution = solve(phi, cm.PowerIteration(), Metrics(*start), tol=0.0, max_iter=2)
+    solution = solve(phi, cm.PowerIteration(), Metrics(*start), tol=0.0, max_iter=3)
     times = [record.seconds for record in solution.history]
-    return times[-1] - times[0], torch.cuda.max_memory_allocated(), maps
+    return times[-1] - times[-2], torch.cuda.max_memory_allocated(), maps
 
 
 def growth():
@@ -283,8 +310,7 @@ def growth():
     ):
         found = []
         for n, m in sizes:
-            second_iteration(counts(n, m))
-            found.append(second_iteration(counts(n, m))[0])
+            found.append(third_iteration(counts(n, m))[0])
             print(f"   {n} x {m}: {found[-1]:.4f} s", flush=True)
         grown = [n if what == "n" else m for n, m in sizes]
         print(f"   exponent in {what}: {np.polyfit(np.log(grown), np.log(found), 1)[0]:.2f}")
@@ -295,7 +321,7 @@ def largest(sizes):
     print("\nm = 2,000, 7 % nonzeros, float32")
     for n in sizes:
         try:
-            taken, peak, maps = second_iteration(counts(n, 2000))
+            taken, peak, maps = third_iteration(counts(n, 2000))
         except (MemoryError, torch.OutOfMemoryError) as full:
             print(f"   {n}: {full}")
             break

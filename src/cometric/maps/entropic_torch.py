@@ -25,14 +25,11 @@ WIDEST = 16384
 SELF_STEPS = 4
 """Steps of the self terms per call on the way; each halves their error at least."""
 
-CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 45e12, 4e12
+CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
 """Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
 
 TOGETHER = 8
 """Sweeps that products do for all pairs of a block; stragglers go on alone, cropped."""
-
-CLOSER = (10, 100)
-"""Sweeps before the last resort, a full solve, where a distance came out negative."""
 
 ATTAINABLE = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
 """Marginal errors that rounding lets a pair reach."""
@@ -183,15 +180,14 @@ class TensorEntropicMap:
         """Sources of like size, as many at once as the scratch allows in any precision."""
         n = self.shape[0]
         widths = self._sizes + -self._sizes % LANES
+        most = n if self.engine == "cropped" else max(16, n // 16)  # half its square is lost
         first, last = 0, 1
         while last <= n:
             alike = last < n and (
                 _power(widths[last]) == _power(widths[first])
                 and (last - first < 64 or widths[last] <= 1.25 * widths[first])
                 and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
-                and (
-                    self.engine == "cropped" or (last - first) * 16 <= n
-                )  # half its square is lost
+                and last - first < most
             )
             if not alike:
                 yield Block(first, last, int(widths[last - 1]))
@@ -201,10 +197,12 @@ class TensorEntropicMap:
     def _scratch_of(self, first: int, width: int) -> float:
         """Bytes of intermediate tensors that one source of a block takes."""
         partners: int = self.shape[0] - first
-        copied: float = 8.0 * self._bins_used * width
         if self.engine == "cropped":
-            return copied + 8.0 * (float(self._sizes[first:].sum()) + 2.0 * partners)
-        return copied + 8.0 * partners * (self._bins_used + 4.0 * width)
+            numbers = float(self._sizes[first:].sum()) + 4.0 * partners
+        else:
+            numbers = partners * (self._bins_used + 4.0 * width)
+        total: float = 8.0 * (self._bins_used * float(width) + numbers)
+        return total
 
     # ----------------------------------------------------------------------------- calls
 
@@ -217,16 +215,8 @@ class TensorEntropicMap:
 
     def __call__(self, cost: Matrix) -> Matrix:
         checked = self._check(cost)
-        limit, tol = self._patience(self.sweeps is None)
-        distances, self.error = self._attempt(checked, limit, tol)
+        distances, self.error = self._attempt(checked)
         lowest = float(distances.min())
-        if self.sweeps is not None:  # a negative one is due to the start, or true: look closer
-            for closer in (*CLOSER, self.max_sweeps):
-                if lowest >= 0.0:
-                    break
-                tol = self._patience(True)[1]
-                distances, self.error = self._attempt(checked, closer, tol)
-                lowest = float(distances.min())
         number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
         self.negatives = Negatives(number, min(lowest, 0.0))
         return distances if is_tensor(cost) else distances.cpu().numpy()  # type: ignore[no-any-return]
@@ -258,13 +248,13 @@ class TensorEntropicMap:
         result[i == j] = 0.0
         return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
 
-    def _attempt(self, cost: Any, limit: int, tol: float) -> tuple[Any, float]:
+    def _attempt(self, cost: Any) -> tuple[Any, float]:
         """One evaluation; where memory or range run out, another with less or with more."""
         import torch
 
         while True:
             try:
-                distances, error = self._evaluate(cost, limit, tol)
+                distances, error = self._evaluate(cost)
             except torch.OutOfMemoryError as full:
                 self._shrink(full)
                 continue
@@ -296,7 +286,7 @@ class TensorEntropicMap:
         torch.cuda.empty_cache()
         self._plan()
 
-    def _evaluate(self, cost: Any, limit: int, tol: float) -> tuple[Any, float]:
+    def _evaluate(self, cost: Any) -> tuple[Any, float]:
         import torch
 
         n = self.shape[0]
@@ -304,7 +294,8 @@ class TensorEntropicMap:
         distances = torch.zeros((n, n), dtype=torch.float64, device=self.device)
         if unit == 0.0:
             return distances, 0.0
-        own, own_errors = self._self_terms(exact, thoroughly=tol > 0.0)
+        own, own_errors = self._self_terms(exact, self.sweeps is None)
+        limit, tol = self._patience(self.sweeps is None)
         kernel = exact.to(self._working)
         del exact
         worst = [own_errors.max()]
@@ -321,7 +312,10 @@ class TensorEntropicMap:
             if scalings is None:
                 kind = self._stored or self._working
                 scalings = self._first_guess(block, bins, masses, kind)
-            values, errors = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+            found = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+            if self.sweeps is not None:
+                found = self._look_closer(kernel, block, bins, masses, scalings, found, own)
+            values, errors = found
             distances[block.first : block.last, block.first :] = values
             worst.append(errors.max())
             if keep:
@@ -329,10 +323,8 @@ class TensorEntropicMap:
             if self.on_progress is not None:
                 self.on_progress(block.last, n)
         error = float(torch.stack(worst).max())
-        distances.triu_(1)
+        distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit).triu_(1)
         distances = distances + distances.T
-        distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit)
-        distances.fill_diagonal_(0.0)
         return distances[self._rank][:, self._rank], error
 
     def _sweep(
@@ -364,6 +356,22 @@ class TensorEntropicMap:
             values, errors = self._crop(
                 kernel, block, bins, masses, scalings, limit - together, tol, reached
             )
+        return values, errors
+
+    def _look_closer(
+        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any, own: Any
+    ) -> tuple[Any, Any]:
+        """Solve the pairs at a negative distance: few sweeps made it so, or it is true."""
+        values, errors = found
+        debt = 0.5 * (own[block.first : block.last, None] + own[block.first :])
+        below = (values < debt).triu_(1)
+        if not below.any():
+            return values, errors
+        limit, tol = self._patience(True)
+        if not self._triton:
+            return self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+        left = values, below.to(errors.dtype)  # an error of 1, or none
+        self._crop(kernel, block, bins, masses, scalings, limit, tol, left)
         return values, errors
 
     def _crop(
