@@ -67,8 +67,9 @@ class Case:
 
     def __init__(self, X):
         self.problem = cm.Problem.from_data(X)
-        norms = norm_matrices(self.problem, "l1")
-        self.norms = Metrics(*(torch.as_tensor(R, device=DEVICE) for R in norms))
+        sides = self.problem.samples.full, self.problem.features.full
+        dense = [torch.as_tensor(hist.toarray(), device=DEVICE) for hist in sides]
+        self.norms = Metrics(*(torch.cdist(hist, hist, p=1.0) for hist in dense))
         self.start = Metrics(*(R / R.max() for R in self.norms))
         A = self.problem.samples.hist
         self.work = 4.0 * 2 * A.nnz**2 / 2  # operations of a sweep of both sides
@@ -272,8 +273,11 @@ def large(peaks):
     print(f"data, histograms and norms on the CPU: {time.perf_counter() - began:.1f} s", flush=True)
     print(f"\n10,000 x 2,000 simulated counts: {case.problem}")
     print(HEAD)
-    taken = case.timed("float32", repeats=1, pairs=1)[0]
-    print(f"first iteration, compiling included: {taken:.1f} s", flush=True)
+    case.iterate(
+        case.maps("float32"),
+        2,
+        lambda _, record: print(f"   warm-up, iteration at {record.seconds:.2f} s", flush=True),
+    )
     for precision, engine, pairs in (
         ("float32", "auto", PAIRS),
         ("tf32", "dense", 2),
@@ -281,7 +285,15 @@ def large(peaks):
         ("float64", "auto", 2),
     ):
         engines = [phi.engine for phi in case.maps(precision, engine=engine)]
-        taken, iterate, peak = case.timed(precision, repeats=1, pairs=pairs, engine=engine)
+        torch.cuda.reset_peak_memory_stats()
+        solution = case.iterate(
+            case.maps(precision, engine=engine),
+            pairs,
+            lambda _, record: print(f"   {record.seconds:.2f} s", end="", flush=True),
+        )
+        print()
+        iterate, taken = solution.iterate, solution.history[-1].seconds
+        peak = torch.cuda.max_memory_allocated()
         name = f"{precision}, {pairs} iterations, {' and '.join(engines)}"
         line(case, name, taken * PAIRS / pairs, iterate, peak, None, peaks, 1)
 

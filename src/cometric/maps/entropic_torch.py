@@ -31,6 +31,9 @@ CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
 TOGETHER = 8
 """Sweeps that products do for all pairs of a block; stragglers go on alone, cropped."""
 
+CLOSER = (10, 100)
+"""Further sweeps of a pair at a negative distance, before it is solved."""
+
 ATTAINABLE = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
 """Marginal errors that rounding lets a pair reach."""
 
@@ -361,17 +364,22 @@ class TensorEntropicMap:
     def _look_closer(
         self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any, own: Any
     ) -> tuple[Any, Any]:
-        """Solve the pairs at a negative distance: few sweeps made it so, or it is true."""
+        """More sweeps for pairs at a negative distance: too few made it so, or it is true.
+
+        Sweeps only raise a value, and few of them lift one that is positive in truth.
+        """
         values, errors = found
         debt = 0.5 * (own[block.first : block.last, None] + own[block.first :])
-        below = (values < debt).triu_(1)
-        if not below.any():
-            return values, errors
-        limit, tol = self._patience(True)
-        if not self._triton:
-            return self._sweep(kernel, block, bins, masses, scalings, limit, tol)
-        left = values, below.to(errors.dtype)  # an error of 1, or none
-        self._crop(kernel, block, bins, masses, scalings, limit, tol, left)
+        tol = self._patience(True)[1]
+        for limit in (*CLOSER, self.max_sweeps):
+            below = (values < debt).triu_(1)
+            if not below.any():
+                break
+            if self._triton:
+                left = values, below.to(errors.dtype)  # an error of 1, or none
+                self._crop(kernel, block, bins, masses, scalings, limit, tol, left)
+            else:
+                values, errors = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
         return values, errors
 
     def _crop(
