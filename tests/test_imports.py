@@ -27,12 +27,22 @@ BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
     "core": Layer({"arrays", "types", "cones", "problem"}, {"core"}, ARRAYS),
-    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"numba", "torch", "triton"}),
+    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
     "run": Layer(
-        {"learning", "solve", "result", "progress", "explanation", "certificate", "checkpoint"},
+        {
+            "learning",
+            "planning",
+            "solve",
+            "result",
+            "progress",
+            "explanation",
+            "certificate",
+            "diagnosis",
+            "checkpoint",
+        },
         BELOW_EDGES,
         ARRAYS,
     ),

@@ -65,7 +65,23 @@ def test_negative_distances_end_the_solve_with_a_count():
 
 def test_what_is_proved_for_exact_transport_only_is_not_claimed():
     result = cm.learn([[3, 1, 1], [1, 2, 1], [1, 1, 4]], eps=0.5, tau=0.1)
-    with pytest.raises(NotImplementedError, match="eps = 0"):
-        result.certify()
-    with pytest.raises(NotImplementedError, match="eps = 0"):
-        result.explain(0, 1)
+    assert str(result.certify()).startswith("Diagnosis, uncertified")
+    assert " in [" not in str(result)
+
+
+def test_single_precision_ends_in_double():
+    X = cm.datasets.simulate_counts(30, 25, random_state=0).X
+    double, single = (cm.learn(X, dtype=dtype, drop_empty=True) for dtype in ("f8", "f4"))
+    assert single.converged
+    assert_allclose(single.samples, double.samples, atol=1e-6)
+    assert_allclose(single.features, double.features, atol=1e-6)
+
+
+def test_the_iterations_of_both_stages_count():
+    X = cm.datasets.simulate_counts(30, 25, random_state=0).X
+    with pytest.warns(cm.ConvergenceWarning, match="iteration limit"):
+        result = cm.learn(X, max_iter=5, drop_empty=True)
+    assert result.iterations == 5
+    assert [line.iteration for line in cm.learn(X, drop_empty=True).history] == list(
+        range(1, cm.learn(X, drop_empty=True).iterations + 1)
+    )

@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
     "learn": "learning",
+    "plan": "planning",
+    "Plan": "planning",
     "warmup": "learning",
     "ConvergenceWarning": "learning",
     "Interrupted": "learning",
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
+    from cometric.planning import Plan as Plan
+    from cometric.planning import plan as plan
     from cometric.problem import Problem as Problem
     from cometric.result import Result as Result
     from cometric.result import load as load

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import block_diag, csr_array
 
 from cometric.types import Index, Matrix
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 Seed = int | np.random.Generator | None
 
@@ -146,6 +152,39 @@ def digits(n: int | None = None) -> Labeled:
     X = np.asarray(images[:n], dtype=np.float64)
     lit = np.flatnonzero(X.any(axis=0))
     return Labeled(X[:, lit], np.asarray(labels[:n], dtype=np.int64), lit)
+
+
+def pbmc68k_reduced(path: str | Path | None = None) -> AnnData:
+    """700 blood cells, 765 genes, log-normalized counts: the cells that come with scanpy.
+
+    Parameters
+    ----------
+    path
+        The file, where it is not that of an installed scanpy.
+
+    Returns
+    -------
+    AnnData with the cell type in ``obs["cell_type"]`` and the gene names in ``var_names``.
+    """
+    try:
+        import anndata
+    except ImportError:
+        raise ImportError("cells need anndata: pip install 'cometric[scverse]'.") from None
+    if path is None:
+        spec = importlib.util.find_spec("scanpy")  # found, not imported: that takes seconds
+        if spec is None or spec.origin is None:
+            raise ImportError(
+                "these cells come with scanpy, which is not installed: pip install scanpy, or "
+                "pass the `path` of 10x_pbmc68k_reduced.h5ad."
+            )
+        path = Path(spec.origin).parent / "datasets" / "10x_pbmc68k_reduced.h5ad"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the file is of an older format
+        whole = anndata.read_h5ad(path)
+        cells = whole.raw.to_adata() if whole.raw is not None else whole
+    column = "bulk_labels" if "bulk_labels" in cells.obs else "cell_type"
+    cells.obs = cells.obs[[column]].rename(columns={column: "cell_type"})
+    return cells
 
 
 def simulate_counts(

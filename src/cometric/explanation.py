@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
+from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.problem import Side
-from cometric.types import Matrix
+from cometric.types import Index, Matrix, Vector
 
 
 class Flow(NamedTuple):
@@ -27,7 +29,8 @@ class Explanation:
     """An optimal plan between two items, the costliest flows first.
 
     ``stays`` is the mass that both have in common and that does not move; ``distance`` is the
-    transport cost, before the tau term and the division by the singular value.
+    cost of the plan, before the tau term and the division by the singular value. With eps > 0
+    the plan is the entropic one: blurred, every bin sending a little to every other.
     """
 
     items: tuple[str, str]
@@ -55,7 +58,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(side: Side, other: Side, cost: Matrix, i: int, j: int, of: str) -> Explanation:
+def explain(
+    side: Side, other: Side, cost: Matrix, i: int, j: int, of: str, eps: float = 0.0
+) -> Explanation:
     """The flows between items i and j of ``side`` under ``cost`` between those of ``other``."""
     n = len(side.labels)
     for name, item in (("i", i), ("j", j)):
@@ -65,23 +70,38 @@ def explain(side: Side, other: Side, cost: Matrix, i: int, j: int, of: str) -> E
     bins = [_name(other, int(item)) for item in other.first]
     if first == second:  # repeats of one another: nothing moves
         return Explanation((_name(side, i), _name(side, j)), 0.0, 1.0, [])
-    plan = ExactMap(side.hist[[first, second]]).plans(cost, np.array([[0, 1]]))
-    total = float(plan.values[0])
-    moves = plan.source != plan.target
-    spent = plan.mass * cost[plan.source, plan.target]
+    source, target, mass = _plan(side.hist[[first, second]], cost, eps)
+    moves = source != target
+    spent = mass * cost[source, target]
+    total = float(spent.sum())
     flows = [
         Flow(
-            bins[plan.source[e]],
-            bins[plan.target[e]],
-            float(plan.mass[e]),
-            float(cost[plan.source[e], plan.target[e]]),
+            bins[source[e]],
+            bins[target[e]],
+            float(mass[e]),
+            float(cost[source[e], target[e]]),
             float(spent[e] / total) if total > 0 else 0.0,
         )
         for e in np.argsort(-spent, kind="stable")
         if moves[e]
     ]
-    stays = float(plan.mass[~moves].sum())
+    stays = float(mass[~moves].sum())
     return Explanation((_name(side, i), _name(side, j)), total, stays, flows)
+
+
+def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Index, Vector]:
+    """Source bin, target bin and mass of every flow between two histograms."""
+    if eps == 0.0:
+        plan = ExactMap(pair).plans(cost, np.array([[0, 1]]))
+        return plan.source, plan.target, plan.mass
+    if eps == np.inf:  # independent marginals
+        rows = [pair[[k]] for k in (0, 1)]
+        sources, targets = (row.indices.astype(np.int64) for row in rows)
+        masses = np.outer(*(row.data for row in rows))
+    else:
+        sources, targets, masses = EntropicMap(pair, eps).plan(cost, 0, 1)
+    source, target = (grid.ravel() for grid in np.meshgrid(sources, targets, indexing="ij"))
+    return source, target, masses.ravel()
 
 
 def _name(side: Side, item: int) -> str:

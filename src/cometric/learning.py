@@ -44,6 +44,12 @@ SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
 
+MARGIN = 0.03
+"""Marginal errors up to this times the root of the residual do no harm on the way."""
+
+SINGLE_PRECISION = 1e-3
+"""Residual down to which float32 is used where asked for; rounding is near."""
+
 COARSE, FINE = 1e-4, 1e-6
 """On a device: the residual reached in float32, a few sweeps at a time, and the marginal errors
 of the iterations that follow in float64; what they leave in a value is of second order."""
@@ -115,7 +121,7 @@ def learn(
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     sweeps, dtype
         For 0 < eps < infinity: Sinkhorn sweeps per iteration on the way (at the end every pair
-        is brought to its tolerance), and the precision, float64 or float32.
+        is brought to its tolerance, in float64), and the precision on the way.
     device
         "cpu" (Numba), or what PyTorch calls a GPU, "cuda" or "cuda:1", for 0 < eps < infinity:
         float32 to approach and float64 to finish, whatever ``dtype``. The metrics come back as
@@ -146,7 +152,7 @@ def learn(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     norms = norm_matrices(problem, norm)
-    begin = _start(problem, start, random_state)
+    begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
     run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
     if eps == 0.0:
         lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
@@ -268,18 +274,40 @@ class _Run:
         return solution._replace(iterate=iterate), type(chosen).__name__
 
     def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
-        """A few sweeps per iteration to approach, then every pair to its tolerance."""
+        """A few sweeps per iteration to approach, then every pair to its tolerance.
+
+        An extrapolation must know where it stands: with it a pair gets more sweeps where its
+        marginals lag behind the residual, by the root because values are right to second order.
+        Single precision, where asked for, goes as far as it can be trusted.
+        """
+        lifts = to_samples, to_features
         chosen = self._choose("anderson")
-        phi = regularize(to_samples, to_features, self.tau, self.norms)
-        solution = self._solve(phi, chosen, self.begin, callback=self.callback)
+        phi = regularize(*lifts, self.tau, self.norms)
+
+        def tighten(now: Iterate, record: Record) -> None:
+            if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
+                for lift in lifts:
+                    lift.margin = MARGIN * math.sqrt(now.residual)
+            if self.callback is not None:
+                self.callback(now, record)
+
+        rough = to_samples.dtype == np.float32
+        first = max(self.tol, SINGLE_PRECISION) if rough else self.tol
+        solution = self._solve(phi, chosen, self.begin, tol=first, callback=tighten)
         if solution.status is Status.CONVERGED:
-            to_samples.sweeps = to_features.sweeps = None
+            for lift in lifts:
+                lift.finish()
             last = self._solve(
-                phi, chosen, solution.iterate.metrics, solution.spent, callback=self.callback
+                phi,
+                chosen,
+                solution.iterate.metrics,
+                solution.spent,
+                max_iter=max(1, self.max_iter - len(solution.history)),
+                callback=self.callback,
             )
             solution = last._replace(history=solution.history + _renumber(last, solution))
-        loose = max(to_samples.error, to_features.error)
-        if solution.status is Status.CONVERGED and loose > max(to_samples.tol, to_features.tol):
+        loose = any(lift.error > lift.tol for lift in lifts)
+        if solution.status is Status.CONVERGED and loose:
             solution = solution._replace(status=Status.LOOSE)
         return solution, type(chosen).__name__
 
@@ -312,6 +340,7 @@ class _Run:
         begin: Metrics,
         spent: tuple[int, float] = (0, 0.0),
         tol: float | None = None,
+        max_iter: int | None = None,
         callback: Callback | None = None,
     ) -> Solution:
         return solve(
@@ -319,7 +348,7 @@ class _Run:
             chosen,
             begin,
             tol=self.tol if tol is None else tol,
-            max_iter=self.max_iter,
+            max_iter=self.max_iter if max_iter is None else max_iter,
             progress=self.progress,
             callback=callback,
             spent=spent,
@@ -391,7 +420,10 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
     return time.perf_counter() - began
 
 
-def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
+def _start(
+    problem: Problem, start: Any, random_state: int | None, l1: Metrics | None = None
+) -> Metrics:
+    """Where to begin; ``l1`` are the l1 distances, where somebody has computed them before."""
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
@@ -401,12 +433,12 @@ def _start(problem: Problem, start: Any, random_state: int | None) -> Metrics:
     given = start if isinstance(start, tuple) else (start, None)
     if len(given) != 2:
         raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
+    names = ("samples", "features")
+    plain = l1 or [norm_matrix(side.full, "l1") for side in sides]
     return Metrics(
         *(
-            normalize(norm_matrix(side.full, "l1"))[0]
-            if matrix is None
-            else _check_start(matrix, side, name)
-            for matrix, side, name in zip(given, sides, ("samples", "features"), strict=True)
+            normalize(distances)[0] if matrix is None else _check_start(matrix, side, name)
+            for matrix, side, name, distances in zip(given, sides, names, plain, strict=True)
         )
     )
 

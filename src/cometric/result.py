@@ -16,6 +16,7 @@ from cometric.types import Matrix, Metrics, Status
 
 if TYPE_CHECKING:
     from cometric.certificate import Certificate
+    from cometric.diagnosis import Diagnosis
     from cometric.explanation import Explanation
 
 SCHEMA = 1
@@ -91,12 +92,14 @@ class Result:
         lam, mu = self.values
         low, high = self.bracket
         asked = self.parameters
+        product = f"lam mu in [{low:.10g}, {high:.10g}]"
+        if asked.eps > 0.0:  # the interval is a theorem for exact transport only
+            product = f"lam mu = {lam * mu:.8g}"
         lines = [
             f"Learned a distance between {n} samples and one between {m} features",
             f"  {self.status.value}",
             f"  residual         {self.residual:.2e} (tolerance {asked.tol:.0e}, Hilbert metric)",
-            f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, "
-            f"lam mu in [{low:.10g}, {high:.10g}]",
+            f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
             f"  asked for        eps = {asked.eps:g}, tau = {asked.tau:g}, norm {asked.norm}, "
             f"{asked.solver}",
         ]
@@ -108,23 +111,25 @@ class Result:
             )
         return "\n".join(lines)
 
-    def certify(self, n_threads: int | None = None) -> Certificate:
+    def certify(self, n_threads: int | None = None) -> Certificate | Diagnosis:
         """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
 
-        Takes about as long as two or three transport sweeps; see :class:`Certificate`.
+        Takes about as long as two or three transport sweeps; see :class:`Certificate`. For
+        eps > 0, where residuals prove nothing, a :class:`Diagnosis`.
         """
-        if self.parameters.eps > 0:
-            raise NotImplementedError("certificates exist for exact transport (eps = 0) only.")
-        from cometric.certificate import certify
-        from cometric.maps.coupled import exact_lifts, norm_matrices
+        from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
 
-        return certify(
-            self._distinct(),
-            *exact_lifts(self.problem, n_threads=n_threads),
-            tau=self.parameters.tau,
-            norms=norm_matrices(self.problem, self.norms or self.parameters.norm),
-            spreads=norm_matrices(self.problem, "l1"),
-        )
+        eps, tau = self.parameters.eps, self.parameters.tau
+        norms = norm_matrices(self.problem, self.norms or self.parameters.norm)
+        lifts = fresh_lifts(self.problem, eps, n_threads=n_threads)
+        if eps > 0.0:
+            from cometric.diagnosis import diagnose
+
+            return diagnose(self._distinct(), regularize(*lifts, tau, norms), eps, tau)
+        from cometric.certificate import certify
+
+        spreads = norm_matrices(self.problem, "l1")
+        return certify(self._distinct(), *lifts, tau=tau, norms=norms, spreads=spreads)
 
     def explain(self, i: int, j: int, of: str = "samples") -> Explanation:
         """Which features' mass goes where on the way from sample i to sample j.
@@ -132,8 +137,6 @@ class Result:
         With ``of="features"``: which samples' mass goes where from feature i to feature j.
         The flows are those of an optimal plan, the costliest first.
         """
-        if self.parameters.eps > 0:
-            raise NotImplementedError("plans are sparse for exact transport (eps = 0) only.")
         if of not in ("samples", "features"):
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
         from cometric.explanation import explain
@@ -142,7 +145,7 @@ class Result:
         cost = self._distinct().features
         if of == "features":
             side, other, cost = other, side, self._distinct().samples
-        return explain(side, other, cost, i, j, of)
+        return explain(side, other, cost, i, j, of, self.parameters.eps)
 
     def _distinct(self) -> Metrics:
         reduced = {}

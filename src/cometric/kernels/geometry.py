@@ -40,11 +40,13 @@ def pairwise_norms(indptr, bins, values, p):
     """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
     n = len(indptr) - 1
     norms = np.zeros((n, n))
-    for i in prange(n):  # whole rows: twice the work, but the same for every thread
-        for j in range(n):
-            norms[i, j] = _norm_of_difference(
-                indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
-            )
+    for first in prange((n + 1) // 2):  # a long row and a short one: the same for every thread
+        for i in range(first, n - first, max(1, n - 1 - 2 * first)):
+            for j in range(i + 1, n):
+                norms[i, j] = _norm_of_difference(
+                    indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
+                )
+                norms[j, i] = norms[i, j]
     return norms
 
 

@@ -14,93 +14,133 @@ columns of the plan u K v are exact, so that its dual value, a lower bound of th
 
 and the error reported is that of the columns just before v was updated, with exact rows.
 
-For one source, the columns of K that its bins select are copied side by side once, padded to
-whole vectors. All its pairs then run on contiguous rows of that block: no gathers, and as few
-operations as the supports allow.
+For one source, the columns of K that its bins select are copied side by side, in chunks narrow
+enough to stay in the cache. All its pairs run on contiguous rows of a chunk: no gathers, and as
+few operations as the supports allow. Sources should be the larger histograms of their pairs:
+``state`` holds the targets, and long rows are the quicker ones.
 
-Validation belongs to the map that calls us; this file imports no other kernel.
+Validation belongs to the map that calls us.
 """
 
 import numpy as np
 from numba import njit, prange
 
 from cometric.kernels import PARALLEL
+from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, total, zeros_like
 
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-LANES = 16
+# error_model: a division that may raise keeps its loop from being vectorized
+FAST = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
 LOG_2 = float(np.log(2.0))
+SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
+ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 
 
 # -------------------------------------------------------------------------- scaling form
 
 
-@njit(cache=True, fastmath=FAST)
-def _apply(block, rows, begin, end, v, offset, out, width):
-    """Out = sum_l v_l block[l]: the product K v on the bins of the source, four rows at once."""
-    for k in range(width):
-        out[k] = 0
-    e = begin
-    while e + 4 <= end:
-        r0, r1 = block[rows[e]], block[rows[e + 1]]
-        r2, r3 = block[rows[e + 2]], block[rows[e + 3]]
-        p = offset + e - begin
-        x0, x1, x2, x3 = v[p], v[p + 1], v[p + 2], v[p + 3]
-        for k in range(width):
-            out[k] += x0 * r0[k] + x1 * r1[k] + x2 * r2[k] + x3 * r3[k]
-        e += 4
-    while e < end:
-        row, x = block[rows[e]], v[offset + e - begin]
-        for k in range(width):
-            out[k] += x * row[k]
-        e += 1
+@njit(cache=True, **FAST)
+def _combine(chunk, rows, begin, end, v, place, out, width):
+    """Out = sum_l v_l chunk[l]: the product K v on the bins of the chunk."""
+    lanes = BYTES // chunk.itemsize
+    k = 0
+    while k + 4 * lanes <= width:
+        zero = zeros_like(chunk)
+        x0, x1, x2, x3, y0, y1, y2, y3 = zero, zero, zero, zero, zero, zero, zero, zero
+        e, p = begin, place
+        while e + 2 <= end:
+            i, j = rows[e] * width + k, rows[e + 1] * width + k
+            x, y = spread(v[p]), spread(v[p + 1])
+            x0 = multiply_add(x, load(chunk, i), x0)
+            x1 = multiply_add(x, load(chunk, i + lanes), x1)
+            x2 = multiply_add(x, load(chunk, i + 2 * lanes), x2)
+            x3 = multiply_add(x, load(chunk, i + 3 * lanes), x3)
+            y0 = multiply_add(y, load(chunk, j), y0)
+            y1 = multiply_add(y, load(chunk, j + lanes), y1)
+            y2 = multiply_add(y, load(chunk, j + 2 * lanes), y2)
+            y3 = multiply_add(y, load(chunk, j + 3 * lanes), y3)
+            e += 2
+            p += 2
+        if e < end:
+            i, x = rows[e] * width + k, spread(v[p])
+            x0 = multiply_add(x, load(chunk, i), x0)
+            x1 = multiply_add(x, load(chunk, i + lanes), x1)
+            x2 = multiply_add(x, load(chunk, i + 2 * lanes), x2)
+            x3 = multiply_add(x, load(chunk, i + 3 * lanes), x3)
+        store(out, k, add(x0, y0))
+        store(out, k + lanes, add(x1, y1))
+        store(out, k + 2 * lanes, add(x2, y2))
+        store(out, k + 3 * lanes, add(x3, y3))
+        k += 4 * lanes
+    while k < width:
+        x0, y0 = zeros_like(chunk), zeros_like(chunk)
+        e, p = begin, place
+        while e + 2 <= end:
+            x0 = multiply_add(spread(v[p]), load(chunk, rows[e] * width + k), x0)
+            y0 = multiply_add(spread(v[p + 1]), load(chunk, rows[e + 1] * width + k), y0)
+            e += 2
+            p += 2
+        if e < end:
+            x0 = multiply_add(spread(v[p]), load(chunk, rows[e] * width + k), x0)
+        store(out, k, add(x0, y0))
+        k += lanes
 
 
-@njit(cache=True, fastmath=FAST)
-def _project(block, rows, begin, end, u, out, width):
-    """out_l = <block[l], u>: the product K u on the bins of the target, four rows at once."""
-    e = begin
+@njit(cache=True, **FAST)
+def _project(chunk, rows, begin, end, u, out, place, width):
+    """out_l += <chunk[l], u>: the part of K u that the bins of the chunk give."""
+    lanes = BYTES // chunk.itemsize
+    e, p = begin, place
     while e + 4 <= end:
-        r0, r1 = block[rows[e]], block[rows[e + 1]]
-        r2, r3 = block[rows[e + 2]], block[rows[e + 3]]
-        zero = u[0] * 0
+        i0, i1 = rows[e] * width, rows[e + 1] * width
+        i2, i3 = rows[e + 2] * width, rows[e + 3] * width
+        zero = zeros_like(chunk)
         d0, d1, d2, d3 = zero, zero, zero, zero
-        for k in range(width):
-            y = u[k]
-            d0 += y * r0[k]
-            d1 += y * r1[k]
-            d2 += y * r2[k]
-            d3 += y * r3[k]
-        p = e - begin
-        out[p], out[p + 1], out[p + 2], out[p + 3] = d0, d1, d2, d3
+        for k in range(0, width, lanes):
+            y = load(u, k)
+            d0 = multiply_add(y, load(chunk, i0 + k), d0)
+            d1 = multiply_add(y, load(chunk, i1 + k), d1)
+            d2 = multiply_add(y, load(chunk, i2 + k), d2)
+            d3 = multiply_add(y, load(chunk, i3 + k), d3)
+        out[p] += total(d0)
+        out[p + 1] += total(d1)
+        out[p + 2] += total(d2)
+        out[p + 3] += total(d3)
         e += 4
+        p += 4
     while e < end:
-        row = block[rows[e]]
-        dot = u[0] * 0
-        for k in range(width):
-            dot += u[k] * row[k]
-        out[e - begin] = dot
+        d0 = zeros_like(chunk)
+        for k in range(0, width, lanes):
+            d0 = multiply_add(load(u, k), load(chunk, rows[e] * width + k), d0)
+        out[p] += total(d0)
         e += 1
+        p += 1
 
 
-@njit(cache=True, fastmath=FAST)
-def _split(bits, mantissa, exponent, count):
-    """X = m 2^e with m in [sqrt 1/2, sqrt 2), from and to the bits of doubles."""
+@njit(cache=True, **FAST)
+def _mean_log(weight, begin, values, place, count, numbers, exponent):
+    """<weight, log values>, or NaN where a value is not a positive, normal number.
+
+    With x = m 2^e, m in [sqrt 1/2, sqrt 2), and log m by the series of artanh: this vectorizes,
+    unlike log.
+    """
+    bits = numbers.view(np.int64)
     for k in range(count):
-        e = (bits[k] - 0x3FE6A09E667F3BCD) >> 52
-        mantissa[k] = bits[k] - (e << 52)
+        numbers[k] = values[np.uint64(place + k)]
+    low, high = bits[0], bits[0]
+    for k in range(count):
+        low, high = min(low, bits[k]), max(high, bits[k])
+    if low < SMALLEST or high > LARGEST:
+        return np.nan
+    for k in range(count):
+        e = (bits[k] - ROOT_HALF) >> 52
+        bits[k] -= e << 52
         exponent[k] = e
-
-
-@njit(cache=True, fastmath=FAST)
-def _weighted_log(weight, mantissa, exponent, count):
-    """sum_k weight_k log(m_k 2^e_k) by the series of artanh; vectorizes, unlike log."""
-    total = 0.0
+    mean = 0.0
     for k in range(count):
-        f = (mantissa[k] - 1.0) / (mantissa[k] + 1.0)
+        f = (numbers[k] - 1.0) / (numbers[k] + 1.0)
         z = f * f
-        p = 1 / 23
-        p = p * z + 1 / 21
-        p = p * z + 1 / 19
+        p = 1 / 19
         p = p * z + 1 / 17
         p = p * z + 1 / 15
         p = p * z + 1 / 13
@@ -110,107 +150,154 @@ def _weighted_log(weight, mantissa, exponent, count):
         p = p * z + 1 / 5
         p = p * z + 1 / 3
         p = p * z + 1.0
-        total += weight[k] * (2.0 * f * p + LOG_2 * exponent[k])
-    return total
+        mean += weight[np.uint64(begin + k)] * (2.0 * f * p + LOG_2 * exponent[k])
+    return mean
+
+
+@njit(cache=True, **FAST)
+def _copy_chunk(kernel, bins, first, count, width, chunk):
+    """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with zeros."""
+    for l in range(len(kernel)):
+        for k in range(count):
+            chunk[np.uint64(l * width + k)] = kernel[l, bins[np.uint64(first + k)]]
+        for k in range(count, width):
+            chunk[np.uint64(l * width + k)] = 0
+
+
+@njit(cache=True, **FAST)
+def _divide(weight, begin, count, width, u):
+    """U = a / u, zero beyond the bins."""
+    for k in range(count):
+        u[k] = weight[np.uint64(begin + k)] / u[k]
+    for k in range(count, width):
+        u[k] = 0
+
+
+@njit(cache=True, **FAST)
+def _update(weight, begin, count, state, place, ku, ku_place):
+    """V = b / (K u); the error that the columns had before."""
+    error = 0.0
+    for e in range(count):
+        b, old = weight[np.uint64(begin + e)], state[np.uint64(place + e)]
+        product = ku[np.uint64(ku_place + e)]
+        error += abs(old * product - b)
+        state[np.uint64(place + e)] = b / product
+    return error
 
 
 @njit(cache=True)
-def _mean_log(weight, values, doubles, mantissa, exponent, count):
-    """<weight, log values>, the values positive and not subnormal."""
-    for k in range(count):
-        doubles[k] = values[k]
-    _split(doubles.view(np.int64), mantissa, exponent, count)
-    return _weighted_log(weight, mantissa.view(np.float64), exponent, count)
+def _aligned(count, dtype):
+    """Zeros whose address is a multiple of the lanes' size."""
+    raw = np.zeros(count + BYTES, dtype)
+    shift = (-raw.ctypes.data % BYTES) // raw.itemsize
+    return raw[shift : shift + count]
 
 
 @njit(cache=True)
-def _usable(values, count):
-    """Whether all are positive and finite."""
-    for k in range(count):
-        if not 0.0 < values[k] < np.inf:
-            return False
-    return True
+def _sweep_source(
+    histograms, kernel, i, active, target, state, room, values, errors, chunk, u, ku, logs
+):
+    """One sweep of the pairs ``active`` of source i."""
+    indptr, bins, weight = histograms
+    numbers, exponent = logs
+    lanes = BYTES // kernel.itemsize
+    first_room = room[active[0]]
+    ku[: room[active[-1] + 1] - first_room] = 0
+    values[active] = 0.0
+    size = indptr[i + 1] - indptr[i]
+    pieces = -(-size // len(u))
+    piece = -(-size // pieces)
+    for first in range(indptr[i], indptr[i + 1], piece):
+        count = min(piece, indptr[i + 1] - first)
+        width = -(-count // lanes) * lanes
+        _copy_chunk(kernel, bins, first, count, width, chunk)
+        for p in active:
+            begin, end = indptr[target[p]], indptr[target[p] + 1]
+            _combine(chunk, bins, begin, end, state, room[p], u, width)
+            _divide(weight, first, count, width, u)
+            _project(chunk, bins, begin, end, u, ku, room[p] - first_room, width)
+            values[p] += _mean_log(weight, first, u, 0, count, numbers, exponent)
+    for p in active:
+        begin, count = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
+        errors[p] = _update(weight, begin, count, state, room[p], ku, room[p] - first_room)
+        values[p] += _mean_log(weight, begin, state, room[p], count, numbers, exponent)
+        if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
+            values[p], errors[p] = np.nan, np.inf
 
 
 @njit(parallel=PARALLEL, cache=True)
-def sweep(indptr, bins, weight, kernel, start, target, state, room, sweeps, tol, tasks):
-    """Sweeps of all pairs: dual value over eps, and marginal error, of each.
+def sweep(
+    indptr, bins, weight, kernel, start, target, state, room, values, errors, sweeps, tol, tasks
+):
+    """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
 
-    At least one sweep, then more until the error is at most ``tol``, ``sweeps`` at most.
+    Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these pairs.
     ``kernel`` and ``state`` have the precision to work in; values are summed in float64. A pair
-    whose scalings leave the range of numbers reports an infinite error.
+    whose scalings leave the range of numbers gets the value NaN and an infinite error.
     """
     sources = len(start) - 1
-    values, errors = np.empty(len(target)), np.empty(len(target))
     d = len(kernel)
-    largest = 1
-    for i in range(len(indptr) - 1):
-        largest = max(largest, indptr[i + 1] - indptr[i])
-    room_for = (largest + LANES - 1) // LANES * LANES
+    lanes = BYTES // kernel.itemsize
+    largest = np.max(indptr[1:] - indptr[:-1])
+    widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
+    most_pairs, most_room = 0, 0
+    for i in range(sources):
+        most_pairs = max(most_pairs, start[i + 1] - start[i])
+        most_room = max(most_room, room[start[i + 1]] - room[start[i]])
+    histograms = (indptr, bins, weight)
     for task in prange(tasks):
-        block = np.zeros((d, room_for), kernel.dtype)
-        a, kv = np.zeros(room_for, kernel.dtype), np.zeros(room_for, kernel.dtype)
-        u, ku = np.zeros(room_for, kernel.dtype), np.zeros(room_for, kernel.dtype)
-        v = np.zeros(room_for, kernel.dtype)
-        doubles, exponent = np.ones(room_for), np.zeros(room_for)
-        mantissa = np.zeros(room_for, np.int64)
+        chunk, u = _aligned(d * widest, kernel.dtype), _aligned(widest, kernel.dtype)
+        ku = np.empty(most_room, kernel.dtype)
+        logs = (np.empty(largest), np.empty(largest))
+        pairs = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
-            if start[i] == start[i + 1]:
-                continue
-            first, s = indptr[i], indptr[i + 1] - indptr[i]
-            width = (s + LANES - 1) // LANES * LANES
-            for l in range(d):
-                row = kernel[l]
-                for k in range(s):
-                    block[l, k] = row[bins[first + k]]
-                for k in range(s, width):
-                    block[l, k] = 0
-            for k in range(s):
-                a[k] = weight[first + k]
-            for k in range(s, width):
-                u[k] = 0
-            for p in range(start[i], start[i + 1]):
-                begin, end = indptr[target[p]], indptr[target[p] + 1]
-                t = end - begin
-                error = np.inf
-                done = 0
-                while done < sweeps and (done == 0 or error > tol):
-                    _apply(block, bins, begin, end, state, room[p], kv, width)
-                    for k in range(s):
-                        u[k] = a[k] / kv[k]
-                    _project(block, bins, begin, end, u, ku, width)
-                    error = 0.0
-                    for e in range(t):
-                        b, old = weight[begin + e], state[room[p] + e]
-                        error += abs(old * ku[e] - b)
-                        state[room[p] + e] = b / ku[e]
-                    done += 1
-                for e in range(t):
-                    v[e] = state[room[p] + e]
-                if _usable(u, s) and _usable(v, t) and error < np.inf:
-                    values[p] = _mean_log(
-                        weight[first : first + s], u, doubles, mantissa, exponent, s
-                    ) + _mean_log(weight[begin:end], v, doubles, mantissa, exponent, t)
-                    errors[p] = error
-                else:
-                    values[p] = np.nan
-                    errors[p] = np.inf
+            for _ in range(sweeps):
+                count = 0
+                for p in range(start[i], start[i + 1]):
+                    if errors[p] > tol and not np.isnan(values[p]):
+                        pairs[count] = p
+                        count += 1
+                if count == 0:
+                    break
+                _sweep_source(
+                    histograms, kernel, i, pairs[:count], target, state, room, values, errors,
+                    chunk, u, ku, logs,
+                )  # fmt: skip
     return values, errors
+
+
+@njit(parallel=PARALLEL, cache=True)
+def copy_scalings(indptr, scaling, target, room, state):
+    """Each pair's part of ``state`` becomes its target's part of ``scaling``."""
+    for p in prange(len(target)):
+        begin = indptr[target[p]]
+        for e in range(room[p + 1] - room[p]):
+            state[room[p] - room[0] + e] = scaling[begin + e]
+
+
+@njit(cache=True, **FAST)
+def _multiply(matrix, vector, out):
+    """Out = matrix vector. BLAS would start threads of its own beside ours."""
+    for k in range(len(vector)):
+        dot = 0.0
+        for l in range(len(vector)):
+            dot += matrix[k, l] * vector[l]
+        out[k] = dot
 
 
 @njit(cache=True)
 def _self_term(bins, a, kernel, u, sweeps, tol):
     s = len(a)
-    local = np.empty((s, s))
+    local, ku = np.empty((s, s)), np.empty(s)
     for k in range(s):
         for l in range(s):
             local[k, l] = kernel[bins[k], bins[l]]
-    ku = np.dot(local, u)
+    _multiply(local, u, ku)
     error, done = np.inf, 0
     while done < sweeps and error > tol:
         for k in range(s):
             u[k] = np.sqrt(u[k] * a[k] / ku[k])
-        ku = np.dot(local, u)
+        _multiply(local, u, ku)
         error = np.sum(np.abs(u * ku - a))
         done += 1
     value = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
@@ -239,7 +326,7 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
 
 
 @njit(cache=True)
-def _update(log_mass, bins, begin, end, others, other_begin, other_end, potential, cost, out):
+def _soft_minimum(log_mass, bins, begin, end, others, other_begin, other_end, potential, cost, out):
     """Out = log_mass - log sum_l exp(potential_l - cost_kl), the larger terms first."""
     for k in range(begin, end):
         row = cost[bins[k]]
@@ -253,27 +340,28 @@ def _update(log_mass, bins, begin, end, others, other_begin, other_end, potentia
 
 
 @njit(parallel=PARALLEL, cache=True)
-def sweep_log(indptr, bins, weight, cost, start, target, state, room, sweeps, tol, tasks):
+def sweep_log(
+    indptr, bins, weight, cost, start, target, state, room, values, errors, sweeps, tol, tasks
+):
     """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
 
     ``cost`` is C / eps and ``state`` holds log v.
     """
-    values, errors = np.empty(len(target)), np.empty(len(target))
     log_weight = np.log(weight)
-    largest = 0
-    for i in range(len(indptr) - 1):
-        largest = max(largest, indptr[i + 1] - indptr[i])
+    largest = np.max(indptr[1:] - indptr[:-1])
     for task in prange(tasks):
         log_u, log_v = np.empty(largest), np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
             a, a_end = indptr[i], indptr[i + 1]
             for p in range(start[i], start[i + 1]):
+                if errors[p] <= tol:
+                    continue
                 b, b_end = indptr[target[p]], indptr[target[p] + 1]
                 own = state[room[p] : room[p + 1]]
                 error, done = np.inf, 0
-                while done < sweeps and (done == 0 or error > tol):
-                    _update(log_weight, bins, a, a_end, bins, b, b_end, own, cost, log_u)
-                    _update(log_weight, bins, b, b_end, bins, a, a_end, log_u, cost, log_v)
+                while done < sweeps and error > tol:
+                    _soft_minimum(log_weight, bins, a, a_end, bins, b, b_end, own, cost, log_u)
+                    _soft_minimum(log_weight, bins, b, b_end, bins, a, a_end, log_u, cost, log_v)
                     error = 0.0
                     for e in range(b_end - b):
                         # v K u against b: old v times the b / v that the update divided by
@@ -302,7 +390,7 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
             image = np.empty(a_end - a)
             error, done = np.inf, 0
             while True:
-                _update(log_weight, bins, a, a_end, bins, a, a_end, own, cost, image)
+                _soft_minimum(log_weight, bins, a, a_end, bins, a, a_end, own, cost, image)
                 error, excess = 0.0, 0.0
                 for k in range(a_end - a):
                     lack = np.expm1(own[k] - image[k]) * weight[a + k]  # u K u - a
@@ -366,7 +454,7 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
             for p in range(start[i], start[i + 1]):
                 b, t = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
                 log_v = state[room[p] : room[p + 1]]
-                _update(log_weight, bins, a, a + s, bins, b, b + t, log_v, cost, log_u)
+                _soft_minimum(log_weight, bins, a, a + s, bins, b, b + t, log_v, cost, log_u)
                 local = np.empty((s, t))
                 for k in range(s):
                     for l in range(t):

@@ -10,6 +10,7 @@ from cometric.maps.checks import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
 from cometric.maps.exact import ExactMap
+from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import Regularized, norm_matrix
 from cometric.problem import Problem, Side
 from cometric.types import Coupled, DistanceMap, Metrics
@@ -86,6 +87,15 @@ def tensor_lifts(
         for hist, need in zip(hists, needs, strict=True)
     )
     return to_samples, to_features
+
+
+def fresh_lifts(problem: Problem, eps: float, *, n_threads: int | None = None) -> tuple[Any, Any]:
+    """The maps to samples and to features for any eps, which solve all they are asked for."""
+    if eps == 0.0:
+        return exact_lifts(problem, n_threads=n_threads)
+    if eps == np.inf:
+        return LimitMap(problem.samples.hist), LimitMap(problem.features.hist)
+    return entropic_lifts(problem, eps, n_threads=n_threads)
 
 
 def regularize(

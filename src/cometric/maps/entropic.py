@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from cometric.kernels import sinkhorn, thread_count
 from cometric.maps.checks import (
@@ -20,7 +21,13 @@ from cometric.maps.checks import (
 from cometric.types import Index, Matrix, Vector
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
-"""1 / eps up to which the scaling form cannot overflow; beyond it, logarithms are used."""
+"""1 / eps up to which the scalings cannot overflow; beyond it, float64, then logarithms."""
+
+REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
+"""Marginal errors below this are rounding."""
+
+MORE_SWEEPS = 20
+"""For the pairs of a call that a few sweeps leave beyond the margin."""
 
 CELLS_PER_BLOCK = 2e9
 """Products per call of the kernel: about a second."""
@@ -53,7 +60,9 @@ class EntropicMap:
     tol, max_sweeps
         When a pair is done, and when it is given up; ``error`` tells the largest error.
     dtype
-        float64, or float32 for half the memory and some 6 digits.
+        float64, or float32 for half the memory and some 6 digits where eps is at least 0.04.
+    margin
+        With ``sweeps``: pairs whose marginal error is larger get up to 20 sweeps more.
     memory_limit
         Bytes the scalings may take, half of the free memory by default. What does not fit in
         float64 is kept in float32; what does not fit there is not kept, and each call starts
@@ -74,6 +83,7 @@ class EntropicMap:
         tol: float = 1e-10,
         max_sweeps: int = 10_000,
         dtype: Any = np.float64,
+        margin: float = np.inf,
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
@@ -82,35 +92,39 @@ class EntropicMap:
                 f"`eps` is {eps}; it must be positive and finite. "
                 "Use ExactMap for 0 and LimitMap for infinity."
             )
-        self._hist = check_histograms(hist)
+        rows = check_histograms(hist)
+        order = np.argsort(-np.diff(rows.indptr), kind="stable")
+        self._rank = np.argsort(order)
+        self._hist = rows[order]  # the larger of two is the source of their pair
         self._indptr = self._hist.indptr.astype(np.int64)
         self._bins = self._hist.indices.astype(np.int32)
         self._weight = self._hist.data
         self._threads = thread_count(n_threads)
-        self._dtype = np.dtype(dtype)
-        if self._dtype not in SAFE:
-            raise ValueError(f"`dtype` is {self._dtype}; choose float64 or float32.")
         self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
-        self.logs = 1.0 / eps > SAFE[self._dtype]
-        if self.logs:
-            self._dtype = np.dtype(np.float64)
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in SAFE:
+            raise ValueError(f"`dtype` is {self.dtype}; choose float64 or float32.")
+        if 1.0 / eps > SAFE[self.dtype]:
+            self.dtype = np.dtype(np.float64)
+        self.logs = 1.0 / eps > SAFE[self.dtype]
         limit = free_memory() / 2 if memory_limit is None else memory_limit
         n = self.shape[0]
         scalings = sum(int(size) * i for i, size in enumerate(np.diff(self._indptr)))
         self._fixed = n * (n - 1) // 2 * 12  # targets and offsets
-        self._stored: np.dtype[Any] | None = None
-        for kind in (self._dtype, np.dtype(np.float32)):
-            if kind.itemsize * scalings + self._fixed <= limit and not (
-                self.logs and kind.itemsize < 8
-            ):
-                self._stored = kind
-                break
-        self.memory = (self._stored.itemsize if self._stored else 0) * scalings + self._fixed
+        kinds = [np.dtype(np.float64)] if self.logs else [self.dtype, np.dtype(np.float32)]
+        fits = (kind for kind in kinds if kind.itemsize * scalings + self._fixed <= limit)
+        self.stored: np.dtype[Any] | None = next(fits, None)
+        self.memory = (self.stored.itemsize if self.stored else 0) * scalings + self._fixed
         self._self = np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
         self._all: _Group | None = None
+        self.margin = margin
         self.error = np.inf
         self.negatives = Negatives(0, 0.0)
         self.on_progress: Callable[[int, int], None] | None = None
+
+    def finish(self) -> None:
+        """From now on solve every pair to its tolerance, in float64, from where it stands."""
+        self.dtype, self.sweeps = np.dtype(np.float64), None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -118,33 +132,29 @@ class EntropicMap:
 
     def __repr__(self) -> str:
         n, d = self.shape
-        form = "log domain" if self.logs else self._dtype.name
+        form = "log domain" if self.logs else self.dtype.name
         return f"EntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, {form})"
 
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
         group = self._all
         if group is None:
-            group = _Group(self, all_pairs(self.shape[0]), self._stored)
+            group = _Group(self, all_pairs(self.shape[0]), self.stored)
         group.on_progress = self.on_progress
-        values, error = group.solve(cost)
-        if self.sweeps is not None and (values < 0).any():  # the start, or true: look closer
-            values, error = group.solve(cost, thoroughly=True)
-        if self._stored is not None:
+        values = group.solve(cost)
+        if self.stored is not None:
             self._all = group
-        self.error = error
-        distances = mirror(values, self.shape[0])
+        self.error = group.error
         below = values[values < 0]
         self.negatives = Negatives(len(below), float(below.min(initial=0.0)))
-        return distances
+        return mirror(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         cost = check_cost(cost, self.shape[1])
-        index = check_index(index, self.shape[0])
-        order = np.argsort(index[:, 0], kind="stable")
-        values, self.error = _Group(self, index[order], self._dtype).solve(cost)
-        result = np.empty(len(index))
-        result[order] = values
+        group, order = self._group(check_index(index, self.shape[0]), self.dtype)
+        result = np.empty(len(order))
+        result[order] = group.solve(cost)
+        self.error = group.error
         result[index[:, 0] == index[:, 1]] = 0.0
         return result
 
@@ -153,24 +163,47 @@ class EntropicMap:
         cost = check_cost(cost, self.shape[1])
         n = self.shape[0]
         index = all_pairs(n) if index is None else check_index(index, n)
-        order = np.argsort(index[:, 0], kind="stable")
-        group = _Group(self, index[order], np.dtype(np.float64))
+        group, order = self._group(index, np.dtype(np.float64))
         group.solve(cost)
         low, high = np.empty(len(index)), np.empty(len(index))
         low[order], high[order] = group.brackets(cost)
         alone = _Group(self, np.stack([np.arange(n)] * 2, axis=1), np.dtype(np.float64))
-        alone.start_from_self()
         self_low, self_high = alone.brackets(cost)
-        i, j = index.T
+        i, j = self._rank[index].T
         unit = self.eps * cost.max()
         return (
             unit * (low - 0.5 * (self_high[i] + self_high[j])),
             unit * (high - 0.5 * (self_low[i] + self_low[j])),
         )
 
+    def plan(self, cost: Matrix, i: int, j: int) -> tuple[Index, Index, Matrix]:
+        """Bins of histogram i, bins of histogram j, and the mass between them."""
+        cost = check_cost(cost, self.shape[1])
+        group, _ = self._group(np.array([[i, j]]), np.dtype(np.float64))
+        group.solve(cost)
+        (first, second), state = group.index[0], np.asarray(group.state)
+        own, other = (slice(*self._indptr[[k, k + 1]]) for k in (first, second))
+        scaled = cost[np.ix_(self._bins[own], self._bins[other])] / (self.eps * cost.max())
+        log_v = state if self.logs else np.log(state)
+        log_u = np.log(self._weight[own]) - logsumexp(log_v - scaled, axis=1)
+        plan = np.exp(log_u[:, None] + log_v - scaled)
+        sides = (self._bins[own].astype(np.int64), self._bins[other].astype(np.int64))
+        if self._rank[i] != first:
+            return sides[1], sides[0], plan.T
+        return *sides, plan
+
+    def _group(self, index: Index, stored: np.dtype[Any]) -> tuple[_Group, Index]:
+        """The pairs with the larger histogram first, sorted by it, and the order that does so."""
+        pairs = np.sort(self._rank[index], axis=1)
+        order = np.argsort(pairs[:, 0], kind="stable")
+        return _Group(self, pairs[order], stored), order
+
 
 class _Group:
-    """Some pairs of a map, sorted by their first histogram, and their scalings."""
+    """Some pairs of a map, sorted by their first histogram, and their scalings.
+
+    Histograms are numbered by size here, the largest first.
+    """
 
     def __init__(self, phi: EntropicMap, index: Index, stored: np.dtype[Any] | None) -> None:
         self.phi = phi
@@ -183,24 +216,79 @@ class _Group:
         self.start = np.searchsorted(index[:, 0], np.arange(n + 1)).astype(np.int64)
         self.stored = stored
         self.state: NDArray[Any] | None = None
+        self.error = np.inf
         self.on_progress: Callable[[int, int], None] | None = None
         work = np.concatenate([[0], np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])])
         per_source = work[self.start]
         cuts = np.searchsorted(per_source, np.arange(0, per_source[-1], CELLS_PER_BLOCK))
         self.cuts = np.unique(np.concatenate([cuts, [n]]))
 
-    def start_from_self(self) -> None:
-        """Take each target's scaling to itself as the first guess."""
-        dtype = np.dtype(np.float64) if self.phi.logs else self.stored
-        self.state = self._guess(slice(0, len(self.index))).astype(dtype)
+    def solve(self, cost: Matrix) -> Vector:
+        """Divergences of all pairs under ``cost``; ``error`` is then the largest of a margin."""
+        phi = self.phi
+        unit = phi.eps * cost.max()
+        values, errors = np.zeros(len(self.index)), np.full(len(self.index), np.inf)
+        if unit == 0.0:
+            self.error = 0.0
+            return values
+        scaled = cost / unit
+        kernel = scaled if phi.logs else np.exp(-scaled)
+        own, own_errors = self._self_terms(kernel)
+        if not phi.logs:
+            kernel = kernel.astype(phi.dtype, copy=False)
+        i, j = self.index.T
+        level = 0.5 * (own[i] + own[j])
+        reach = max(phi.tol, REACH[phi.dtype])
+        if phi.sweeps is None:
+            self._sweep(kernel, values, errors, phi.max_sweeps, reach)
+        else:
+            self._sweep(kernel, values, errors, phi.sweeps, 0.0)
+            self._sweep(kernel, values, errors, MORE_SWEEPS, max(phi.margin, reach))
+        self._rescue(scaled, values, errors)
+        self.error = float(max(errors.max(initial=0.0), own_errors.max()))
+        below = values < level
+        if phi.sweeps is not None and below.any():  # not there yet, or true: look closer
+            errors = np.where(below, np.inf, 0.0)
+            self._sweep(kernel, values, errors, phi.max_sweeps, reach)
+        divergences: Vector = unit * (values - level)
+        return divergences
 
-    def _guess(self, part: slice) -> NDArray[np.float64]:
-        begin = self.phi._indptr[self.target[part]]
-        sizes = np.diff(self.room[part.start : part.stop + 1])
-        offsets = np.repeat(begin - self.room[part.start : part.stop], sizes)
-        where = offsets + np.arange(self.room[part.start], self.room[part.stop])
-        guess: NDArray[np.float64] = self.phi._self[where]
-        return guess
+    def _self_terms(self, kernel: Matrix) -> tuple[Vector, Vector]:
+        """Costs over eps of every histogram to itself, and their marginal errors."""
+        phi = self.phi
+        alone = sinkhorn.self_terms_log if phi.logs else sinkhorn.self_terms
+        limit = phi.max_sweeps if phi.sweeps is None else 3 * phi.sweeps
+        values, errors = alone(
+            phi._indptr, phi._bins, phi._weight, kernel, phi._self, limit, 1e-13, phi._threads
+        )
+        return values, errors
+
+    def _sweep(
+        self, kernel: NDArray[Any], values: Vector, errors: Vector, limit: int, tol: float
+    ) -> None:
+        """Sweep the pairs whose error exceeds ``tol``, in place, from their last scalings."""
+        phi = self.phi
+        sweep = sinkhorn.sweep_log if phi.logs else sinkhorn.sweep
+        if self.stored is not None and self.state is None:
+            self.state = self._guess(slice(0, len(self.index)), self.stored)
+        for part, start in self._blocks():
+            room = self.room[part.start : part.stop + 1]
+            kept = None if self.state is None else self.state[room[0] : room[-1]]
+            state = self._guess(part, kernel.dtype) if kept is None else kept
+            state = state.astype(kernel.dtype, copy=False)
+            sweep(
+                phi._indptr, phi._bins, phi._weight, kernel, start, self.target[part], state,
+                room - room[0], values[part], errors[part], limit, tol, phi._threads,
+            )  # fmt: skip
+            if kept is not None and state.dtype != kept.dtype:
+                kept[:] = state
+
+    def _guess(self, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Each target's scaling to itself."""
+        room = self.room[part.start : part.stop + 1]
+        state = np.empty(room[-1] - room[0], dtype)
+        sinkhorn.copy_scalings(self.phi._indptr, self.phi._self, self.target[part], room, state)
+        return state
 
     def _blocks(self) -> Iterator[tuple[slice, Index]]:
         """Ranges of pairs, each of whole sources, with ``start`` counted within the range."""
@@ -210,86 +298,27 @@ class _Group:
             if self.on_progress is not None:
                 self.on_progress(part.stop, len(self.index))
 
-    def solve(self, cost: Matrix, thoroughly: bool = False) -> tuple[Vector, float]:
-        """Divergences of all pairs under ``cost`` and the largest marginal error."""
-        phi = self.phi
-        unit = phi.eps * cost.max()
-        data = (phi._indptr, phi._bins, phi._weight)
-        if unit == 0.0:
-            return np.zeros(len(self.index)), 0.0
-        scaled = cost / unit
-        if phi.logs:
-            kernel, sweep, alone = scaled, sinkhorn.sweep_log, sinkhorn.self_terms_log
-            own, error = alone(*data, scaled, phi._self, phi.max_sweeps, 1e-13, phi._threads)
-        else:
-            exact = np.exp(-scaled)
-            kernel, sweep, alone = exact.astype(phi._dtype), sinkhorn.sweep, sinkhorn.self_terms
-            own, error = alone(*data, exact, phi._self, phi.max_sweeps, 1e-13, phi._threads)
-        keep = self.stored is not None
-        if keep and self.state is None:
-            self.start_from_self()
-        limit, tol = (phi.max_sweeps, phi.tol) if phi.sweeps is None else (phi.sweeps, 0.0)
-        if thoroughly:
-            limit, tol = phi.max_sweeps, phi.tol
-        values, errors = np.empty(len(self.index)), np.empty(len(self.index))
-        for part, start in self._blocks():
-            room = self.room[part.start : part.stop + 1]
-            if keep:
-                state = self.state
-            else:
-                state = self._guess(part).astype(kernel.dtype)
-                room = room - room[0]
-            values[part], errors[part] = sweep(
-                *data, kernel, start, self.target[part], state, room, limit, tol, phi._threads
-            )
-        self._rescue(scaled, values, errors, limit, tol)
-        i, j = self.index.T
-        worst = float(max(errors.max(initial=0.0), error.max()))
-        return unit * (values - 0.5 * (own[i] + own[j])), worst
-
-    def _rescue(
-        self, scaled: Matrix, values: Vector, errors: Vector, limit: int, tol: float
-    ) -> None:
+    def _rescue(self, scaled: Matrix, values: Vector, errors: Vector) -> None:
         """Solve again, by logarithms, the pairs whose scalings left the range of numbers."""
         lost = np.flatnonzero(~np.isfinite(errors))
         if not len(lost):
             return
         phi = self.phi
         start = np.searchsorted(self.index[lost, 0], np.arange(phi.shape[0] + 1)).astype(np.int64)
-        sizes = np.diff(self.room)[lost]
-        room = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        state = np.zeros(room[-1])
+        room = np.concatenate([[0], np.cumsum(np.diff(self.room)[lost])]).astype(np.int64)
         values[lost], errors[lost] = sinkhorn.sweep_log(
-            phi._indptr,
-            phi._bins,
-            phi._weight,
-            scaled,
-            start,
-            self.target[lost],
-            state,
-            room,
-            max(limit, 100),
-            max(tol, phi.tol),
+            phi._indptr, phi._bins, phi._weight, scaled, start, self.target[lost],
+            np.zeros(room[-1]), room, values[lost], errors[lost], phi.max_sweeps, phi.tol,
             phi._threads,
-        )
+        )  # fmt: skip
 
     def brackets(self, cost: Matrix) -> tuple[Vector, Vector]:
         """Bounds of the transport costs, over eps, from the scalings as they are."""
         phi = self.phi
-        unit = phi.eps * cost.max()
         if self.state is None:
-            self.start_from_self()
-        state = np.asarray(self.state)
-        state = state if phi.logs else np.log(state)
+            self.state = self._guess(slice(0, len(self.index)), np.dtype(np.float64))
         lower, upper = sinkhorn.brackets(
-            phi._indptr,
-            phi._bins,
-            phi._weight,
-            cost / unit,
-            self.start,
-            self.target,
-            state,
-            self.room,
-            phi._threads,
-        )
+            phi._indptr, phi._bins, phi._weight, cost / (phi.eps * cost.max()), self.start,
+            self.target, self.state if phi.logs else np.log(self.state), self.room, phi._threads,
+        )  # fmt: skip
         return lower, upper

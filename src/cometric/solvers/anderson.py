@@ -26,33 +26,41 @@ class AndersonIteration:
 
     With x = log D and g the normalized full step, f_t = g(x_t) - x_t, the next point is g_t
     minus the combination of past changes of g whose changes of f best cancel f_t. On a map
-    close to linear this is GMRES for the eigenvector. A step whose residual exceeds
-    ``tolerance`` times the one before is not kept: the past is forgotten and the plain
-    iteration goes on from where it stood.
+    close to linear this is GMRES for the eigenvector.
+
+    Plain steps come first, until the residual is at most ``begin``: far away the past says
+    little about what follows. An extrapolation after which the norm of f has grown by more than
+    ``tolerance`` is undone and the past forgotten. The norm is that of least squares, which the
+    extrapolation reduces, not the residual, which one pair among millions decides.
     """
 
-    memory: int = 8
-    tolerance: float = 1.0
+    memory: int = 5
+    tolerance: float = 1.5
+    begin: float = 0.1
 
     def init(self, phi: Coupled, start: Metrics) -> AndersonIterate:
         return AndersonIterate(start, values=(1.0, 1.0))
 
     def step(self, phi: Coupled, now: AndersonIterate) -> AndersonIterate:
-        extrapolated = now.point is not None
         point = now.metrics.samples if now.point is None else now.point
         after = power_step(phi, point, now)
-        if extrapolated and not after.residual <= self.tolerance * now.residual:
-            return replace(now, sweeps=after.sweeps, point=None, changes=(), last=None)
         image, origin = upper(after.metrics.samples), upper(point)
         if not 0.0 < after.residual < np.inf or min(image.min(), origin.min()) <= 0.0:
             return replace(after, point=None, changes=(), last=None)
         log = namespace(image).log
         g = log(image)
         f = g - log(origin)
+        f -= f.mean()  # scale does not count
+        if now.point is not None and now.last is not None:
+            before = now.last[0]
+            if not f @ f <= self.tolerance**2 * (before @ before):
+                return replace(now, sweeps=after.sweeps, point=None, changes=(), last=None)
         changes = now.changes
         if now.last is not None:
             changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]
-        following = _matrix(_extrapolate(f, g, changes), len(point)) if changes else None
+        following = None
+        if changes and after.residual <= self.begin:
+            following = _matrix(_extrapolate(f, g, changes), len(point))
         return replace(after, point=following, changes=changes, last=(f, g))
 
 
@@ -60,8 +68,11 @@ def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...
     """G minus the changes of g, weighted so that those of f cancel f in least squares."""
     df = namespace(f).stack([change for change, _ in changes])
     gram = to_numpy(df @ df.T)
-    gram[np.diag_indices_from(gram)] *= 1.0 + 1e-12
-    weights = np.linalg.lstsq(gram, to_numpy(df @ f), rcond=None)[0]
+    scale = 1.0 / np.sqrt(np.diag(gram))
+    weights = (
+        scale
+        * np.linalg.lstsq(gram * np.outer(scale, scale), scale * to_numpy(df @ f), rcond=1e-12)[0]
+    )
     combined = 1.0 * g
     for weight, (_, change) in zip(weights.tolist(), changes, strict=True):
         combined -= weight * change

@@ -1,0 +1,161 @@
+"""A dry run: what a call of ``learn`` will take, before it is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cometric.maps.checks import free_memory
+from cometric.maps.coupled import entropic_lifts, exact_lifts
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from cometric.maps.regularized import norm_matrix
+from cometric.problem import Problem, Side
+from cometric.types import DistanceMap
+
+PROBE_SECONDS = 0.5
+"""How long each side is tried out for the estimate."""
+
+TYPICAL_SWEEPS = {"exact": 8, "entropic": 40, "limit": 30}
+"""Sweeps (both sides) a solve takes where nothing is special about the data."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a solve is expected to take on this machine.
+
+    ``memory`` is in bytes and includes the metrics and what the solver keeps of them;
+    ``operations`` are multiplications and additions of one sweep on both sides (0 where they
+    cannot be told in advance); ``seconds`` is the measured time of one such sweep.
+    """
+
+    samples: int
+    features: int
+    density: float
+    engine: str
+    memory: float
+    available: float
+    operations: float
+    seconds: float
+    sweeps: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.samples} samples, {self.features} features, "
+            f"{100 * self.density:.1f} % of the entries nonzero",
+            f"  engine      {self.engine}",
+            f"  memory      {self.memory / 1e9:.2f} GB of {self.available / 1e9:.1f} GB available",
+        ]
+        if self.operations:
+            lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
+        lines.append(
+            f"  time        {_duration(self.seconds)} per sweep of both sides (measured on a "
+            f"part), about {_duration(self.seconds * self.sweeps)} for {self.sweeps} sweeps"
+        )
+        return "\n".join(lines)
+
+
+def plan(
+    X: Any,
+    eps: float = 0.1,
+    *,
+    dtype: Any = np.float64,
+    n_threads: int | None = None,
+    memory_limit: float | None = None,
+    **histograms: Any,
+) -> Plan:
+    """What ``learn(X, eps, ...)`` will take: engine, memory, operations, time.
+
+    A few pairs of each side are solved to measure the speed; nothing else is computed.
+    ``histograms`` are the options of :meth:`Problem.from_data`.
+    """
+    problem = Problem.from_data(X, **histograms)
+    sides = (problem.samples, problem.features)
+    n, m = (side.hist.shape[0] for side in sides)
+    metrics = 8.0 * (n * n + m * m)
+    operations, seconds = 0.0, 0.0
+    if eps == np.inf:
+        kind, engine, memory = "limit", "matrix products; closed form for tau = 0", 3 * metrics
+        operations = 2.0 * problem.samples.hist.nnz * (n + m)
+        seconds = operations / 1e9
+    elif eps == 0.0:
+        kind = "exact"
+        exact = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
+        keeps = all(lift.keeps_trees for lift in exact)
+        engine = "network simplex, " + ("policy iteration" if keeps else "power iteration")
+        kept = sum(lift.memory.trees + lift.memory.moves for lift in exact) if keeps else 0.0
+        memory = kept + 6 * metrics
+        seconds = sum(
+            _probe(lambda hist: ExactMap(hist, n_threads=n_threads), side, bins, warm=False)
+            for side, bins in (sides, sides[::-1])
+        )
+    else:
+        kind = "entropic"
+        lifts = entropic_lifts(
+            problem, eps, dtype=dtype, n_threads=n_threads, memory_limit=memory_limit
+        )
+        engine = "; ".join(
+            f"{name}: Sinkhorn, {_form(lift)}"
+            for name, lift in zip(("samples", "features"), lifts, strict=True)
+        )
+        memory = sum(lift.memory for lift in lifts) + 6 * metrics + 11 * 4.0 * n * n  # Anderson
+        operations = sum(2.0 * float(side.hist.nnz) ** 2 for side in sides)
+        seconds = sum(
+            _probe(
+                lambda hist: EntropicMap(hist, eps, sweeps=1, dtype=dtype, n_threads=n_threads),
+                side,
+                bins,
+                warm=True,
+            )
+            for side, bins in (sides, sides[::-1])
+        )
+    return Plan(
+        samples=n,
+        features=m,
+        density=problem.samples.hist.nnz / (n * m),
+        engine=engine,
+        memory=memory,
+        available=free_memory(),
+        operations=operations,
+        seconds=seconds,
+        sweeps=TYPICAL_SWEEPS[kind],
+    )
+
+
+def _probe(make: Callable[[Any], DistanceMap], side: Side, bins: Side, warm: bool) -> float:
+    """Seconds of one call of a map, from a call for some of its histograms.
+
+    ``warm`` times the second of two calls, which starts where the first one ended.
+    """
+    cost = norm_matrix(bins.full, "l1")
+    cost /= cost.max()
+    sizes = np.diff(side.hist.indptr)
+    order = np.random.default_rng(0).permutation(len(sizes))
+    make(side.hist[order[:2]])(cost)  # compiles, or loads what is compiled
+    count = 16
+    while True:
+        chosen = order[:count]
+        phi = make(side.hist[chosen])
+        if warm:
+            phi(cost)
+        began = time.perf_counter()
+        phi(cost)
+        spent = time.perf_counter() - began
+        if spent > PROBE_SECONDS / 2 or count >= len(sizes):
+            return spent * float(sizes.sum() / sizes[chosen].sum()) ** 2
+        count *= 2
+
+
+def _form(lift: EntropicMap) -> str:
+    work = "logarithms" if lift.logs else lift.dtype.name
+    return f"{work}, scalings kept in {lift.stored.name if lift.stored else 'no memory'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,121 @@
+"""One sweep of all pairs against the same sweep written with NumPy, one pair at a time."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from cometric.kernels import sinkhorn
+
+EPS = 0.3
+
+
+def problem(sizes, d, seed=0):
+    """Histograms with the given numbers of bins, and a metric between ``d`` bins."""
+    rng = np.random.default_rng(seed)
+    hist = np.zeros((len(sizes), d))
+    for row, size in zip(hist, sizes, strict=True):
+        row[rng.choice(d, size, replace=False)] = rng.random(size) + 0.1
+    points = rng.random((d, 2))
+    cost = np.abs(points[:, None] - points).sum(axis=-1)
+    return hist / hist.sum(axis=1, keepdims=True), cost / cost.max()
+
+
+def arguments(hist):
+    """Histograms and all their pairs, as the kernels take them."""
+    rows = sparse.csr_array(hist)
+    rows.sort_indices()
+    i, j = np.triu_indices(len(hist), 1)
+    room = np.concatenate([[0], np.cumsum(np.diff(rows.indptr)[j])]).astype(np.int64)
+    start = np.searchsorted(i, np.arange(len(hist) + 1)).astype(np.int64)
+    data = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    return data, start, j.astype(np.int32), room
+
+
+def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False):
+    data, start, target, room = arguments(hist)
+    kernel = cost / EPS if logs else np.exp(-cost / EPS).astype(dtype)
+    state = np.zeros(room[-1]) if logs else np.ones(room[-1], dtype)
+    values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
+    sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
+    sweep(*data, kernel, start, target, state, room, values, errors, sweeps, tol, tasks)
+    return values, errors, state
+
+
+def twin(hist, cost, sweeps=1):
+    """The same by NumPy."""
+    values, errors, state = [], [], []
+    for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
+        a, b = hist[i][hist[i] > 0], hist[j][hist[j] > 0]
+        K = np.exp(-cost[np.ix_(hist[i] > 0, hist[j] > 0)] / EPS)
+        v = np.ones(len(b))
+        for _ in range(sweeps):
+            u = a / (K @ v)
+            error = np.abs(v * (K.T @ u) - b).sum()
+            v = b / (K.T @ u)
+        values.append(a @ np.log(u) + b @ np.log(v))
+        errors.append(error)
+        state.extend(v)
+    return np.array(values), np.array(errors), np.array(state)
+
+
+# 1 to 130 bins: less than a vector, whole ones, and a rest; 3000 bins in all: several chunks.
+SIZES = [130, 129, 64, 33, 32, 31, 9, 8, 7, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("d", [130, 3000])
+@pytest.mark.parametrize("sweeps", [1, 4])
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_sweep_is_that_of_numpy(d, sweeps, logs):
+    hist, cost = problem(SIZES, d)
+    values, errors, state = run(hist, cost, sweeps=sweeps, logs=logs)
+    expected = twin(hist, cost, sweeps)
+    assert_allclose(values, expected[0], rtol=1e-12)
+    assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14)
+    assert_allclose(np.exp(state) if logs else state, expected[2], rtol=1e-12)
+
+
+def test_single_precision_keeps_its_digits():
+    hist, cost = problem(SIZES, 3000)
+    values, errors, _ = run(hist, cost, np.float32)
+    assert_allclose(values, twin(hist, cost)[0], rtol=1e-5)
+    assert_allclose(errors, twin(hist, cost)[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_number_of_tasks_gives_the_same_bits(dtype):
+    hist, cost = problem(SIZES, 3000)
+    for one, other in zip(run(hist, cost, dtype, tasks=1), run(hist, cost, dtype, tasks=5),
+                          strict=True):  # fmt: skip
+        assert_array_equal(one, other)
+
+
+def test_pairs_stop_where_their_error_is_small_enough():
+    hist, cost = problem(SIZES, 130)
+    _, errors, _ = run(hist, cost, sweeps=1000, tol=1e-9)
+    _, before, _ = twin(hist, cost, 2)
+    assert (errors <= 1e-9).all()
+    assert (before > 1e-9).any()
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_pair_within_tolerance_is_left_alone(logs):
+    hist, cost = problem([5, 4, 3], 9)
+    data, start, target, room = arguments(hist)
+    state, values, errors = np.ones(room[-1]), np.full(3, 7.0), np.array([np.inf, 0.0, np.inf])
+    kernel = cost / EPS if logs else np.exp(-cost / EPS)
+    sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
+    sweep(*data, kernel, start, target, state, room, values, errors, 1, 0.0, 2)
+    assert values[1] == 7.0
+    assert (values[[0, 2]] != 7.0).all()
+    assert_array_equal(state[room[1] : room[2]], 1.0)
+
+
+def test_scalings_out_of_range_are_told():
+    hist, cost = problem([5, 4], 9)
+    data, start, target, room = arguments(hist)
+    kernel = np.exp(-cost * 1e4)  # K v underflows to zero
+    values, errors = np.zeros(1), np.full(1, np.inf)
+    sinkhorn.sweep(*data, kernel, start, target, np.ones(4), room, values, errors, 9, 0.0, 1)
+    assert np.isnan(values[0])
+    assert errors[0] == np.inf

@@ -1,0 +1,62 @@
+"""What is said of entropic answers: true residuals, bounds that hold, and no promise."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.diagnosis import diagnose
+from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
+
+X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.5, np.inf])
+def test_a_converged_answer_is_close_to_its_image(eps):
+    result = cm.learn(X, eps=eps, tau=0.1, tol=1e-9)
+    told = result.certify()
+    assert max(told.residuals) <= 3e-9
+    assert told.negatives == 0
+    assert "uncertified" in str(told)
+    if eps < np.inf:
+        assert told.pairs == 9 * 8 // 2 + 7 * 6 // 2
+        assert 0 < told.bracket < 1e-6
+    else:
+        assert told.bracket is None
+
+
+def test_a_wrong_answer_is_not():
+    result = cm.learn(X, eps=0.5, tau=0.1)
+    lifts = fresh_lifts(result.problem, 0.5)
+    phi = regularize(*lifts, 0.1, norm_matrices(result.problem, "l1"))
+    bent = result.samples.copy()
+    bent[0, 1] = bent[1, 0] = 0.5 * bent[0, 1]
+    told = diagnose(cm.Metrics(bent, result.features), phi, 0.5, 0.1)
+    assert told.residuals[0] >= 0.99 * np.log(2)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3, np.inf])
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_the_plan_shown_has_the_right_marginals(eps, of):
+    result = cm.learn(X, eps=eps, tau=0.1, tol=1e-3)
+    told = result.explain(2, 1, of=of)
+    side = getattr(result.problem, of)
+    sent, received = np.zeros(side.hist.shape[1]), np.zeros(side.hist.shape[1])
+    for flow in told.flows:
+        sent[int(flow.source)] += flow.mass
+        received[int(flow.target)] += flow.mass
+    first, second = side.hist[[2]].toarray()[0], side.hist[[1]].toarray()[0]
+    assert_allclose(sent - received, first - second, atol=1e-8)
+    assert_allclose(sent.sum() + told.stays, 1.0)
+    assert_allclose(sum(flow.mass * flow.cost for flow in told.flows), told.distance)
+
+
+def test_more_blur_costs_more():
+    result = cm.learn(X, eps=0.1, tau=0.1)
+    costs = [
+        cm.EntropicMap(result.problem.samples.hist, eps).plan(result.features, 0, 1)
+        for eps in (0.005, 0.1, 1.0)  # the first by logarithms
+    ]
+    spent = [(plan * result.features[np.ix_(i, j)]).sum() for i, j, plan in costs]
+    exact = cm.ExactMap(result.problem.samples.hist)(result.features)[0, 1]
+    assert exact <= spent[0] < spent[1] < spent[2]
