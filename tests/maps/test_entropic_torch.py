@@ -1,5 +1,7 @@
 """The entropic map on tensors: the CPU's answers, its precisions, its memory."""
 
+import sys
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -194,6 +196,14 @@ def test_a_missing_device_names_the_cure():
     many = torch.cuda.device_count()
     with pytest.raises(ValueError, match=f"PyTorch sees {many} CUDA devices.*device='cpu'"):
         torch_device(f"cuda:{many}")
+
+
+def test_without_torch_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    X = [[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 4.0]]
+    with pytest.raises(ImportError, match=r"needs PyTorch: pip install 'cometric\[gpu\]'"):
+        cm.learn(X, device="cuda")
+    assert cm.learn(X, eps=0.5, tau=0.1).converged
 
 
 # Learning
