@@ -26,8 +26,8 @@ BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
 # The whole rule. An import inside a function may reach any library except numba, but never
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
-    "core": Layer({"types", "cones", "problem"}, {"core"}, ARRAYS),
-    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba"}),
+    "core": Layer({"arrays", "types", "cones", "problem"}, {"core"}, ARRAYS),
+    "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),

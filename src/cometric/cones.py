@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cometric.arrays import namespace, upper
 from cometric.types import Matrix, NegativeDistances
 
 
@@ -12,7 +13,7 @@ def normalize(distances: Matrix) -> tuple[Matrix, float]:
     top = float(distances.max())
     if distances.min() < 0.0:
         raise NegativeDistances(
-            f"{np.count_nonzero(distances < 0) // 2} pairs are at a negative distance, the "
+            f"{int((distances < 0).sum()) // 2} pairs are at a negative distance, the "
             f"lowest {distances.min() / top:.3g} of the largest"
         )
     if not 0.0 < top < np.inf:
@@ -32,11 +33,12 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     """
     if image.shape != origin.shape:
         raise ValueError(
-            f"`image` has shape {image.shape} and `origin` {origin.shape}; compare equal shapes."
+            f"`image` has shape {tuple(image.shape)} and `origin` {tuple(origin.shape)}; "
+            "compare equal shapes."
         )
-    above = np.triu_indices(len(origin), 1)
-    top, bottom = image[above], origin[above]
-    if not (np.isfinite(top).all() and np.isfinite(bottom).all()):
+    top, bottom = upper(image), upper(origin)
+    finite = namespace(image).isfinite
+    if not (finite(top).all() and finite(bottom).all()):
         return 0.0, np.inf
     counted = (top != 0) | (bottom != 0)
     if not counted.any():

@@ -6,16 +6,24 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from cometric.arrays import to_numpy
 from cometric.certificate import uniqueness
 from cometric.cones import log_width, normalize, ratio_bounds
-from cometric.maps.coupled import entropic_lifts, exact_lifts, norm_matrices, regularize
+from cometric.maps.coupled import (
+    entropic_lifts,
+    exact_lifts,
+    norm_matrices,
+    regularize,
+    tensor_lifts,
+)
 from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_torch import TensorEntropicMap, torch_device
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
@@ -44,6 +52,10 @@ INNER = 1e-4
 
 SINGLE_PRECISION = 1e-3
 """Residual down to which float32 is used where asked for; rounding is near."""
+
+COARSE, FINE = 1e-4, 1e-6
+"""On a device: the residual reached in float32, a few sweeps at a time, and the marginal errors
+of the iterations that follow in float64; what they leave in a value is of second order."""
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
@@ -74,6 +86,7 @@ def learn(
     tol: float = 1e-6,
     max_iter: int = 1000,
     sweeps: int = 1,
+    device: str = "cpu",
     dtype: Any = np.float64,
     start: Any = None,
     random_state: int | None = None,
@@ -112,6 +125,10 @@ def learn(
     sweeps, dtype
         For 0 < eps < infinity: Sinkhorn sweeps per iteration on the way (at the end every pair
         is brought to its tolerance, in float64), and the precision on the way.
+    device
+        "cpu" (Numba), or what PyTorch calls a GPU, "cuda" or "cuda:1", for 0 < eps < infinity:
+        float32 to approach and float64 to finish, whatever ``dtype``. The metrics come back as
+        NumPy arrays, or on the device if ``X`` was there; a ``callback`` sees tensors.
     start
         Where to begin: a distance matrix between samples, a pair (samples, features), "random"
         (seeded by ``random_state``), or None for the l1 distances between histograms.
@@ -133,6 +150,7 @@ def learn(
         Not converged results come with a :class:`ConvergenceWarning`.
     """
     _check_options(eps, tau, tol, max_iter)
+    _check_device(device, eps)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
@@ -144,6 +162,11 @@ def learn(
         solution, name = run.exact(*lifts)
     elif eps == math.inf:
         solution, name = run.limit()
+    elif device != "cpu":
+        tensor_maps = tensor_lifts(
+            problem, eps, device=device, sweeps=sweeps, dtype="float32", memory_limit=memory_limit
+        )
+        solution, name = run.on_device(*tensor_maps)
     else:
         maps = entropic_lifts(
             problem,
@@ -169,6 +192,12 @@ def learn(
         if matrices
         else None,
     )
+    if getattr(X, "is_cuda", False):
+        result = replace(
+            result,
+            samples=_on(X.device, result.samples),
+            features=_on(X.device, result.features),
+        )
     if result.status is Status.INTERRUPTED:
         interruption = Interrupted("interrupted; what was reached is in `.result`")
         interruption.result = result
@@ -215,6 +244,38 @@ class _Run:
             status = _status_at_zero(self.problem, solution, to_samples, to_features)
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
+
+    def on_device(
+        self, to_samples: TensorEntropicMap, to_features: TensorEntropicMap
+    ) -> tuple[Solution, str]:
+        """A few sweeps per iteration in float32, then full solves in float64.
+
+        Near the end extrapolation wants exact images, and pairs that are done cost nothing.
+        """
+        device = to_samples.device
+        norms, begin = (
+            Metrics(*(_on(device, matrix) for matrix in pair)) for pair in (self.norms, self.begin)
+        )
+        chosen = self._choose("anderson")
+        phi = regularize(to_samples, to_features, self.tau, norms)
+        maps, wanted = (to_samples, to_features), (to_samples.tol, to_features.tol)
+        tol = max(self.tol, COARSE)
+        solution = self._solve(phi, chosen, begin, tol=tol, callback=self.callback)
+        for fine in (FINE, 0.0):
+            if solution.status is not Status.CONVERGED:
+                break
+            for part, least in zip(maps, wanted, strict=True):
+                part.precision, part.sweeps, part.tol = "float64", None, max(fine, least)
+            last = self._solve(
+                phi, chosen, solution.iterate.metrics, solution.spent, callback=self.callback
+            )
+            solution = last._replace(history=solution.history + _renumber(last, solution))
+        loose = max(to_samples.error, to_features.error)
+        if solution.status is Status.CONVERGED and loose > max(to_samples.tol, to_features.tol):
+            solution = solution._replace(status=Status.LOOSE)
+        found = Metrics(*map(to_numpy, solution.iterate.metrics))
+        iterate = replace(solution.iterate, metrics=found)
+        return solution._replace(iterate=iterate), type(chosen).__name__
 
     def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
         """A few sweeps per iteration to approach, then every pair to its tolerance.
@@ -326,6 +387,12 @@ def _renumber(last: Solution, before: Solution) -> list[Record]:
     ]
 
 
+def _on(device: Any, matrix: Matrix) -> Any:
+    import torch
+
+    return torch.as_tensor(matrix, device=device)
+
+
 def _status_at_zero(
     problem: Problem, solution: Solution, to_samples: ExactMap, to_features: ExactMap
 ) -> Status:
@@ -416,3 +483,15 @@ def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
         raise ValueError(f"`tau` is {tau}; it must be finite.")
     if max_iter != int(max_iter) or max_iter < 1:
         raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")
+
+
+def _check_device(device: str, eps: float) -> None:
+    if device == "cpu":
+        return
+    if not 0.0 < eps < math.inf:
+        kind = "exact transport" if eps == 0.0 else "the linear limit"
+        raise ValueError(
+            f"`device` is {device!r}, but eps = {eps:g} means {kind}, which runs on the CPU: "
+            "leave `device` out, or pass a positive, finite `eps`."
+        )
+    torch_device(device)

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
+from cometric.arrays import upper
 from cometric.progress import Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
@@ -80,7 +79,4 @@ def solve(
 
 def _touches_boundary(metrics: Metrics) -> bool:
     """Whether some distance between different items has become as good as zero."""
-    return any(
-        metric[np.triu_indices(len(metric), 1)].min() < BOUNDARY_LEVEL * metric.max()
-        for metric in metrics
-    )
+    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)

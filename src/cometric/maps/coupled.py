@@ -8,6 +8,7 @@ import numpy as np
 
 from cometric.maps.checks import free_memory
 from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import Regularized, norm_matrix
@@ -56,6 +57,33 @@ def entropic_lifts(
             tol=tol,
             dtype=dtype,
             n_threads=n_threads,
+            memory_limit=limit * need / sum(needs),
+        )
+        for hist, need in zip(hists, needs, strict=True)
+    )
+    return to_samples, to_features
+
+
+def tensor_lifts(
+    problem: Problem,
+    eps: float,
+    *,
+    device: Any,
+    sweeps: int | None = None,
+    dtype: str = "float64",
+    memory_limit: float | None = None,
+) -> tuple[TensorEntropicMap, TensorEntropicMap]:
+    """The entropic maps on tensors; they share the device's memory by what they need."""
+    hists = (problem.samples.hist, problem.features.hist)
+    limit = usable_memory(device) if memory_limit is None else memory_limit
+    needs = [hist.nnz * hist.shape[0] for hist in hists]
+    to_samples, to_features = (
+        TensorEntropicMap(
+            hist,
+            eps,
+            device=device,
+            sweeps=sweeps,
+            dtype=dtype,
             memory_limit=limit * need / sum(needs),
         )
         for hist, need in zip(hists, needs, strict=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from cometric.arrays import namespace, symmetric, to_numpy, upper
 from cometric.solvers.power import power_step
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Vector
 
@@ -44,12 +44,12 @@ class AndersonIteration:
     def step(self, phi: Coupled, now: AndersonIterate) -> AndersonIterate:
         point = now.metrics.samples if now.point is None else now.point
         after = power_step(phi, point, now)
-        above = np.triu_indices(len(point), 1)
-        image, origin = after.metrics.samples[above], point[above]
+        image, origin = upper(after.metrics.samples), upper(point)
         if not 0.0 < after.residual < np.inf or min(image.min(), origin.min()) <= 0.0:
             return replace(after, point=None, changes=(), last=None)
-        g = np.log(image)
-        f = g - np.log(origin)
+        log = namespace(image).log
+        g = log(image)
+        f = g - log(origin)
         f -= f.mean()  # scale does not count
         if now.point is not None and now.last is not None:
             before = now.last[0]
@@ -60,26 +60,26 @@ class AndersonIteration:
             changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]
         following = None
         if changes and after.residual <= self.begin:
-            following = _matrix(_extrapolate(f, g, changes), above, len(point))
+            following = _matrix(_extrapolate(f, g, changes), len(point))
         return replace(after, point=following, changes=changes, last=(f, g))
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
     """G minus the changes of g, weighted so that those of f cancel f in least squares."""
-    df = np.stack([change for change, _ in changes])
-    gram = df @ df.T
+    df = namespace(f).stack([change for change, _ in changes])
+    gram = to_numpy(df @ df.T)
     scale = 1.0 / np.sqrt(np.diag(gram))
     weights = (
-        scale * np.linalg.lstsq(gram * np.outer(scale, scale), scale * (df @ f), rcond=1e-12)[0]
+        scale
+        * np.linalg.lstsq(gram * np.outer(scale, scale), scale * to_numpy(df @ f), rcond=1e-12)[0]
     )
-    combined = g.copy()
-    for weight, (_, change) in zip(weights, changes, strict=True):
+    combined = 1.0 * g
+    for weight, (_, change) in zip(weights.tolist(), changes, strict=True):
         combined -= weight * change
     return combined
 
 
-def _matrix(logs: Vector, above: tuple[Any, Any], n: int) -> Matrix:
+def _matrix(logs: Vector, n: int) -> Matrix:
     """The symmetric matrix with these logarithms off the diagonal, scaled to maximum 1."""
-    matrix = np.zeros((n, n))
-    matrix[above] = np.exp(logs - logs.max())
-    return matrix + matrix.T
+    matrix: Matrix = symmetric(namespace(logs).exp(logs - logs.max()), n)
+    return matrix

@@ -1,0 +1,91 @@
+"""Entropic transport costs for all pairs of histograms as matrix products, torch.
+
+Works on tensors of any device. The unit of work is a block: some sources, each with the same
+partners.
+
+Conventions
+-----------
+``bins`` (B, w) are the supports of the sources, padded with bin 0, and ``a`` (B, w) their
+masses, padded with 0; ``b`` (P, d) are the partners, dense. ``kernel`` is K = exp(-C / eps),
+(d, d), symmetric, everywhere positive, with eps absolute. The scaling v of source and partner
+lives in ``state`` (B, P, w) between calls, in whatever precision its owner can afford.
+
+A sweep is u = b / (K v), v = a / (K u). After it the marginal a is exact and the dual value is
+
+    eps (<a, log v> + <b, log u>)      (entropy <P, log P>),
+
+a lower bound of the cost. The error reported is that of the marginal a just before v changed.
+Only the rows of K that the sources select take part; a bin without mass has u or v zero.
+
+This file imports no other kernel; validation belongs to the map that calls us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+CHECK = 4
+"""Steps of the self terms between looks at their error: a look waits for the device."""
+
+
+@contextmanager
+def fast_products(allowed: bool) -> Iterator[None]:
+    """Float32 products in TF32 while this lasts, if ``allowed``; the old setting comes back."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def divide(b, kv):
+    """U = b / (K v), and <b, log u> in float64; ``kv`` may be overwritten."""
+    u = b / kv
+    return u, torch.xlogy(b, u).sum(-1, dtype=torch.float64)
+
+
+def sweep(kernel, bins, a, b, state, sweeps, tol, divide=divide):
+    """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
+
+    At least one sweep, then more until no error exceeds ``tol``, ``sweeps`` at most. ``kernel``
+    has the precision to work in; values are summed in float64. ``divide`` may be a fused twin.
+    """
+    rows = kernel[bins]  # (B, w, d)
+    v = state.to(kernel.dtype)
+    mass = a[:, None, :]
+    for done in range(1, sweeps + 1):
+        u, logs = divide(b, torch.bmm(v, rows))
+        ku = torch.bmm(u, rows.mT)
+        del u
+        errors = ku.mul(v).sub_(mass).abs_().sum(-1, dtype=torch.float64)
+        v = mass / ku
+        if done < sweeps and not (errors > tol).any():
+            break
+    state.copy_(v)
+    return logs + torch.xlogy(mass, v).sum(-1, dtype=torch.float64), errors
+
+
+def self_terms(hist, kernel, scaling, sweeps, tol):
+    """Cost over eps of every histogram to itself, and error, by the fixed point u = a / (K u).
+
+    ``hist`` and ``scaling`` are (n, d), dense; ``scaling`` holds u between calls, zero where a
+    is. The geometric mean of u and a / (K u) halves the error at least, for a positive definite
+    kernel.
+    """
+    image = scaling @ kernel
+    for done in range(1, sweeps + 1):
+        scaling.mul_(hist).div_(image).sqrt_()
+        torch.matmul(scaling, kernel, out=image)
+        if tol > 0.0 and done % CHECK == 0 and not _self_errors(scaling, image, hist).max() > tol:
+            break
+    errors = _self_errors(scaling, image, hist)
+    values = 2.0 * torch.xlogy(hist, scaling).sum(1) + 1.0 - (scaling * image).sum(1)
+    return values, errors
+
+
+def _self_errors(scaling, image, hist):
+    return torch.mul(scaling, image).sub_(hist).abs_().sum(1)

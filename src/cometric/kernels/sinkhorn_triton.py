@@ -1,0 +1,238 @@
+"""Entropic transport costs on supports only, many pairs at once, Triton.
+
+The block, its ``state`` and the values are those of ``sinkhorn_torch``; the partners are CSR
+rows ``indptr``, ``columns``, ``weight`` instead of a dense matrix, and source i of the block
+meets the partners i + 1, i + 2, ... of it only.
+
+One sweep reads every entry of K that a pair's supports select once. With v on the source in
+registers, a few rows l of the partner at a time,
+
+    (K v)_l = sum_k K_lk v_k,   u_l = b_l / (K v)_l,   (K u)_k += K_lk u_l
+
+so that the rows that gave u also spend it. The columns of K that a source selects are copied
+side by side first: all its pairs then read contiguous rows of that copy.
+
+Logarithms want one thread per number, where u is known to all threads that share its row:
+u goes through a small piece of memory, ``scratch``, on the way to them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+LARGEST = 16384
+"""Bins a source may use: its scalings live in registers."""
+
+
+class Shape(NamedTuple):
+    """How one width of source is worked on."""
+
+    rows: int  # of a partner, at a time
+    warps: int
+    one: bool = False  # whether K u is summed at once, or over the rows at the end
+
+
+SHAPES = {
+    4: {
+        16: Shape(16, 1),
+        32: Shape(16, 1, one=True),
+        64: Shape(8, 1, one=True),
+        128: Shape(8, 1, one=True),
+        256: Shape(4, 2, one=True),
+        512: Shape(8, 4),
+        1024: Shape(4, 2),
+        2048: Shape(8, 8),
+        4096: Shape(4, 8),
+        8192: Shape(4, 16),
+        16384: Shape(2, 16),
+    },
+    8: {
+        16: Shape(16, 1),
+        32: Shape(8, 1),
+        64: Shape(2, 1, one=True),
+        128: Shape(4, 1, one=True),
+        256: Shape(4, 2, one=True),
+        512: Shape(8, 4),
+        1024: Shape(2, 2),
+        2048: Shape(4, 8),
+        4096: Shape(4, 16),
+        8192: Shape(2, 16),
+        16384: Shape(1, 16),
+    },
+}
+"""By bytes per number and by the source's bins, rounded up; measured on an H200."""
+
+
+@triton.jit
+def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
+    """out[i, l, k] = kernel[l, bins[i, k]]."""
+    i = tl.program_id(1).to(tl.int64)
+    l = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, W)
+    chosen = tl.load(bins + i * width + k, k < width, 0)
+    inside = (l < d)[:, None] & (k < width)[None, :]
+    tile = tl.load(kernel + l[:, None] * d + chosen[None, :], inside, 0)
+    tl.store(out + (i * d + l[:, None]) * width + k[None, :], tile, inside)
+
+
+@triton.jit
+def _quotient(b, x, FAST: tl.constexpr):
+    """B / x; for float64 by two Newton steps, since every thread of a row computes it."""
+    if FAST and x.dtype == tl.float64:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
+        )
+        y = y * (2.0 - x * y)
+        y = y * (2.0 - x * y)
+        return b * y
+    else:
+        return b / x
+
+
+@triton.jit(do_not_specialize=["indptr", "partners", "sweeps"])
+def _sweep(
+    compact,
+    a_masses,
+    indptr,
+    columns,
+    weight,
+    state,
+    values,
+    errors,
+    scratch,
+    partners,
+    d,
+    width,
+    sweeps,
+    tol,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    LOGS: tl.constexpr,
+    ONE: tl.constexpr,
+    FAST: tl.constexpr,
+    RESUME: tl.constexpr,
+):
+    i = tl.program_id(1)
+    p = partners - 1 - tl.program_id(0)  # the longest come first
+    pair = i.to(tl.int64) * partners + p
+    todo = p > i
+    if RESUME:
+        todo = todo & (tl.load(errors + pair) > tol)
+    if todo:
+        k = tl.arange(0, W)
+        own = k < width
+        a = tl.load(a_masses + i * width + k, own, 0)
+        rows = compact + i.to(tl.int64) * d * width
+        begin = tl.load(indptr + p)
+        end = tl.load(indptr + p + 1)
+        origin = tl.load(indptr)
+        mine = scratch + i.to(tl.int64) * (tl.load(indptr + partners) - origin) + (begin - origin)
+        v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
+        error = tl.sum(a) + float("inf")
+        done = 0
+        while (done < sweeps) & (error > tol):
+            ku = tl.zeros([W] if ONE else [T, W], a.dtype)
+            for t in range(begin, end, T):
+                e = t + tl.arange(0, T)
+                there = e < end
+                l = tl.load(columns + e, there, 0)
+                b = tl.load(weight + e, there, 0)
+                tile = tl.load(
+                    rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0
+                )
+                kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
+                u = _quotient(b, kv, FAST)
+                if ONE:
+                    ku += tl.sum(tile * u[:, None], 0)
+                else:
+                    ku += tile * u[:, None]
+                tl.store(mine + e - begin, u, there)
+            sums = ku if ONE else tl.sum(ku, 0)
+            error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
+            v = tl.where(a > 0, a / sums, 0)
+            done += 1
+        tl.debug_barrier()  # all of u is in the scratch
+        total = tl.zeros([LOGS], tl.float64)
+        for t in range(begin, end, LOGS):
+            e = t + tl.arange(0, LOGS)
+            u = tl.load(mine + e - begin, e < end, 1)
+            b = tl.load(weight + e, e < end, 0)
+            total += (b * tl.log(u)).to(tl.float64)
+        logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+        tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
+        tl.store(values + pair, tl.sum(total) + tl.sum(logs.to(tl.float64)))
+        tl.store(errors + pair, error.to(tl.float64))
+
+
+def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None):
+    """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
+
+    ``length`` is the number of bins of all partners. What lies below the diagonal of a block is
+    not computed: its value and its error are 0. ``resume`` are values and errors reached by other
+    means: pairs within ``tol`` are then left alone.
+    """
+    sources, width = bins.shape
+    partners, d = len(indptr) - 1, len(kernel)
+    W = triton.next_power_of_2(width)
+    shape = SHAPES[kernel.element_size()][W]
+    compact = kernel.new_empty((sources, d, width))
+    rows = max(1, 2048 // W)
+    _gather[(triton.cdiv(d, rows), sources)](
+        kernel, bins, compact, d, width, ROWS=rows, W=W, num_warps=4 if W <= 4096 else 16
+    )
+    if resume is None:
+        values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
+        errors = torch.zeros_like(values)
+    else:
+        values, errors = resume
+    _sweep[(partners, sources)](
+        compact,
+        a,
+        indptr,
+        columns,
+        weight,
+        state,
+        values,
+        errors,
+        kernel.new_empty((sources, length)),
+        partners,
+        d,
+        width,
+        sweeps,
+        tol,
+        T=shape.rows,
+        W=W,
+        LOGS=32 * shape.warps,
+        ONE=shape.one,
+        FAST=kernel.is_cuda,
+        RESUME=resume is not None,
+        num_warps=shape.warps,
+    )
+    return values, errors
+
+
+@triton.jit(do_not_specialize=["partners"])
+def _divide(kv, b, logs, partners, d, D: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([D], tl.float64)
+    for start in range(0, d, D):
+        k = start + tl.arange(0, D)
+        mass = tl.load(b + (row % partners) * d + k, k < d, 0)
+        u = mass / tl.load(kv + row * d + k, k < d, 1)
+        tl.store(kv + row * d + k, u, k < d)
+        total += tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0).to(tl.float64)
+    tl.store(logs + row, tl.sum(total))
+
+
+def divide(b, kv):
+    """U = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass."""
+    sources, partners, d = kv.shape
+    logs = torch.empty((sources, partners), dtype=torch.float64, device=kv.device)
+    _divide[(sources * partners,)](
+        kv, b, logs, partners, d, D=min(1024, triton.next_power_of_2(d)), num_warps=4
+    )
+    return kv, logs

@@ -1,0 +1,237 @@
+"""The entropic map on tensors: the CPU's answers, its precisions, its memory."""
+
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cometric as cm  # noqa: E402
+from cometric.maps import entropic_torch  # noqa: E402
+from cometric.maps.entropic_torch import TensorEntropicMap, torch_device  # noqa: E402
+
+PLACES = [
+    ("cpu", "dense"),
+    pytest.param("cuda", "dense", marks=pytest.mark.gpu),
+    pytest.param("cuda", "cropped", marks=pytest.mark.gpu),
+]
+everywhere = pytest.mark.parametrize(("device", "engine"), PLACES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def lift():
+    """Twenty sparse histograms of uneven supports on 37 bins, and a metric between the bins."""
+    rng = np.random.default_rng(0)
+    hist = rng.dirichlet(np.full(37, 0.4), size=20)
+    hist[hist < np.linspace(0.001, 0.1, 20)[:, None]] = 0.0
+    points = rng.random((37, 3))
+    return hist / hist.sum(axis=1, keepdims=True), 3 * np.abs(points[:, None] - points).sum(axis=-1)
+
+
+@everywhere
+@pytest.mark.parametrize("eps", [0.05, 0.2, 1.0, 30.0])
+def test_it_is_the_map_of_the_cpu(lift, device, engine, eps):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, eps, device=device, engine=engine, tol=1e-13)
+    truth = cm.EntropicMap(hist, eps, tol=1e-13)(cost)
+    assert phi.engine == engine
+    assert_allclose(phi(cost), truth, atol=1e-12)
+    assert phi.error <= 1e-13
+
+
+@everywhere
+def test_tensors_stay_where_they_are(lift, device, engine):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine)
+    given = torch.as_tensor(cost, device=device)
+    found = phi(given)
+    assert isinstance(found, torch.Tensor)
+    assert found.device == given.device
+    assert isinstance(phi(cost), np.ndarray)
+    assert_allclose(found.cpu(), phi(cost), atol=1e-12)
+
+
+@everywhere
+def test_distances_are_symmetric_with_an_exactly_zero_diagonal(lift, device, engine):
+    hist, cost = lift
+    D = TensorEntropicMap(hist, 0.1, device=device, engine=engine, sweeps=1)(cost)
+    assert_array_equal(D, D.T)
+    assert_array_equal(np.diag(D), 0.0)
+
+
+@everywhere
+def test_it_remembers_its_scalings(lift, device, engine):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine, sweeps=1)
+    truth = cm.EntropicMap(hist, 0.2, tol=1e-13)(cost)
+    errors = [np.abs(phi(cost) - truth).max() for _ in range(12)]
+    assert errors[-1] < 1e-3 * errors[0]
+
+
+@everywhere
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 3e-6), ("tf32", 3e-2)])
+def test_lower_precisions_are_near_and_can_be_left(lift, device, engine, dtype, atol):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, 0.1, device=device, engine=engine, dtype=dtype)
+    truth = cm.EntropicMap(hist, 0.1)(cost)
+    assert_allclose(phi(cost), truth, atol=atol)
+    phi.precision = "float64"
+    assert_allclose(phi(cost), truth, atol=1e-9)
+    assert phi.error <= phi.tol
+
+
+@everywhere
+def test_pairs_agree_with_the_whole_map_in_any_order(lift, device, engine):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, 0.1, device=device, engine=engine, tol=1e-12)
+    index = np.array([[3, 1], [0, 5], [2, 2], [5, 0], [1, 3]])
+    assert_allclose(phi.pairs(cost, index), phi(cost)[tuple(index.T)], atol=1e-10)
+
+
+@everywhere
+@pytest.mark.parametrize(("share", "kept"), [(0.6, "float32"), (0.3, "bfloat16"), (0.1, "None")])
+def test_what_does_not_fit_is_kept_in_less_or_not_at_all(lift, device, engine, share, kept):
+    hist, cost = lift
+    whole = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12)
+    limit = share * whole.memory
+    phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12, memory_limit=limit)
+    assert phi.memory <= limit
+    assert str(phi._stored).removeprefix("torch.") == kept
+    for _ in range(2):
+        assert_allclose(phi(cost), whole(cost), atol=1e-10)
+
+
+@everywhere
+def test_negative_divergences_are_counted_not_clipped(device, engine):
+    parts = np.array([0, 0, 1, 1, 1])
+    cost = np.where(parts[:, None] == parts, 2.0, 1.0)
+    np.fill_diagonal(cost, 0.0)
+    hist = np.array([parts == 0, parts == 1]) / [[2], [3]]
+    for sweeps in (None, 1):
+        phi = TensorEntropicMap(hist, 5.0, device=device, engine=engine, tol=1e-14, sweeps=sweeps)
+        assert_allclose(phi(cost)[0, 1], -0.11901848, atol=1e-8)
+        assert phi.negatives.number == 1
+        assert_allclose(phi.negatives.minimum, -0.11901848, atol=1e-8)
+
+
+def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
+    hist, cost = lift
+    phi = TensorEntropicMap(hist, 0.2, device="cpu", tol=1e-12)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    evaluate, failures = phi._evaluate, 1
+
+    def failing(given):
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise torch.OutOfMemoryError("full")
+        return evaluate(given)
+
+    monkeypatch.setattr(phi, "_evaluate", failing)
+    before = phi._scratch
+    assert_allclose(phi(cost), cm.EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-11)
+    assert phi._scratch == before / 2
+    failures = 1000
+    with pytest.raises(MemoryError, match="found no room on cpu: one source needs"):
+        phi(cost)
+
+
+def test_blocks_cover_all_pairs_once(lift):
+    phi = TensorEntropicMap(lift[0], 0.2, device="cpu")
+    assert phi._blocks[0].first == 0
+    assert phi._blocks[-1].last == 20
+    for one, other in zip(phi._blocks[:-1], phi._blocks[1:], strict=True):
+        assert one.last == other.first
+    for block in phi._blocks:
+        assert phi._sizes[block.first : block.last].max() <= block.width
+
+
+@pytest.mark.parametrize(
+    ("size", "engine"), [(46, "cropped"), (90, "cropped"), (500, "dense"), (1034, "dense")]
+)
+def test_sparse_histograms_are_cropped_where_that_is_possible(size, engine):
+    sizes = np.full(10, size)
+    assert entropic_torch._choose("auto", True, sizes, 1034) == engine
+    assert entropic_torch._choose("auto", False, sizes, 1034) == "dense"
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (np.ones((3, 3)), r"`cost` has shape \(3, 3\); the histograms have 37 bins"),
+        (-np.ones((37, 37)), "negative or non-finite"),
+        (np.eye(37), "non-zero diagonal"),
+        (np.triu(np.ones((37, 37)), 1), "not symmetric"),
+    ],
+)
+def test_what_is_no_cost_is_refused(lift, bad, words):
+    phi = TensorEntropicMap(lift[0], 0.1, device="cpu")
+    with pytest.raises(ValueError, match=words):
+        phi(torch.as_tensor(bad))
+
+
+def test_options_are_checked(lift):
+    hist = lift[0]
+    with pytest.raises(ValueError, match="ExactMap for 0 and LimitMap for infinity"):
+        TensorEntropicMap(hist, 0.0, device="cpu")
+    with pytest.raises(ValueError, match="logarithms are needed, which run on the CPU"):
+        TensorEntropicMap(hist, 1e-3, device="cpu")
+    with pytest.raises(ValueError, match="choose 'auto', 'cropped' or 'dense'"):
+        TensorEntropicMap(hist, 0.1, device="cpu", engine="fast")
+    with pytest.raises(ValueError, match="choose 'float64', 'float32' or 'tf32'"):
+        TensorEntropicMap(hist, 0.1, device="cpu", dtype="float16")
+
+
+def test_a_missing_device_names_the_cure():
+    many = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"PyTorch sees {many} CUDA devices.*device='cpu'"):
+        torch_device(f"cuda:{many}")
+
+
+def test_without_torch_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    X = [[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 4.0]]
+    with pytest.raises(ImportError, match=r"needs PyTorch: pip install 'cometric\[gpu\]'"):
+        cm.learn(X, device="cuda")
+    assert cm.learn(X, eps=0.5, tau=0.1).converged
+
+
+# Learning
+
+
+@pytest.mark.parametrize("device", ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("solver", ["auto", "power"])
+def test_learning_on_a_device_ends_where_the_cpu_does(device, solver):
+    X = cm.datasets.torus("bimodal", 20, 16)
+    truth = cm.learn(X, eps=0.3, tau=0.01, tol=1e-10)
+    result = cm.learn(X, eps=0.3, tau=0.01, tol=1e-9, solver=solver, device=device)
+    assert result.converged
+    assert isinstance(result.samples, np.ndarray)
+    assert_allclose(result.samples, truth.samples, atol=1e-8)
+    assert_allclose(result.features, truth.features, atol=1e-8)
+    assert_allclose(result.values, truth.values, rtol=1e-8)
+    assert [record.iteration for record in result.history] == list(range(1, result.iterations + 1))
+
+
+@pytest.mark.gpu
+def test_a_tensor_on_the_device_is_answered_there():
+    X = torch.as_tensor(cm.datasets.torus("bimodal", 20, 16), device="cuda")
+    result = cm.learn(X, eps=0.3, tau=0.01, device="cuda")
+    assert result.samples.is_cuda
+    assert result.features.is_cuda
+
+
+@pytest.mark.parametrize(("eps", "words"), [(0.0, "exact transport"), (np.inf, "the linear limit")])
+def test_what_runs_on_the_cpu_only_says_so(eps, words):
+    with pytest.raises(ValueError, match=f"means {words}, which runs on the CPU"):
+        cm.learn([[1.0, 2.0], [2.0, 1.0]], eps=eps, device="cuda")
