@@ -53,9 +53,6 @@ INNER = 1e-4
 SINGLE_PRECISION = 1e-3
 """Residual down to which float32 is used where asked for; rounding is near."""
 
-COARSE, FINE = 1e-4, 1e-6
-"""On a device: the residual reached in float32, a few sweeps at a time, and the marginal errors
-of the iterations that follow in float64; what they leave in a value is of second order."""
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
@@ -64,6 +61,9 @@ REMEDIES = {
     Status.LOOSE: "Pass a larger `eps`: Sinkhorn is slow at small ones.",
     Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
 }
+
+
+Entropic = EntropicMap | TensorEntropicMap
 
 
 class ConvergenceWarning(UserWarning):
@@ -164,7 +164,13 @@ def learn(
         solution, name = run.limit()
     elif device != "cpu":
         tensor_maps = tensor_lifts(
-            problem, eps, device=device, sweeps=sweeps, dtype="float32", memory_limit=memory_limit
+            problem,
+            eps,
+            device=device,
+            sweeps=sweeps,
+            tol=INNER * math.sqrt(tol),
+            dtype="float32",
+            memory_limit=memory_limit,
         )
         solution, name = run.on_device(*tensor_maps)
     else:
@@ -245,39 +251,7 @@ class _Run:
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
 
-    def on_device(
-        self, to_samples: TensorEntropicMap, to_features: TensorEntropicMap
-    ) -> tuple[Solution, str]:
-        """A few sweeps per iteration in float32, then full solves in float64.
-
-        Near the end extrapolation wants exact images, and pairs that are done cost nothing.
-        """
-        device = to_samples.device
-        norms, begin = (
-            Metrics(*(_on(device, matrix) for matrix in pair)) for pair in (self.norms, self.begin)
-        )
-        chosen = self._choose("anderson")
-        phi = regularize(to_samples, to_features, self.tau, norms)
-        maps, wanted = (to_samples, to_features), (to_samples.tol, to_features.tol)
-        tol = max(self.tol, COARSE)
-        solution = self._solve(phi, chosen, begin, tol=tol, callback=self.callback)
-        for fine in (FINE, 0.0):
-            if solution.status is not Status.CONVERGED:
-                break
-            for part, least in zip(maps, wanted, strict=True):
-                part.precision, part.sweeps, part.tol = "float64", None, max(fine, least)
-            last = self._solve(
-                phi, chosen, solution.iterate.metrics, solution.spent, callback=self.callback
-            )
-            solution = last._replace(history=solution.history + _renumber(last, solution))
-        loose = max(to_samples.error, to_features.error)
-        if solution.status is Status.CONVERGED and loose > max(to_samples.tol, to_features.tol):
-            solution = solution._replace(status=Status.LOOSE)
-        found = Metrics(*map(to_numpy, solution.iterate.metrics))
-        iterate = replace(solution.iterate, metrics=found)
-        return solution._replace(iterate=iterate), type(chosen).__name__
-
-    def entropic(self, to_samples: EntropicMap, to_features: EntropicMap) -> tuple[Solution, str]:
+    def entropic(self, to_samples: Entropic, to_features: Entropic) -> tuple[Solution, str]:
         """A few sweeps per iteration to approach, then every pair to its tolerance.
 
         An extrapolation must know where it stands: with it a pair gets more sweeps where its
@@ -295,19 +269,19 @@ class _Run:
             if self.callback is not None:
                 self.callback(now, record)
 
-        few, single = to_samples.sweeps, to_samples.dtype == np.float32
-        stages: list[tuple[float, Any, int | None]] = [(self.tol, np.float64, None)]
+        few, single = to_samples.sweeps, to_samples.precision != "float64"
+        stages: list[tuple[float, str, int | None]] = [(self.tol, "float64", None)]
         if not single or self.tol < SINGLE_PRECISION:
-            stages.insert(0, (self.tol, np.float64, few))
+            stages.insert(0, (self.tol, "float64", few))
         if single:
-            stages.insert(0, (max(self.tol, SINGLE_PRECISION), np.float32, few))
+            stages.insert(0, (max(self.tol, SINGLE_PRECISION), to_samples.precision, few))
         solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
-        for tol, dtype, sweeps in stages:
+        for tol, precision, sweeps in stages:
             left = self.max_iter - len(solution.history)
             if solution.status is not Status.CONVERGED or left == 0:
                 break
             for lift in lifts:
-                lift.dtype, lift.sweeps = np.dtype(dtype), sweeps
+                lift.precision, lift.sweeps = precision, sweeps
             stage = self._solve(
                 phi,
                 chosen,
@@ -318,12 +292,24 @@ class _Run:
                 callback=tighten,
             )
             solution = stage._replace(history=solution.history + _renumber(stage, solution))
-        if solution.status is Status.CONVERGED and lifts[0].sweeps is not None:
+        if solution.status is Status.CONVERGED and to_samples.sweeps is not None:
             solution = solution._replace(status=Status.MAX_ITER)
         loose = any(lift.error > lift.tol for lift in lifts)
         if solution.status is Status.CONVERGED and loose:
             solution = solution._replace(status=Status.LOOSE)
         return solution, type(chosen).__name__
+
+    def on_device(
+        self, to_samples: TensorEntropicMap, to_features: TensorEntropicMap
+    ) -> tuple[Solution, str]:
+        """The same, with tensors all along."""
+        norms, begin = (
+            Metrics(*(_on(to_samples.device, matrix) for matrix in pair))
+            for pair in (self.norms, self.begin)
+        )
+        solution, name = replace(self, norms=norms, begin=begin).entropic(to_samples, to_features)
+        found = Metrics(*map(to_numpy, solution.iterate.metrics))
+        return solution._replace(iterate=replace(solution.iterate, metrics=found)), name
 
     def limit(self) -> tuple[Solution, str]:
         """The closed form at tau = 0; otherwise a linear map to iterate."""

@@ -70,6 +70,7 @@ def tensor_lifts(
     *,
     device: Any,
     sweeps: int | None = None,
+    tol: float = 1e-10,
     dtype: str = "float64",
     memory_limit: float | None = None,
 ) -> tuple[TensorEntropicMap, TensorEntropicMap]:
@@ -83,6 +84,7 @@ def tensor_lifts(
             eps,
             device=device,
             sweeps=sweeps,
+            tol=tol,
             dtype=dtype,
             memory_limit=limit * need / sum(needs),
         )

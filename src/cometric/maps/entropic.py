@@ -101,11 +101,9 @@ class EntropicMap:
         self._weight = self._hist.data
         self._threads = thread_count(n_threads)
         self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in SAFE:
-            raise ValueError(f"`dtype` is {self.dtype}; choose float64 or float32.")
-        if 1.0 / eps > SAFE[self.dtype]:
-            self.dtype = np.dtype(np.float64)
+        if np.dtype(dtype) not in SAFE:
+            raise ValueError(f"`dtype` is {np.dtype(dtype)}; choose float64 or float32.")
+        self.precision = np.dtype(dtype).name
         self.logs = 1.0 / eps > SAFE[self.dtype]
         limit = free_memory() / 2 if memory_limit is None else memory_limit
         n = self.shape[0]
@@ -121,6 +119,16 @@ class EntropicMap:
         self.error = np.inf
         self.negatives = Negatives(0, 0.0)
         self.on_progress: Callable[[int, int], None] | None = None
+
+    @property
+    def precision(self) -> str:
+        """The numbers it works in, "float64" or "float32"; may be changed between calls."""
+        return str(self.dtype.name)
+
+    @precision.setter
+    def precision(self, name: str) -> None:
+        dtype = np.dtype(name)
+        self.dtype = dtype if 1.0 / self.eps <= SAFE[dtype] else np.dtype(np.float64)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cometric.arrays import is_tensor
 from cometric.maps.checks import check_cost, check_histograms, check_index, free_memory
-from cometric.maps.entropic import SAFE, Negatives
+from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
 from cometric.types import Index, Matrix, Vector
 
 LANES = 16
@@ -55,7 +55,7 @@ class TensorEntropicMap:
 
     Parameters
     ----------
-    hist, eps, sweeps, tol, max_sweeps
+    hist, eps, sweeps, tol, max_sweeps, margin
         As for :class:`EntropicMap`.
     device
         What torch calls it: "cuda", "cuda:1", "cpu".
@@ -83,6 +83,7 @@ class TensorEntropicMap:
         tol: float = 1e-10,
         max_sweeps: int = 10_000,
         dtype: str = "float64",
+        margin: float = np.inf,
         engine: str = "auto",
         memory_limit: float | None = None,
     ) -> None:
@@ -127,6 +128,7 @@ class TensorEntropicMap:
         self._scratch = min(float(SCRATCH), max(0.1 * free_on(self.device), 1e6))
         self._state: list[Any] | None = None
         self._dtype = ""
+        self.margin = margin
         self.precision = dtype
         self.error = np.inf
         self.negatives = Negatives(0, 0.0)
@@ -317,6 +319,7 @@ class TensorEntropicMap:
                 scalings = self._first_guess(block, bins, masses, kind)
             found = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
             if self.sweeps is not None:
+                found = self._catch_up(kernel, block, bins, masses, scalings, found)
                 found = self._look_closer(kernel, block, bins, masses, scalings, found, own)
             values, errors = found
             distances[block.first : block.last, block.first :] = values
@@ -360,6 +363,20 @@ class TensorEntropicMap:
                 kernel, block, bins, masses, scalings, limit - together, tol, reached
             )
         return values, errors
+
+    def _catch_up(
+        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any
+    ) -> tuple[Any, Any]:
+        """More sweeps for pairs whose marginal error exceeds the margin."""
+        values, errors = found
+        margin = max(self.margin, ATTAINABLE[self.precision])
+        if margin == np.inf or not bool((errors.triu(1) > margin).any()):
+            return values, errors
+        if self.engine == "cropped":
+            return self._crop(
+                kernel, block, bins, masses, scalings, MORE_SWEEPS, margin, (values, errors)
+            )
+        return self._sweep(kernel, block, bins, masses, scalings, MORE_SWEEPS, margin)
 
     def _look_closer(
         self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any, own: Any
