@@ -7,12 +7,15 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench clean
+.PHONY: help demo torus test check bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
-demo: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
+demo: $(VENV)/.demo ## Learn the metrics of 700 blood cells and their genes, write demo/cells.png
+	$(RUN) examples/cells.py
+
+torus: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
 	$(RUN) examples/torus.py
 
 test: $(VENV)/.test ## Lint, check types, run the tests
@@ -26,8 +29,9 @@ check: $(VENV)/.test ## Format, then the same as test
 	$(RUN) -m ruff format .
 	@$(MAKE) --no-print-directory test
 
-bench: $(VENV)/.bench ## Time the exact maps against wsingular and POT, in one run
+bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 	$(RUN) benchmarks/exact.py
+	$(RUN) benchmarks/entropic.py speed
 
 clean: ## Remove everything the other targets made
 	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

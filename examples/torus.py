@@ -1,7 +1,7 @@
 """Slide a curve around a circle and learn, from the numbers alone, how far the slides are apart.
 
 This is the first experiment of the paper: three curves, 100 samples, 80 features, exact
-transport. Run it with ``make demo``; it prints what was learned and draws ``demo/torus.png``.
+transport. Run it with ``make torus``; it prints what was learned and draws ``demo/torus.png``.
 """
 
 from pathlib import Path

@@ -168,3 +168,19 @@ def test_a_seed_gives_the_same_data_again(draw):
     assert_array_equal(draw(3), draw(3))
     assert_array_equal(draw(np.random.default_rng(3)), draw(3))
     assert not np.array_equal(draw(3), draw(4))
+
+
+def test_cells_come_with_scanpy():
+    pytest.importorskip("scanpy", reason="scanpy is not installed")
+    cells = datasets.pbmc68k_reduced()
+    assert cells.shape == (700, 765)
+    assert {"CD3D", "CD79A", "LYZ", "S100A8"} <= set(cells.var_names)
+    assert cells.obs["cell_type"].value_counts().iloc[0] == 240
+    assert cells.X.min() >= 0
+
+
+def test_without_scanpy_the_cure_is_named(monkeypatch):
+    pytest.importorskip("anndata", reason="anndata is not installed")
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install scanpy, or pass the `path`"):
+        datasets.pbmc68k_reduced()
