@@ -23,6 +23,7 @@ from sklearn.metrics import silhouette_score
 
 import cometric as cm
 
+SETS = ("torus", "digits", "pbmc68k_reduced", "pbmc3k_cellranger")
 EPS = (1.0, 0.3, 0.1, 0.05, 0.02)
 ROWS = 120  # of 400 that wsingular is timed on
 
@@ -31,15 +32,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
+    parser.add_argument("--sets", nargs="*", default=SETS, help="of data, for the agreement")
+    parser.add_argument("--eps", nargs="*", type=float, default=EPS, help="for the agreement")
     asked = parser.parse_args()
     print(machine.describe("numpy", "numba"))
     print(f"compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
     for name in asked.parts or PARTS:
         print(f"\n{name}, load average {machine.load()}", flush=True)
-        PARTS[name](asked.data)
+        PARTS[name](asked)
 
 
-def speed(_: Path) -> None:
+def speed(_: argparse.Namespace) -> None:
     import torch
     from wsingular import distance, utils
 
@@ -65,8 +68,8 @@ def speed(_: Path) -> None:
     print(f"{torch.get_num_threads()} threads), cometric {pair:.3f} s, ratio {theirs / pair:.0f}")
 
 
-def pbmc3k(folder: Path) -> None:
-    cells, labels, markers = load_pbmc3k(folder)
+def pbmc3k(asked: argparse.Namespace) -> None:
+    cells, labels, markers = load_pbmc3k(asked.data)
     for dtype in ("float64", "float32"):
         before = time.perf_counter()
         result, seconds = timed(cells.X, 0.1, dtype=dtype, max_iter=15)
@@ -95,8 +98,8 @@ def pbmc3k(folder: Path) -> None:
         )
 
 
-def acceleration(folder: Path) -> None:
-    cells, labels, _ = load_pbmc3k(folder)
+def acceleration(asked: argparse.Namespace) -> None:
+    cells, labels, _ = load_pbmc3k(asked.data)
     fast, seconds = timed(cells.X, 0.1, solver="anderson")
     print(
         f"  Anderson: {fast.iterations} iterations, {seconds[-1]:.0f} s, {fast.status.value}, ",
@@ -108,18 +111,11 @@ def acceleration(folder: Path) -> None:
     print(f"  plain: residual {plain.residual:.1e} after {limit} iterations, {seconds[-1]:.0f} s")
 
 
-def agreement(folder: Path) -> None:
-    import anndata
-
+def agreement(asked: argparse.Namespace) -> None:
     print("  data, eps: iterations, s; images of sampled pairs solved as on the way and to 1e-12")
-    data = {
-        "torus": cm.datasets.torus("bimodal"),
-        "digits": cm.datasets.digits(300).X,
-        "pbmc68k_reduced": anndata.read_h5ad(folder / "pbmc68k_reduced.h5ad").X,
-        "pbmc3k": load_pbmc3k(folder)[0].X,
-    }
-    for name, X in data.items():
-        for eps in EPS:
+    for name in asked.sets:
+        X = load(name, asked.data)
+        for eps in asked.eps:
             result, seconds = timed(X, eps, tol=1e-6, solver="anderson", max_iter=150)
             worst = 0.0
             for side, cost in (
@@ -141,6 +137,16 @@ def agreement(folder: Path) -> None:
                 f"relative difference {worst:.1e}",
                 flush=True,
             )
+
+
+def load(name, folder):
+    import anndata
+
+    if name == "torus":
+        return cm.datasets.torus("bimodal")
+    if name == "digits":
+        return cm.datasets.digits(300).X
+    return anndata.read_h5ad(folder / f"{name}.h5ad").X
 
 
 def timed(X, eps, *, solver="power", tau=1e-3, **options):

@@ -32,6 +32,16 @@ def check_histograms(hist: Any) -> sparse.csr_array:
     return rows
 
 
+def check_eps(eps: float) -> float:
+    """The entropic regularization, or an error that names the maps for the other cases."""
+    if not 0.0 < eps < np.inf:
+        raise ValueError(
+            f"`eps` is {eps}; it must be positive and finite. "
+            "Use ExactMap for 0 and LimitMap for infinity."
+        )
+    return eps
+
+
 def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)

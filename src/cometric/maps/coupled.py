@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,59 +37,30 @@ def exact_lifts(
     return to_samples, to_features
 
 
+Kind = TypeVar("Kind", EntropicMap, TensorEntropicMap)
+
+
 def entropic_lifts(
-    problem: Problem,
-    eps: float,
-    *,
-    sweeps: int | None = None,
-    tol: float = 1e-10,
-    dtype: Any = np.float64,
-    n_threads: int | None = None,
-    memory_limit: float | None = None,
+    problem: Problem, eps: float, *, memory_limit: float | None = None, **options: Any
 ) -> tuple[EntropicMap, EntropicMap]:
     """The entropic maps to samples and to features; they share the memory by what they need."""
     limit = free_memory() / 2 if memory_limit is None else memory_limit
-    hists = (problem.samples.hist, problem.features.hist)
-    needs = [hist.nnz * hist.shape[0] for hist in hists]
-    to_samples, to_features = (
-        EntropicMap(
-            hist,
-            eps,
-            sweeps=sweeps,
-            tol=tol,
-            dtype=dtype,
-            n_threads=n_threads,
-            memory_limit=limit * need / sum(needs),
-        )
-        for hist, need in zip(hists, needs, strict=True)
-    )
-    return to_samples, to_features
+    return _sharing(partial(EntropicMap, eps=eps, **options), problem, limit)
 
 
 def tensor_lifts(
-    problem: Problem,
-    eps: float,
-    *,
-    device: Any,
-    sweeps: int | None = None,
-    tol: float = 1e-10,
-    dtype: str = "float64",
-    memory_limit: float | None = None,
+    problem: Problem, eps: float, *, device: Any, memory_limit: float | None = None, **options: Any
 ) -> tuple[TensorEntropicMap, TensorEntropicMap]:
-    """The entropic maps on tensors; they share the device's memory by what they need."""
-    hists = (problem.samples.hist, problem.features.hist)
+    """The same on the tensors of a device."""
     limit = usable_memory(device) if memory_limit is None else memory_limit
+    return _sharing(partial(TensorEntropicMap, eps=eps, device=device, **options), problem, limit)
+
+
+def _sharing(make: Callable[..., Kind], problem: Problem, limit: float) -> tuple[Kind, Kind]:
+    hists = (problem.samples.hist, problem.features.hist)
     needs = [hist.nnz * hist.shape[0] for hist in hists]
     to_samples, to_features = (
-        TensorEntropicMap(
-            hist,
-            eps,
-            device=device,
-            sweeps=sweeps,
-            tol=tol,
-            dtype=dtype,
-            memory_limit=limit * need / sum(needs),
-        )
+        make(hist, memory_limit=limit * need / sum(needs))
         for hist, need in zip(hists, needs, strict=True)
     )
     return to_samples, to_features

@@ -13,6 +13,7 @@ from cometric.kernels import sinkhorn, thread_count
 from cometric.maps.checks import (
     all_pairs,
     check_cost,
+    check_eps,
     check_histograms,
     check_index,
     free_memory,
@@ -87,11 +88,7 @@ class EntropicMap:
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        if not 0.0 < eps < np.inf:
-            raise ValueError(
-                f"`eps` is {eps}; it must be positive and finite. "
-                "Use ExactMap for 0 and LimitMap for infinity."
-            )
+        check_eps(eps)
         rows = check_histograms(hist)
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cometric.arrays import is_tensor
-from cometric.maps.checks import check_cost, check_histograms, check_index, free_memory
+from cometric.maps.checks import check_cost, check_eps, check_histograms, check_index, free_memory
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
 from cometric.types import Index, Matrix, Vector
 
@@ -89,11 +89,7 @@ class TensorEntropicMap:
     ) -> None:
         import torch
 
-        if not 0.0 < eps < np.inf:
-            raise ValueError(
-                f"`eps` is {eps}; it must be positive and finite. "
-                "Use ExactMap for 0 and LimitMap for infinity."
-            )
+        check_eps(eps)
         if 1.0 / eps > SAFE[np.dtype(np.float64)]:
             raise ValueError(
                 f"`eps` is {eps:g}; below 1/150 logarithms are needed, which run on the CPU: "
