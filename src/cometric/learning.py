@@ -29,7 +29,7 @@ from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
 from cometric.problem import Problem, Side
 from cometric.result import Parameters, Record, Result
-from cometric.solve import Callback, Solution, solve
+from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
@@ -236,12 +236,12 @@ class _Run:
         """Policy iteration by default; tau = 0 is approached from above."""
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
-        begin, spent = self.begin, (0, 0.0)
+        begin, spent = self.begin, NOTHING_YET
         if self.tau == 0.0 and isinstance(chosen, PolicyIteration):
             for weight in CONTINUATION:
                 phi = regularize(to_samples, to_features, weight, self.norms)
                 stage = self._solve(phi, chosen, begin, spent, tol=max(self.tol, 1e-2 * weight))
-                begin, spent = stage.iterate.metrics, stage.spent
+                begin, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
                 if stage.status is Status.INTERRUPTED:
                     return stage, type(chosen).__name__
         phi = regularize(to_samples, to_features, self.tau, self.norms)
@@ -291,7 +291,7 @@ class _Run:
                 max_iter=left,
                 callback=tighten,
             )
-            solution = stage._replace(history=solution.history + _renumber(stage, solution))
+            solution = stage._replace(history=solution.history + stage.history)
         if solution.status is Status.CONVERGED and to_samples.sweeps is not None:
             solution = solution._replace(status=Status.MAX_ITER)
         loose = any(lift.error > lift.tol for lift in lifts)
@@ -338,7 +338,7 @@ class _Run:
         phi: Coupled,
         chosen: Solver[Any],
         begin: Metrics,
-        spent: tuple[int, float] = (0, 0.0),
+        spent: Spent = NOTHING_YET,
         tol: float | None = None,
         max_iter: int | None = None,
         callback: Callback | None = None,
@@ -364,13 +364,6 @@ class _Run:
                 "or pass an instance."
             )
         return SOLVERS[name]()
-
-
-def _renumber(last: Solution, before: Solution) -> list[Record]:
-    """The lines of a second stage, counted on from the first."""
-    return [
-        record._replace(iteration=record.iteration + len(before.history)) for record in last.history
-    ]
 
 
 def _on(device: Any, matrix: Matrix) -> Any:

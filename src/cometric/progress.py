@@ -15,7 +15,7 @@ from cometric.types import Coupled
 class Bar:
     """What a long solve says of itself: residual, time left, how far the current map is."""
 
-    def __init__(self, show: bool, tol: float) -> None:
+    def __init__(self, show: bool, tol: float, done: int = 0) -> None:
         self._tol = tol
         self._recent: deque[tuple[float, float]] = deque(maxlen=4)  # residual, seconds
         self._words = ""
@@ -25,7 +25,7 @@ class Bar:
             from tqdm.auto import tqdm
 
             layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
-            self._bar = tqdm(desc="learning", bar_format=layout, delay=0.5)
+            self._bar = tqdm(desc="learning", bar_format=layout, delay=0.5, initial=done)
 
     @contextmanager
     def watching(self, phi: Coupled) -> Iterator[None]:

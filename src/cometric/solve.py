@@ -19,6 +19,17 @@ BOUNDARY_LEVEL = 1e-13
 Callback = Callable[[Iterate, Record], None]
 
 
+class Spent(NamedTuple):
+    """What earlier stages of a solve have taken."""
+
+    iterations: int = 0
+    sweeps: int = 0
+    seconds: float = 0.0
+
+
+NOTHING_YET = Spent()
+
+
 class Solution(NamedTuple):
     """The last iterate, how the loop ended, and its history."""
 
@@ -27,9 +38,12 @@ class Solution(NamedTuple):
     history: list[Record]
 
     @property
-    def spent(self) -> tuple[int, float]:
-        """Sweeps and seconds, for the stage that follows."""
-        return self.iterate.sweeps, self.history[-1].seconds if self.history else 0.0
+    def spent(self) -> Spent:
+        """What the stage that follows counts on from."""
+        if not self.history:
+            return NOTHING_YET
+        last = self.history[-1]
+        return Spent(last.iteration, self.iterate.sweeps, last.seconds)
 
 
 def solve(
@@ -41,22 +55,22 @@ def solve(
     max_iter: int,
     progress: bool = False,
     callback: Callback | None = None,
-    spent: tuple[int, float] = (0, 0.0),
+    spent: Spent = NOTHING_YET,
 ) -> Solution:
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-    one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. ``spent`` are
-    the sweeps and seconds that earlier stages took, for the history.
+    one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. The
+    history counts on from what was ``spent`` before.
     """
     history: list[Record] = []
-    began = time.perf_counter() - spent[1]
-    now = replace(solver.init(phi, start), sweeps=spent[0])
+    began = time.perf_counter() - spent.seconds
+    now = replace(solver.init(phi, start), sweeps=spent.sweeps)
     status = Status.MAX_ITER
-    bar = Bar(progress, tol)
+    bar = Bar(progress, tol, spent.iterations)
     try:
         with bar.watching(phi):
-            for iteration in range(1, max_iter + 1):
+            for iteration in range(spent.iterations + 1, spent.iterations + max_iter + 1):
                 now = solver.step(phi, now)
                 seconds = time.perf_counter() - began
                 history.append(Record(iteration, now.residual, *now.values, now.sweeps, seconds))
