@@ -29,6 +29,7 @@ _HOMES = {
     "PowerIteration": "solvers.power",
     "AndersonIteration": "solvers.anderson",
     "PolicyIteration": "solvers.policy",
+    "StochasticIteration": "solvers.stochastic",
     "hilbert_distance": "cones",
     "Metrics": "types",
     "Status": "types",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
+    from cometric.solvers.stochastic import StochasticIteration as StochasticIteration
     from cometric.types import Metrics as Metrics
     from cometric.types import Status as Status
 

@@ -33,12 +33,14 @@ from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
+from cometric.solvers.stochastic import StochasticIteration
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
 
 SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
     "anderson": AndersonIteration,
     "policy": PolicyIteration,
     "power": PowerIteration,
+    "stochastic": StochasticIteration,
 }
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -119,7 +121,8 @@ def learn(
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
         "auto" (policy iteration for eps = 0, Anderson acceleration for eps > 0, the closed form
-        for eps infinite and tau = 0), "policy", "power", "anderson", or a solver of your own.
+        for eps infinite and tau = 0), "policy", "power", "anderson", "stochastic", or a solver of
+        your own.
     tol, max_iter
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     sweeps, dtype
@@ -246,6 +249,7 @@ class _Run:
                     return stage, type(chosen).__name__
         phi = regularize(to_samples, to_features, self.tau, self.norms)
         solution = self._solve(phi, chosen, begin, spent, callback=self.callback)
+        solution = self._confirm(phi, chosen, solution)
         if self.tau == 0.0:
             status = _status_at_zero(self.problem, solution, to_samples, to_features)
             solution = solution._replace(status=status)
@@ -271,7 +275,9 @@ class _Run:
 
         few, single = to_samples.sweeps, to_samples.precision != "float64"
         stages: list[tuple[float, str, int | None]] = [(self.tol, "float64", None)]
-        if not single or self.tol < SINGLE_PRECISION:
+        if isinstance(chosen, StochasticIteration):  # nothing is kept between its steps
+            single = False
+        elif not single or self.tol < SINGLE_PRECISION:
             stages.insert(0, (self.tol, "float64", few))
         if single:
             stages.insert(0, (max(self.tol, SINGLE_PRECISION), to_samples.precision, few))
@@ -292,6 +298,7 @@ class _Run:
                 callback=tighten,
             )
             solution = stage._replace(history=solution.history + stage.history)
+        solution = self._confirm(phi, chosen, solution)
         if solution.status is Status.CONVERGED and to_samples.sweeps is not None:
             solution = solution._replace(status=Status.MAX_ITER)
         loose = any(lift.error > lift.tol for lift in lifts)
@@ -353,6 +360,21 @@ class _Run:
             callback=callback,
             spent=spent,
         )
+
+    def _confirm(self, phi: Coupled, chosen: Solver[Any], solution: Solution) -> Solution:
+        """A stochastic residual is sampled: full sweeps say whether it held, or go on."""
+        if not isinstance(chosen, StochasticIteration) or solution.status is not Status.CONVERGED:
+            return solution
+        left = max(1, self.max_iter - len(solution.history))
+        last = self._solve(
+            phi,
+            PowerIteration(),
+            solution.iterate.metrics,
+            solution.spent,
+            max_iter=left,
+            callback=self.callback,
+        )
+        return last._replace(history=solution.history + last.history)
 
     def _choose(self, default: str) -> Solver[Any]:
         if not isinstance(self.solver, str):
