@@ -316,7 +316,10 @@ def test_norm_matrices_cover_repeated_items_too():
         ({"tau": np.inf}, "`tau` is inf; it must be finite"),
         ({"tol": -1e-9}, "`tol` is -1e-09; it must not be negative"),
         ({"max_iter": 0}, "`max_iter` is 0; pass a whole number, at least 1"),
-        ({"solver": "newton"}, "`solver` is 'newton'; choose 'auto', .*'stochastic', or pass an inst"),
+        (
+            {"solver": "newton"},
+            "`solver` is 'newton'; choose 'auto', .*'stochastic', or pass an inst",
+        ),
         ({"norm": "euclidean"}, "`norm` is 'euclidean'; pass 'l1'"),
     ],
 )
