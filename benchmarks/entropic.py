@@ -127,7 +127,7 @@ def agreement(asked: argparse.Namespace) -> None:
                 index = np.stack([i[some], j[some]], axis=1)
                 loose, full = (
                     cm.EntropicMap(side.hist, eps, tol=tol, max_sweeps=100_000).pairs(cost, index)
-                    for tol in (1e-7, 1e-12)
+                    for tol in (3e-7, 1e-12)
                 )
                 R = np.abs(side.hist[index[:, 0]] - side.hist[index[:, 1]]).sum(axis=1)
                 worst = max(worst, np.max(np.abs(loose - full) / (full + 1e-3 * R)))

@@ -49,7 +49,7 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do no harm on the way."""
 
-INNER = 1e-4
+INNER = 3e-4
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
 SINGLE_PRECISION = 1e-3
