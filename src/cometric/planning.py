@@ -15,6 +15,7 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix
 from cometric.problem import Problem, Side
+from cometric.progress import duration
 from cometric.types import DistanceMap
 
 PROBE_SECONDS = 0.5
@@ -53,8 +54,8 @@ class Plan:
         if self.operations:
             lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
         lines.append(
-            f"  time        {_duration(self.seconds)} per sweep of both sides (measured on a "
-            f"part), about {_duration(self.seconds * self.sweeps)} for {self.sweeps} sweeps"
+            f"  time        {duration(self.seconds)} per sweep of both sides (measured on a "
+            f"part), about {duration(self.seconds * self.sweeps)} for {self.sweeps} sweeps"
         )
         return "\n".join(lines)
 
@@ -153,9 +154,3 @@ def _probe(make: Callable[[Any], DistanceMap], side: Side, bins: Side, warm: boo
 def _form(lift: EntropicMap) -> str:
     work = "logarithms" if lift.logs else lift.dtype.name
     return f"{work}, scalings kept in {lift.stored.name if lift.stored else 'no memory'}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

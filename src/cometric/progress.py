@@ -50,7 +50,7 @@ class Bar:
         left = self._seconds_left()
         self._words = f"residual {residual:.1e}"
         if left is not None:
-            self._words += f", about {_duration(left)} left"
+            self._words += f", about {duration(left)} left"
         self._bar.set_postfix_str(self._words, refresh=False)
         self._bar.update()
 
@@ -62,7 +62,7 @@ class Bar:
             return
         self._map_began = self._map_began or now
         spent = now - self._map_began
-        left = f", {_duration(spent * (total - done) / done)} left" if spent > 0 else ""
+        left = f", {duration(spent * (total - done) / done)} left" if spent > 0 else ""
         self._bar.set_postfix_str(
             f"{self._words}{', ' * bool(self._words)}map {100 * done // total} %{left}"
         )
@@ -75,5 +75,8 @@ class Bar:
         return max(0.0, to_go / gone * (now - since))
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
