@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.sparse import block_diag, csr_array
+from scipy.linalg import block_diag
+from scipy.sparse import csr_array
 
 from cometric.types import Index, Matrix
 
@@ -125,7 +126,7 @@ def block_diagonal(
     for size in sizes:
         _sides("sizes", size)
     rng = np.random.default_rng(random_state)
-    blocks: Matrix = block_diag([rng.uniform(0.1, 1.0, size) for size in sizes]).toarray()
+    blocks: Matrix = block_diag(*(rng.uniform(0.1, 1.0, size) for size in sizes))
     return blocks
 
 

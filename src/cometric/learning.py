@@ -52,8 +52,8 @@ MARGIN = 0.03
 INNER = 3e-4
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
-SINGLE_PRECISION = 1e-3
-"""Residual down to which float32 is used where asked for; rounding is near."""
+SINGLE_PRECISION = {"float64": math.inf, "float32": 1e-3, "tf32": 0.3}
+"""Residual down to which a precision is used where asked for; rounding is near."""
 
 
 REMEDIES = {
@@ -157,7 +157,7 @@ def learn(
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
-    norms = norm_matrices(problem, norm)
+    norms = norm_matrices(problem, norm, None if device == "cpu" else torch_device(device))
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
     run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
     if eps == 0.0:
@@ -172,9 +172,11 @@ def learn(
             device=device,
             sweeps=sweeps,
             tol=INNER * math.sqrt(tol),
-            dtype="float32",
             memory_limit=memory_limit,
         )
+        rough = "tf32" if all(lift.engine == "dense" for lift in tensor_maps) else "float32"
+        for lift in tensor_maps:
+            lift.precision = rough
         solution, name = run.on_device(*tensor_maps)
     else:
         maps = entropic_lifts(
@@ -273,14 +275,14 @@ class _Run:
             if self.callback is not None:
                 self.callback(now, record)
 
-        few, single = to_samples.sweeps, to_samples.precision != "float64"
+        few, rough = to_samples.sweeps, to_samples.precision
+        level = SINGLE_PRECISION[rough]
         stages: list[tuple[float, str, int | None]] = [(self.tol, "float64", None)]
-        if isinstance(chosen, StochasticIteration):  # nothing is kept between its steps
-            single = False
-        elif not single or self.tol < SINGLE_PRECISION:
-            stages.insert(0, (self.tol, "float64", few))
-        if single:
-            stages.insert(0, (max(self.tol, SINGLE_PRECISION), to_samples.precision, few))
+        if not isinstance(chosen, StochasticIteration):  # which keeps nothing between its steps
+            if self.tol < level:
+                stages.insert(0, (self.tol, "float64", few))
+            if rough != "float64":
+                stages.insert(0, (max(self.tol, level), rough, few))
         solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
         for tol, precision, sweeps in stages:
             left = self.max_iter - len(solution.history)

@@ -112,3 +112,16 @@ def test_the_fused_division_is_the_plain_one(device):
     fused, sums = sinkhorn_triton.divide(b, kv.clone())
     assert_allclose(fused.cpu(), u.cpu(), rtol=1e-14)
     assert_allclose(sums.cpu(), logs.cpu(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("width", [16, 48, 300])
+def test_the_fused_update_is_the_plain_one(device, width):
+    rng = np.random.default_rng(0)
+    a = torch.as_tensor(rng.dirichlet(np.ones(width), size=2), device=device)
+    a[:, ::3] = 0.0
+    ku, v = torch.as_tensor(rng.uniform(0.1, 1.0, (2, 2, 4, width)), device=device)
+    v = v * (a > 0)[:, None]
+    expected = sinkhorn_torch.update(a, ku, v.clone())
+    for mine, plain in zip(sinkhorn_triton.update(a, ku, v.clone()), expected, strict=True):
+        assert_allclose(mine.cpu(), plain.cpu(), rtol=1e-13)

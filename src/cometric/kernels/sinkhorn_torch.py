@@ -48,25 +48,34 @@ def divide(b, kv):
     return u, torch.xlogy(b, u).sum(-1, dtype=torch.float64)
 
 
-def sweep(kernel, bins, a, b, state, sweeps, tol, divide=divide):
+def update(a, ku, v):
+    """V = a / (K u), the error of the marginal a before, and <a, log v>, both in float64.
+
+    ``a`` is (B, w), the others are (B, P, w) and may be overwritten.
+    """
+    mass = a[:, None, :]
+    errors = v.mul_(ku).sub_(mass).abs_().sum(-1, dtype=torch.float64)
+    v = torch.div(mass, ku, out=v)
+    return v, errors, torch.xlogy(mass, v).sum(-1, dtype=torch.float64)
+
+
+def sweep(kernel, bins, a, b, state, sweeps, tol, divide=divide, update=update, few=0.0):
     """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
 
-    At least one sweep, then more until no error exceeds ``tol``, ``sweeps`` at most. ``kernel``
-    has the precision to work in; values are summed in float64. ``divide`` may be a fused twin.
+    At least one sweep, then more while the errors of more than the fraction ``few`` of the pairs
+    exceed ``tol``, ``sweeps`` at most. ``kernel`` has the precision to work in; values are summed
+    in float64. ``divide`` and ``update`` may be fused twins.
     """
     rows = kernel[bins]  # (B, w, d)
     v = state.to(kernel.dtype)
-    mass = a[:, None, :]
     for done in range(1, sweeps + 1):
-        u, logs = divide(b, torch.bmm(v, rows))
-        ku = torch.bmm(u, rows.mT)
+        u, spread = divide(b, torch.bmm(v, rows))
+        v, errors, gathered = update(a, torch.bmm(u, rows.mT), v)
         del u
-        errors = ku.mul(v).sub_(mass).abs_().sum(-1, dtype=torch.float64)
-        v = mass / ku
-        if done < sweeps and not (errors > tol).any():
+        if done < sweeps and (errors > tol).sum() <= few * errors.numel():
             break
     state.copy_(v)
-    return logs + torch.xlogy(mass, v).sum(-1, dtype=torch.float64), errors
+    return spread + gathered, errors
 
 
 def self_terms(hist, kernel, scaling, sweeps, tol):

@@ -86,19 +86,19 @@ def regularize(
     )
 
 
-def norm_matrices(problem: Problem, norm: Any) -> Metrics:
-    """R between the distinct samples and between the distinct features."""
+def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
+    """R between the distinct samples and between the distinct features; see ``norm_matrix``."""
     if getattr(norm, "ndim", 0) == 2:
         raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
     pair = norm if isinstance(norm, tuple) and len(norm) == 2 else (norm, norm)
     sides = (problem.samples, problem.features)
-    return Metrics(*(_norm(side, given) for side, given in zip(sides, pair, strict=True)))
+    return Metrics(*(_norm(side, given, device) for side, given in zip(sides, pair, strict=True)))
 
 
-def _norm(side: Side, norm: Any) -> Any:
+def _norm(side: Side, norm: Any, device: Any) -> Any:
     """R of one side; a matrix is given over all kept items."""
     if not hasattr(norm, "shape") or np.ndim(norm) != 2:
-        return norm_matrix(side.full, norm)
+        return norm_matrix(side.full, norm, device)
     n = len(side.labels)
     if np.shape(norm) != (n, n):
         raise ValueError(f"`norm` has shape {np.shape(norm)}; this side has {n} items.")

@@ -28,9 +28,6 @@ SELF_STEPS = 4
 CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
 """Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
 
-TOGETHER = 8
-"""Sweeps that products do for all pairs of a block; stragglers go on alone, cropped."""
-
 CLOSER = (10, 100)
 """Further sweeps of a pair at a negative distance, before it is solved."""
 
@@ -105,7 +102,8 @@ class TensorEntropicMap:
             and find_spec("triton") is not None
             and int(sizes.max()) <= WIDEST
         )
-        self.engine = _choose(engine, self._triton, sizes, d)
+        self.engine, ratio = _choose(engine, self._triton, sizes, d)
+        self._few = min(0.25, 1.0 / ratio) if self._triton else 0.0  # not worth whole products
 
         order = np.argsort(sizes, kind="stable")
         self._sizes = sizes[order]
@@ -181,7 +179,7 @@ class TensorEntropicMap:
         """Sources of like size, as many at once as the scratch allows in any precision."""
         n = self.shape[0]
         widths = self._sizes + -self._sizes % LANES
-        most = n if self.engine == "cropped" else max(16, n // 16)  # half its square is lost
+        most = n if self.engine == "cropped" else max(16, n // 4)  # half its square is lost
         first, last = 0, 1
         while last <= n:
             alike = last < n and (
@@ -343,21 +341,29 @@ class TensorEntropicMap:
             return self._crop(kernel, block, bins, masses, scalings, limit, tol)
         from cometric.kernels import sinkhorn_torch
 
-        divide = sinkhorn_torch.divide
+        fused: Any = sinkhorn_torch
         if self._triton:
-            from cometric.kernels.sinkhorn_triton import divide
-        together = min(limit, TOGETHER) if self._triton else limit
+            from cometric.kernels import sinkhorn_triton
+
+            fused = sinkhorn_triton
         hist = self._partners[block.first :]
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
             values, errors = sinkhorn_torch.sweep(
-                kernel, bins, masses, hist, scalings, together, tol, divide
+                kernel,
+                bins,
+                masses,
+                hist,
+                scalings,
+                limit,
+                tol,
+                fused.divide,
+                fused.update,
+                self._few,
             )
         errors.triu_(1)  # the others are not asked for
-        if together < limit and float(errors.max()) > tol:
+        if self._few and limit > 1 and float(errors.max()) > tol:
             reached = values, errors
-            values, errors = self._crop(
-                kernel, block, bins, masses, scalings, limit - together, tol, reached
-            )
+            values, errors = self._crop(kernel, block, bins, masses, scalings, limit, tol, reached)
         return values, errors
 
     def _catch_up(
@@ -366,9 +372,12 @@ class TensorEntropicMap:
         """More sweeps for pairs whose marginal error exceeds the margin."""
         values, errors = found
         margin = max(self.margin, ATTAINABLE[self.precision])
-        if margin == np.inf or not bool((errors.triu(1) > margin).any()):
+        if margin == np.inf:
             return values, errors
-        if self.engine == "cropped":
+        late = int((errors.triu(1) > margin).sum())
+        if not late:
+            return values, errors
+        if self.engine == "cropped" or late <= self._few * errors.numel():
             return self._crop(
                 kernel, block, bins, masses, scalings, MORE_SWEEPS, margin, (values, errors)
             )
@@ -530,21 +539,20 @@ def torch_device(name: Any) -> Any:
     return device
 
 
-def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> str:
-    """The engine asked for, or the one that should be quicker.
+def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
+    """The engine asked for, or the one that should be quicker, and the ratio of their times.
 
     Per pair, cropping reads s_i s_j entries of the kernel, each at the price of a load; products
     take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
     """
     if engine not in ("auto", "cropped", "dense"):
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
-    if engine != "auto":
-        return engine
-    if not can_crop:
-        return "dense"
     cropped = float(sizes.mean()) ** 2 / CROPPED
     dense = 4.0 * float(sizes.mean()) * d / PRODUCTS + 32.0 * d / TRAFFIC
-    return "cropped" if cropped < dense else "dense"
+    ratio = cropped / dense
+    if engine == "auto":
+        engine = "cropped" if can_crop and ratio < 1.0 else "dense"
+    return engine, ratio
 
 
 def _power(width: int) -> int:

@@ -50,14 +50,17 @@ class Regularized:
         return Regularized(self.phi.freeze(cost), self.tau, self.R)
 
 
-def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
-    """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself."""
+def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix:
+    """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
+
+    With a torch ``device``, a norm of a power is computed there and stays there.
+    """
     k = hist.shape[0]
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
     power = _power(norm)
     if power is not None:
-        return _pairwise(hist, power)
+        return _pairwise(hist, power) if device is None else _pairwise_on(device, hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
         raise ValueError(
@@ -100,4 +103,14 @@ def _pairwise(hist: sparse.csr_array, p: float) -> Matrix:
     norms: Matrix = geometry.pairwise_norms(
         hist.indptr.astype(np.int64), hist.indices.astype(np.int32), hist.data, p
     )
+    return norms
+
+
+def _pairwise_on(device: Any, hist: sparse.csr_array, p: float) -> Matrix:
+    import torch
+
+    dense = torch.as_tensor(hist.toarray(), device=device)
+    norms: Matrix = torch.cdist(
+        dense, dense, p=p, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # a product of matrices would lose half the digits of small distances
     return norms
