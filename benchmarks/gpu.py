@@ -4,9 +4,9 @@
     python benchmarks/gpu.py --data FOLDER --only rates pbmc3k
 
 The part "wsingular" needs that package (and POT, pandas, seaborn, networkx); without it, name the
-others. FOLDER holds pbmc3k_cellranger.npz and pbmc68k_reduced.npz, counts as SciPy sparse matrices. Times
-are medians of 5 on a warm device unless said otherwise; compiling comes before and is reported.
-An iteration is one map to features and one to samples, eps = 0.1, tau = 1e-3. Operations are those
+others. FOLDER holds pbmc3k_cellranger.npz and pbmc68k_reduced.npz, counts as SciPy sparse matrices.
+Times are medians of 5 on a warm device unless said otherwise; compiling comes before and is
+reported. An iteration is one map to features and one to samples, eps = 0.1, tau = 1e-3. Operations are those
 that the supports call for: four per pair of used bins and sweep.
 """
 
@@ -110,7 +110,7 @@ def line(case, name, taken, iterate, peak, truth, peaks, sweeps=None):
     n, m = (len(metric) for metric in iterate.metrics)
     wide, each = far(iterate.metrics.samples, truth) if truth is not None else (np.nan, np.nan)
     rate = case.work * PAIRS / taken / 1e12
-    kind = name.split()[0]
+    kind = name.split()[0].rstrip(",")
     share = f"{100 * rate / peaks[kind]:.0f} %" if peaks and sweeps == 1 else ""
     shown = f"{rate:.2f} ({share})" if sweeps == 1 else ""
     print(
