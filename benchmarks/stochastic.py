@@ -1,10 +1,15 @@
-"""Stochastic singular vectors on the torus: the paper's scheme, ours, and wsingular 0.1.7.
+"""Stochastic singular vectors: the paper's scheme, ours, and wsingular 0.1.7.
 
-    python benchmarks/stochastic.py [--seconds 60] [--out benchmarks/out]
+    python benchmarks/stochastic.py [torus] [ideas] [pbmc3k] [--seconds 150] [--data FOLDER]
 
-Hilbert distance of the sample metric to the true one against steps and seconds, 10 % of the pairs
-per step, tau = 0.1, for the three templates; exact transport, and entropic with eps = 0.1. The
-figure is written to --out. wsingular runs on the unimodal template for the seconds given.
+torus   Hilbert distance of the sample metric to the true one against steps and seconds, 10 % of
+        the pairs per step, tau = 0.1, three templates; exact, and entropic with eps = 0.1. The
+        figure goes to --out. wsingular runs on the unimodal template for the seconds given.
+ideas   variants of the scheme on the unimodal template, exact, after 300 steps
+pbmc3k  entropic, eps = 0.1, tau = 0.001: error against the full solve and silhouette of the cell
+        types as a function of the share of all pairs evaluated so far
+
+Without names all are run.
 """
 
 import argparse
@@ -19,9 +24,10 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from entropic import load_pbmc3k, score
 
 import cometric as cm
-from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
+from cometric.maps.coupled import entropic_lifts, exact_lifts, norm_matrices, regularize
 from cometric.solve import solve
 
 TEMPLATES = ("unimodal", "bimodal", "asymmetric")
@@ -31,61 +37,156 @@ SCHEMES = {"paper": cm.StochasticIteration.paper(), "ours": cm.StochasticIterati
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="for wsingular")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=150.0, help="for wsingular")
+    parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
     parser.add_argument("--out", type=Path, default="benchmarks/out")
     asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
     print(machine.describe("numpy", "numba"))
     print(f"compile (or load from cache): {cm.warmup():.1f} s", flush=True)
-    figure, panels = plt.subplots(2, 3, figsize=(14, 7), layout="constrained", sharey=True)
-    for row, eps in zip(panels, (0.0, 0.1), strict=True):
-        for panel, name in zip(row, TEMPLATES, strict=True):
+    for name in asked.parts or PARTS:
+        print(f"\n{name}, load average {machine.load()}", flush=True)
+        PARTS[name](asked)
+
+
+def torus(asked):
+    figure, panels = plt.subplots(4, 3, figsize=(14, 13), layout="constrained", sharey=True)
+    reached = {}
+    for row, eps in enumerate((0.0, 0.1)):
+        for column, name in enumerate(TEMPLATES):
             X = cm.datasets.torus(name)
             truth = cm.learn(X, eps=eps, tau=TAU, tol=1e-10).samples
-            panel.set(title=f"{name}, eps = {eps:g}", xlabel="step", ylabel="Hilbert distance")
+            by_step, by_second = panels[2 * row, column], panels[2 * row + 1, column]
+            by_step.set(title=f"{name}, eps = {eps:g}", xlabel="step", ylabel="Hilbert distance")
+            by_second.set(xlabel="seconds", ylabel="Hilbert distance", xscale="log")
             for scheme, solver in SCHEMES.items():
                 distances, seconds = follow(X, eps, solver, truth)
-                panel.semilogy(distances, label=f"{scheme}, {seconds[-1]:.0f} s")
-                late = slice(STEPS // 3, None)
-                slope = np.polyfit(
-                    np.log(np.arange(1, STEPS + 1)[late]), np.log(distances[late]), 1
-                )
-                reached = next(
-                    (t for d, t in zip(distances, seconds, strict=True) if d < 1e-3), None
-                )
-                print(
-                    f"  {name}, eps {eps:g}, {scheme}: {distances[-1]:.1e} after {STEPS} steps and "
-                    f"{seconds[-1]:.1f} s; slope {slope[0]:.2f} in log step; 1e-3 "
-                    + (f"after {reached:.2f} s" if reached else "not reached"),
-                    flush=True,
-                )
-            panel.legend(frameon=False)
-    asked.out.mkdir(parents=True, exist_ok=True)
+                by_step.semilogy(distances, label=scheme)
+                by_second.semilogy(seconds, distances, label=scheme)
+                reached[name, eps, scheme] = distances, seconds
+                print(f"  {name}, eps {eps:g}, {scheme}: {summary(distances, seconds)}", flush=True)
+            by_step.legend(frameon=False)
+    distances, seconds = wsingular(asked.seconds)
+    panels[1, 0].semilogy(seconds, distances, label="wsingular")
+    panels[1, 0].legend(frameon=False)
     figure.savefig(asked.out / "stochastic.png", dpi=120)
-    wsingular(asked.seconds)
+    theirs, ours = distances.min(), reached["unimodal", 0.0, "ours"]
+    last = seconds[int(np.argmin(distances))]
+    first = first_below(*ours, theirs)
+    print(
+        f"  wsingular, unimodal, exact: {len(distances)} steps, best {theirs:.2e} after {last:.0f} s; "
+        f"ours stands there after {first:.2f} s, {last / first:.0f} times sooner"
+    )
 
 
-def follow(X, eps, solver, truth):
-    """Distance to the truth, and seconds without measuring it, after each step."""
+def summary(distances, seconds):
+    late = slice(STEPS // 3, None)
+    slope = np.polyfit(np.log(np.arange(1, STEPS + 1)[late]), np.log(distances[late]), 1)[0]
+    first = first_below(distances, seconds, 1e-3)
+    return (
+        f"{distances[-1]:.1e} after {STEPS} steps and {seconds[-1]:.1f} s; "
+        f"slope {slope:.2f} in log step; 1e-3 "
+        + ("not reached" if first is None else f"after {first:.2f} s")
+    )
+
+
+def first_below(distances, seconds, level):
+    """Seconds after which the distance is at most ``level``, or None."""
+    return next((t for d, t in zip(distances, seconds, strict=True) if d <= level), None)
+
+
+def follow(X, eps, solver, truth, average=None):
+    """Distance to the truth, and seconds without measuring it, after each step.
+
+    ``average`` weighs the mean of the logarithms of all iterates, as a function of the step.
+    """
     problem = cm.Problem.from_data(X)
     norms = norm_matrices(problem, "l1")
-    lifts = fresh_lifts(problem, eps)
+    lifts = entropic_lifts(problem, eps, sweeps=1) if eps else exact_lifts(problem)
     phi = regularize(*lifts, TAU, norms)
     start = cm.Metrics(*(R / R.max() for R in norms))
-    distances, seconds, measuring = [], [], 0.0
+    distances, seconds, measuring, mean, total = [], [], 0.0, 0.0, 0.0
 
     def watch(iterate, record):
-        nonlocal measuring
+        nonlocal measuring, mean, total
         began = time.perf_counter()
         seconds.append(record.seconds - measuring)
-        distances.append(cm.hilbert_distance(iterate.metrics.samples, truth))
+        metric = iterate.metrics.samples
+        if average is not None:
+            total += average(len(seconds))
+            logs = np.log(metric + np.eye(len(metric)))
+            mean = mean + (logs - mean) * (average(len(seconds)) / total)
+            metric = np.exp(mean) - np.eye(len(metric))
+        distances.append(cm.hilbert_distance(metric, truth))
         measuring += time.perf_counter() - began
 
     solve(phi, solver, start, tol=0.0, max_iter=STEPS, callback=watch)
-    return np.array(distances), seconds
+    return np.array(distances), np.array(seconds)
+
+
+def ideas(_):
+    X = cm.datasets.torus("unimodal")
+    truth = cm.learn(X, eps=0.0, tau=TAU, tol=1e-10).samples
+    make = cm.StochasticIteration
+    for name, solver, average in (
+        ("the paper's", make.paper(), None),
+        ("the paper's, mean of all iterates", make.paper(), lambda t: 1.0),
+        ("the paper's, mean weighted by the step", make.paper(), float),
+        ("the paper's, multiplicative", make(0.1, "sqrt", True, draw="pairs"), None),
+        ("1 / t", make(0.1, "harmonic", draw="pairs"), None),
+        ("blocks of items, 1 / sqrt(t)", make(0.1, "sqrt", draw="block"), None),
+        ("whole images, drawn anew", make(0.1, draw="pairs"), None),
+        ("whole images, blocks of items", make(0.1, draw="block"), None),
+        ("parts, alpha = 1/2", make(0.1, 0.5), None),
+        ("parts, alpha = 1/2, multiplicative", make(0.1, 0.5, True), None),
+        ("parts, sides alternate", make(0.1, alternate=True), None),
+        ("parts, 5 %", make(0.05), None),
+        ("parts, 20 %", make(0.2), None),
+        ("parts (the default)", make(0.1), None),
+        ("parts (the default), mean of all iterates", make(0.1), lambda t: 1.0),
+    ):
+        print(f"  {name}: {summary(*follow(X, 0.0, solver, truth, average))}", flush=True)
+
+
+def pbmc3k(asked):
+    cells, labels, _ = load_pbmc3k(asked.data)
+    began = time.perf_counter()
+    full = cm.learn(cells.X, 0.1, 1e-3)
+    print(
+        f"  full solve: {full.iterations} iterations, {time.perf_counter() - began:.0f} s, "
+        f"silhouette {score(full.samples, labels):.3f}",
+        flush=True,
+    )
+    problem = cm.Problem.from_data(cells.X)
+    norms = norm_matrices(problem, "l1")
+    start = cm.Metrics(*(R / R.max() for R in norms))
+    print("  share of all pairs evaluated: s, Hilbert distance, largest error, silhouette")
+    for fraction in (0.05, 0.2):
+        phi = regularize(*entropic_lifts(problem, 0.1, sweeps=1), 1e-3, norms)
+        looked, measuring = (0.25, 0.5, 1, 2, 3, 4, 6, 8, 10, 12, 15), 0.0
+
+        def watch(iterate, record, fraction=fraction, looked=looked):
+            nonlocal measuring
+            share = iterate.steps * fraction
+            if not np.isclose(share, looked, atol=0.4 * fraction).any():
+                return
+            began = time.perf_counter()
+            metric = problem.samples.expand(iterate.metrics.samples)
+            print(
+                f"  {fraction:g} a step, {share:.2f}: {record.seconds - measuring:.1f} s, "
+                f"{cm.hilbert_distance(metric, full.samples):.2e}, "
+                f"{np.abs(metric - full.samples).max():.2e}, {score(metric, labels):.3f}",
+                flush=True,
+            )
+            measuring += time.perf_counter() - began
+
+        solver = cm.StochasticIteration(fraction)
+        solve(phi, solver, start, tol=0.0, max_iter=round(15 / fraction), callback=watch)
 
 
 def wsingular(limit):
-    """Steps of its stochastic solver until the time is over."""
+    """Distances and seconds of the steps of its stochastic solver until the time is over."""
     import torch
     from wsingular import distance, utils
 
@@ -94,12 +195,12 @@ def wsingular(limit):
     A, B = utils.normalize_dataset(torch.tensor(X), torch.double, "cpu")
     R_A, R_B = (torch.cdist(H, H, p=1) for H in (A, B))
     D, C = R_A / R_A.max(), R_B / R_B.max()
-    began, steps = time.perf_counter(), 0
+    distances, seconds = [], [0.0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        while time.perf_counter() - began < limit:
-            steps += 1
-            gamma = 1 / np.sqrt(steps)
+        while seconds[-1] < limit:
+            began = time.perf_counter()
+            gamma = 1 / np.sqrt(len(seconds))
             C = distance.stochastic_wasserstein_map(
                 B, C, D, 0.1, gamma, torch.double, "cpu", R_B, TAU
             )
@@ -108,8 +209,12 @@ def wsingular(limit):
                 A, D, C, 0.1, gamma, torch.double, "cpu", R_A, TAU
             )
             D = D / D.max()
-    apart = cm.hilbert_distance(D.numpy(), truth)
-    print(f"  wsingular, unimodal, exact: {apart:.1e} after {steps} steps and {limit:.0f} s")
+            seconds.append(seconds[-1] + time.perf_counter() - began)
+            distances.append(cm.hilbert_distance(D.numpy(), truth))
+    return np.array(distances), seconds[1:]
+
+
+PARTS = {"torus": torus, "ideas": ideas, "pbmc3k": pbmc3k}
 
 
 if __name__ == "__main__":

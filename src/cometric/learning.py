@@ -278,7 +278,9 @@ class _Run:
         few, rough = to_samples.sweeps, to_samples.precision
         level = SINGLE_PRECISION[rough]
         stages: list[tuple[float, str, int | None]] = [(self.tol, "float64", None)]
-        if not isinstance(chosen, StochasticIteration):  # which keeps nothing between its steps
+        if isinstance(chosen, StochasticIteration):  # full sweeps will confirm it
+            stages = [(self.tol, "float64", few)]
+        else:
             if self.tol < level:
                 stages.insert(0, (self.tol, "float64", few))
             if rough != "float64":
@@ -300,7 +302,9 @@ class _Run:
                 callback=tighten,
             )
             solution = stage._replace(history=solution.history + stage.history)
-        solution = self._confirm(phi, chosen, solution)
+        if isinstance(chosen, StochasticIteration):
+            to_samples.sweeps = to_features.sweeps = None
+            solution = self._confirm(phi, chosen, solution)
         if solution.status is Status.CONVERGED and to_samples.sweeps is not None:
             solution = solution._replace(status=Status.MAX_ITER)
         loose = any(lift.error > lift.tol for lift in lifts)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -44,6 +46,21 @@ class FreezableMap(DistanceMap, Protocol):
 
     def freeze(self, cost: Matrix) -> DistanceMap:
         """The linear map (up to the tau term) of the couplings optimal at ``cost``."""
+
+
+@runtime_checkable
+class RestrictableMap(DistanceMap, Protocol):
+    """A map that can remember the solutions of some pairs from one call to the next."""
+
+    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
+        """The distances of the pairs ``index`` as a function of the cost, with a memory."""
+
+
+def restricted(phi: DistanceMap, index: Index) -> Callable[[Matrix], Vector]:
+    """The distances of the pairs ``index``, remembered where ``phi`` can do so."""
+    if isinstance(phi, RestrictableMap):
+        return phi.restrict(index)
+    return partial(phi.pairs, index=index)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric import StochasticIteration
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.coupled import exact_lifts, fresh_lifts, norm_matrices, regularize
 from cometric.solve import solve
 
 X = cm.datasets.torus("bimodal", 20, 16)
@@ -27,16 +27,71 @@ def truth():
     return cm.learn(X, eps=0, tau=TAU, tol=1e-11)
 
 
+class Counting:
+    """A map that only notes which pairs it was asked for."""
+
+    def __init__(self, n):
+        self.shape = (n, n)
+
+    def pairs(self, cost, index):
+        return index
+
+
+def drawn(solver, n, steps):
+    """The pairs of some steps of one side."""
+    lift = Counting(n)
+    parts = solver._cut(lift, 0) if solver.draw == "parts" else ()
+    for t in range(1, steps + 1):
+        parts, place = solver._choose(lift, parts, t, 0)
+        index = parts[place].index
+        assert_array_equal(index, parts[place].distances(None))
+        yield index
+
+
 @pytest.mark.parametrize("n", [2, 3, 11])
 @pytest.mark.parametrize("fraction", [1.0, 0.3, 0.01])
 def test_an_epoch_visits_every_pair_once(n, fraction):
-    solver = StochasticIteration(fraction)
-    parts = int(np.ceil(1 / fraction))
-    drawn = np.concatenate([solver._draw(n, t, 0) for t in range(1, parts + 1)])
-    i, j = np.unique(drawn, axis=0).T
-    assert_array_equal(np.stack([i, j]), np.triu_indices(n, 1))
-    if n * (n - 1) // 2 >= parts:
-        assert len(drawn) == n * (n - 1) // 2
+    pairs = n * (n - 1) // 2
+    epoch = min(int(np.ceil(1 / fraction)), pairs)
+    for later in (0, 1):
+        seen = list(drawn(StochasticIteration(fraction), n, 2 * epoch))
+        seen = np.concatenate(seen[later * epoch : (later + 1) * epoch])
+        assert len(seen) == pairs
+        assert_array_equal(np.unique(seen, axis=0), np.stack(np.triu_indices(n, 1), axis=1))
+
+
+@pytest.mark.parametrize(("draw", "count"), [("pairs", 19), ("block", 15)])
+def test_new_draws_are_pairs_without_repetition(draw, count):
+    one, other = drawn(StochasticIteration(0.1, draw=draw), 20, 2)
+    assert len(one) == len(np.unique(one, axis=0)) == count  # a block: 6 of 20 items
+    assert (one[:, 0] < one[:, 1]).all()
+    assert not np.array_equal(one, other)
+
+
+def test_doubt_is_what_the_draws_leave_open():
+    assert steps(StochasticIteration(0.25), 2).doubt == 0.5  # half of the parts
+    assert steps(StochasticIteration(0.25), 4).doubt == 0.0
+    seen = 2 * 12  # a tenth of the pairs of the smaller side, twice
+    doubt = steps(StochasticIteration(0.1, draw="pairs"), 2).doubt
+    assert doubt == pytest.approx(1 - 0.05 ** (1 / seen))
+
+
+def test_sides_take_turns():
+    one, two = (steps(StochasticIteration(0.5, alternate=True), t).metrics for t in (1, 2))
+    start = norm_matrices(cm.Problem.from_data(X), "l1").samples
+    assert_array_equal(one.samples, start / start.max())
+    assert_array_equal(one.features, two.features)
+    assert not np.array_equal(one.samples, two.samples)
+
+
+@pytest.mark.parametrize("eps", [0, 0.2])
+def test_what_maps_remember_of_a_part_changes_no_answer(eps):
+    problem = cm.Problem.from_data(X)
+    lift = fresh_lifts(problem, eps)[0]
+    index = np.array([[0, 3], [5, 2], [7, 7], [4, 19]])
+    distances = lift.restrict(index)
+    for cost in (norm_matrices(problem, "l1").features, norm_matrices(problem, "l2").features):
+        assert_allclose(distances(cost), lift.pairs(cost, index), rtol=1e-9, atol=1e-15)
 
 
 def test_a_step_of_all_pairs_is_a_power_step():
@@ -66,7 +121,8 @@ def test_whole_images_leave_the_paper_far_behind(truth):
 @pytest.mark.parametrize(
     "options",
     [{"step_size": "harmonic"}, {"step_size": 0.5, "multiplicative": True},
-     {"step_size": lambda t: 2 / (1 + t), "reshuffle": False}],
+     {"step_size": lambda t: 2 / (1 + t), "draw": "pairs"},
+     {"draw": "block"}, {"alternate": True}],
 )  # fmt: skip
 def test_other_steps_approach_too(truth, options):
     end = steps(StochasticIteration(0.3, **options), 60)
@@ -92,7 +148,11 @@ def test_no_residual_is_told_before_an_epoch_is_over():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"fraction": 0.0}, "above 0, at most 1"), ({"step_size": "fast"}, "choose 'sqrt'")],
+    [
+        ({"fraction": 0.0}, "above 0, at most 1"),
+        ({"step_size": "fast"}, "choose 'sqrt'"),
+        ({"draw": "all"}, "choose 'parts', 'pairs', 'block'"),
+    ],
 )
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -151,13 +151,24 @@ class EntropicMap:
         return mirror(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        cost = check_cost(cost, self.shape[1])
-        group, order = self._group(check_index(index, self.shape[0]), self.dtype)
-        result = np.empty(len(order))
-        result[order] = group.solve(cost)
-        self.error = group.error
-        result[index[:, 0] == index[:, 1]] = 0.0
-        return result
+        return self._restrict(index, self.dtype)(cost)
+
+    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
+        """The divergences of the pairs ``index`` as a function of the cost, scalings remembered."""
+        return self._restrict(index, self.stored)
+
+    def _restrict(self, index: Index, stored: np.dtype[Any] | None) -> Callable[[Matrix], Vector]:
+        group, order = self._group(check_index(index, self.shape[0]), stored)
+        alone = index[:, 0] == index[:, 1]
+
+        def divergences(cost: Matrix) -> Vector:
+            result = np.empty(len(order))
+            result[order] = group.solve(check_cost(cost, self.shape[1]))
+            self.error = group.error
+            result[alone] = 0.0
+            return result
+
+        return divergences
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
@@ -193,7 +204,7 @@ class EntropicMap:
             return sides[1], sides[0], plan.T
         return *sides, plan
 
-    def _group(self, index: Index, stored: np.dtype[Any]) -> tuple[_Group, Index]:
+    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
         """The pairs with the larger histogram first, sorted by it, and the order that does so."""
         pairs = np.sort(self._rank[index], axis=1)
         order = np.argsort(pairs[:, 0], kind="stable")

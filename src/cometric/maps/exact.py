@@ -115,6 +115,16 @@ class ExactMap:
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
 
+    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
+        """The distances of the pairs ``index`` as a function of the cost, trees remembered."""
+        batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=self.keeps_trees)
+
+        def distances(cost: Matrix) -> Vector:
+            batch.solve(check_cost(cost, self.shape[1]))
+            return batch.values.copy()
+
+        return distances
+
     def plans(self, cost: Matrix, index: Index) -> Plans:
         """Optimal plans and duals of the pairs ``index`` (p, 2)."""
         cost = check_cost(cost, self.shape[1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from cometric.kernels import geometry
-from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector
+from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, restricted
 
 
 class Regularized:
@@ -42,6 +43,13 @@ class Regularized:
         i, j = np.asarray(index).T
         chosen: Vector = self.R[i, j]
         return self.phi.pairs(cost, index) + (self.tau * float(cost.max())) * chosen
+
+    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
+        """The distances of the pairs ``index`` as a function of the cost, remembered."""
+        distances = restricted(self.phi, index)
+        i, j = index.T
+        chosen = self.R[i, j]
+        return lambda cost: distances(cost) + (self.tau * float(cost.max())) * chosen
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""

@@ -5,24 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from cometric.cones import log_width
-from cometric.types import Coupled, DistanceMap, Index, Iterate, Matrix, Metrics
+from cometric.types import Coupled, DistanceMap, Index, Iterate, Matrix, Metrics, Vector, restricted
 
 STEP_SIZES: dict[str, Callable[[int], float]] = {
     "sqrt": lambda t: 1.0 / math.sqrt(t),
     "harmonic": lambda t: 1.0 / t,
 }
 
+DRAWS = ("parts", "pairs", "block")
+
+CONFIDENCE = 0.95
+
+
+class Seen(NamedTuple):
+    """<C, v>, <C, C> and the extremes of v / C, for entries C and their images v."""
+
+    cross: float
+    square: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some pairs, their distances as a function of the cost, and what was last seen of them."""
+
+    index: Index
+    distances: Callable[[Matrix], Vector]
+    seen: Seen | None = None
+
 
 @dataclass(frozen=True)
 class StochasticIterate(Iterate):
-    """An iterate that knows its number and what the last steps saw."""
+    """An iterate that knows its number and what the steps of the last epoch saw.
+
+    ``doubt`` is the share of the pairs that may lie outside the sampled residual, with 95 %
+    confidence: what independent draws leave open, 0 where every pair has had its turn.
+    """
 
     steps: int = 0
-    seen: tuple[float, ...] = ()  # log-widths of the sampled ratios, the latest last
+    features: tuple[Part, ...] = ()
+    samples: tuple[Part, ...] = ()
+    doubt: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -33,15 +63,15 @@ class StochasticIteration:
     (the adaptive scaling of the paper), an additive update is (1 - alpha) C + alpha v / nu, a
     multiplicative one C^(1 - alpha) (v / nu)^alpha.
 
-    By default alpha = 1: a sampled pair takes its image whole. For exact maps and ``tau`` > 0 the
-    full step contracts every entry's logarithm at once, so entries may be renewed in any order,
-    and errors shrink as fast per evaluated pair as in the power iteration. The paper's steps
-    1 / sqrt(t) average noise that the scaling has removed already; ``paper()`` has them.
+    By default alpha = 1: a sampled pair takes its image whole, and nu is that of all pairs, each
+    as last seen. For exact maps and ``tau`` > 0 the full step contracts every entry's logarithm at
+    once, so entries may be renewed in any order, and errors shrink as fast per evaluated pair as
+    in the power iteration. The paper's steps 1 / sqrt(t) average noise that is not there when
+    values are kept; ``paper()`` has them.
 
-    The pairs of one epoch are a random order of all, cut into parts, so that each is renewed once;
-    or each step draws anew, as in the paper, and an epoch misses a pair with probability 1/e.
-    The ``residual`` is the widest spread of v / C within a step over the last epoch. Pairs of
-    different steps were seen under different costs: only a full sweep says what was reached.
+    The ``residual`` is the spread of v / C over the last epoch, which is as many steps as it takes
+    to evaluate as many pairs as there are. Pairs of different steps were seen under different
+    costs: only a full sweep says what was reached.
 
     Parameters
     ----------
@@ -51,8 +81,13 @@ class StochasticIteration:
         alpha: a number, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the step.
     multiplicative
         How a pair moves when alpha < 1.
-    reshuffle
-        Whether an epoch visits every pair once, or each step draws anew.
+    draw
+        "parts" cuts all pairs at random into parts, once, and visits each part once per epoch:
+        the map remembers its solutions. "pairs" draws anew in each step, as the theorem of the
+        paper has it, so that an epoch misses a pair with probability 1/e; "block" draws items
+        and takes all pairs between them, as the code of the paper does.
+    alternate
+        Whether a step moves one side, features and samples in turn, or both.
     random_state
         Seed. A step's pairs depend on it and on the number of the step, on nothing else.
     """
@@ -60,7 +95,8 @@ class StochasticIteration:
     fraction: float = 0.1
     step_size: float | str | Callable[[int], float] = 1.0
     multiplicative: bool = False
-    reshuffle: bool = True
+    draw: str = "parts"
+    alternate: bool = False
     random_state: int = 0
 
     def __post_init__(self) -> None:
@@ -71,40 +107,62 @@ class StochasticIteration:
                 f"`step_size` is {self.step_size!r}; choose 'sqrt', 'harmonic', a number or a "
                 "function of the step."
             )
+        if self.draw not in DRAWS:
+            raise ValueError(f"`draw` is {self.draw!r}; choose {', '.join(map(repr, DRAWS))}.")
 
     @classmethod
     def paper(cls, fraction: float = 0.1, random_state: int = 0) -> StochasticIteration:
         """The scheme of the paper: additive steps 1 / sqrt(t), adaptive scaling, new draws."""
-        return cls(fraction, "sqrt", reshuffle=False, random_state=random_state)
+        return cls(fraction, "sqrt", draw="pairs", random_state=random_state)
 
     def init(self, phi: Coupled, start: Metrics) -> StochasticIterate:
-        return StochasticIterate(start, values=(1.0, 1.0))
+        now = StochasticIterate(start, values=(1.0, 1.0))
+        if self.draw != "parts":
+            return now
+        return replace(
+            now,
+            features=self._cut(phi.to_features, side=0),
+            samples=self._cut(phi.to_samples, side=1),
+        )
 
     def step(self, phi: Coupled, now: StochasticIterate) -> StochasticIterate:
         t = now.steps + 1
-        samples, features = now.metrics
-        features, lam, first = self._move(phi.to_features, samples, features, t, side=0)
-        samples, mu, second = self._move(phi.to_samples, features, samples, t, side=1)
-        epoch = math.ceil(1.0 / self.fraction)
-        seen = (*now.seen, max(first, second))[-epoch:]
+        turn = (t + 1) // 2 if self.alternate else t
+        if not self.alternate or t % 2 == 1:
+            parts, place = self._choose(phi.to_features, now.features, turn, side=0)
+            parts, features, lam = self._move(parts, place, *now.metrics, turn)
+            metrics, values = now.metrics._replace(features=features), (lam, now.values[1])
+            now = replace(now, metrics=metrics, values=values, features=parts)
+        if not self.alternate or t % 2 == 0:
+            parts, place = self._choose(phi.to_samples, now.samples, turn, side=1)
+            cost, metric = now.metrics.features, now.metrics.samples
+            parts, samples, mu = self._move(parts, place, cost, metric, turn)
+            metrics, values = now.metrics._replace(samples=samples), (now.values[0], mu)
+            now = replace(now, metrics=metrics, values=values, samples=parts)
+        sides = now.features, now.samples
         return replace(
             now,
-            metrics=Metrics(samples, features),
-            values=(lam, mu),
-            residual=max(seen) if len(seen) == epoch else math.inf,
-            sweeps=math.floor(t * self.fraction),
             steps=t,
-            seen=seen,
+            sweeps=math.floor(turn * self.fraction),
+            residual=max(self._spread(parts) for parts in sides),
+            doubt=max(self._doubt(parts) for parts in sides),
         )
 
     def _move(
-        self, lift: DistanceMap, cost: Matrix, metric: Matrix, t: int, side: int
-    ) -> tuple[Matrix, float, float]:
-        """The metric after the step, its singular value, and the sampled residual."""
-        index = self._draw(len(metric), t, side)
-        i, j = index.T
-        old, image = metric[i, j], lift.pairs(cost, index)
-        scale = float(old @ image / (old @ old))
+        self, parts: tuple[Part, ...], place: int, cost: Matrix, metric: Matrix, t: int
+    ) -> tuple[tuple[Part, ...], Matrix, float]:
+        """The parts with one renewed, the metric after its pairs moved, and its value."""
+        part = parts[place]
+        i, j = part.index.T
+        old, image = metric[i, j], part.distances(cost)
+        quotient = image / old
+        part = replace(
+            part,
+            seen=Seen(float(old @ image), float(old @ old), quotient.min(), quotient.max()),
+        )
+        parts = (*parts[:place], part, *parts[place + 1 :])
+        known = _seen(parts) if self.draw == "parts" else _seen((part,))
+        scale = sum(seen.cross for seen in known) / sum(seen.square for seen in known)
         alpha = self._alpha(t)
         if self.multiplicative:
             new = old ** (1.0 - alpha) * (image / scale) ** alpha
@@ -112,26 +170,53 @@ class StochasticIteration:
             new = (1.0 - alpha) * old + alpha * image / scale
         moved = metric.copy()
         moved[i, j] = moved[j, i] = new
-        ratios = image / old
-        return moved / moved.max(), scale, log_width((float(ratios.min()), float(ratios.max())))
+        return parts, moved / moved.max(), scale
 
-    def _draw(self, n: int, t: int, side: int) -> Index:
-        """The pairs i < j of a step, from numbers that only seed and step determine."""
-        total = n * (n - 1) // 2
-        parts = math.ceil(1.0 / self.fraction)
-        if self.reshuffle:
-            epoch, part = divmod(t - 1, parts)
-            order = self._generator(epoch, side).permutation(total)
-            drawn = order[part * total // parts : (part + 1) * total // parts]
-            drawn = drawn if len(drawn) else order[:1]
+    def _cut(self, lift: DistanceMap, side: int) -> tuple[Part, ...]:
+        """All pairs in a random order, cut into as many parts as an epoch has steps."""
+        n = lift.shape[0]
+        order = self._generator(0, side).permutation(_number(n))
+        pieces = np.array_split(order, min(self._epoch, len(order)))
+        indices = (_pairs(np.sort(drawn), n) for drawn in pieces)
+        return tuple(Part(index, restricted(lift, index)) for index in indices)
+
+    def _choose(
+        self, lift: DistanceMap, parts: tuple[Part, ...], t: int, side: int
+    ) -> tuple[tuple[Part, ...], int]:
+        """The parts of the last epoch and the place of this step's, which seed and step decide."""
+        if self.draw == "parts":
+            epoch, step = divmod(t - 1, len(parts))
+            order = self._generator(epoch + 1, side).permutation(len(parts))
+            return parts, int(order[step])
+        n, rng = lift.shape[0], self._generator(t, side)
+        if self.draw == "pairs":
+            count = math.ceil(self.fraction * _number(n))
+            drawn = rng.choice(_number(n), count, replace=False, shuffle=False)
+            index = _pairs(np.sort(drawn), n)
         else:
-            count = math.ceil(self.fraction * total)
-            drawn = self._generator(t, side).choice(total, count, replace=False, shuffle=False)
-        drawn.sort()
-        # Pairs are numbered row by row; ``starts`` are the numbers of the pairs (i, i + 1).
-        starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])
-        i = np.searchsorted(starts, drawn, side="right") - 1
-        return np.stack([i, i + 1 + drawn - starts[i]], axis=1).astype(np.int64)
+            count = max(2, round(math.sqrt(self.fraction) * n))
+            items = np.sort(rng.choice(n, count, replace=False))
+            index = items[np.stack(np.triu_indices(count, 1), axis=1)]
+        parts = (*parts, Part(index, partial(lift.pairs, index=index)))[-self._epoch :]
+        return parts, len(parts) - 1
+
+    @property
+    def _epoch(self) -> int:
+        return math.ceil(1.0 / self.fraction)
+
+    def _spread(self, parts: tuple[Part, ...]) -> float:
+        """Log of the largest over the smallest ratio v / C of an epoch, once it is over."""
+        seen = _seen(parts)
+        if len(seen) < (len(parts) if self.draw == "parts" else self._epoch):
+            return math.inf
+        return log_width((min(one.lowest for one in seen), max(one.highest for one in seen)))
+
+    def _doubt(self, parts: tuple[Part, ...]) -> float:
+        """1 - (1 - confidence)^(1 / draws); a block is one draw, since its pairs share items."""
+        if self.draw == "parts":
+            return 1.0 - len(_seen(parts)) / len(parts)
+        draws = sum(1 if self.draw == "block" else len(part.index) for part in parts)
+        return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / max(1, draws)))
 
     def _generator(self, number: int, side: int) -> np.random.Generator:
         return np.random.Generator(
@@ -142,3 +227,18 @@ class StochasticIteration:
         if isinstance(self.step_size, str):
             return STEP_SIZES[self.step_size](t)
         return float(self.step_size(t) if callable(self.step_size) else self.step_size)
+
+
+def _seen(parts: tuple[Part, ...]) -> list[Seen]:
+    return [part.seen for part in parts if part.seen is not None]
+
+
+def _number(n: int) -> int:
+    return n * (n - 1) // 2
+
+
+def _pairs(numbers: Index, n: int) -> Index:
+    """The pairs i < j with these numbers, counted row by row."""
+    starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # of the pairs (i, i + 1)
+    i = np.searchsorted(starts, numbers, side="right") - 1
+    return np.stack([i, i + 1 + numbers - starts[i]], axis=1).astype(np.int64)
