@@ -6,8 +6,8 @@
 The part "wsingular" needs that package (and POT, pandas, seaborn, networkx); without it, name the
 others. FOLDER holds pbmc3k_cellranger.npz and pbmc68k_reduced.npz, counts as SciPy sparse matrices.
 Times are medians of 5 on a warm device unless said otherwise; compiling comes before and is
-reported. An iteration is one map to features and one to samples, eps = 0.1, tau = 1e-3. Operations are those
-that the supports call for: four per pair of used bins and sweep.
+reported. An iteration is one map to features and one to samples, eps = 0.1, tau = 1e-3. Operations
+are those that the supports call for: four per pair of used bins and sweep.
 """
 
 import argparse
