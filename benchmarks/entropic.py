@@ -18,6 +18,7 @@ from pathlib import Path
 
 import machine
 import numpy as np
+from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
     parser.add_argument("--sets", nargs="*", default=SETS, help="of data, for the agreement")
     parser.add_argument("--eps", nargs="*", type=float, default=EPS, help="for the agreement")
+    parser.add_argument("--device", default="cpu", help="for the solves of the agreement")
     asked = parser.parse_args()
     print(machine.describe("numpy", "numba"))
     print(f"compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
@@ -116,7 +118,8 @@ def agreement(asked: argparse.Namespace) -> None:
     for name in asked.sets:
         X = load(name, asked.data)
         for eps in asked.eps:
-            result, seconds = timed(X, eps, tol=1e-6, solver="anderson", max_iter=150)
+            options = {"tol": 1e-6, "max_iter": 150, "device": asked.device}
+            result, seconds = timed(X, eps, solver="anderson", progress=True, **options)
             worst = 0.0
             for side, cost in (
                 (result.problem.samples, result.problem.features.reduce(result.features)),
@@ -140,12 +143,14 @@ def agreement(asked: argparse.Namespace) -> None:
 
 
 def load(name, folder):
-    import anndata
-
     if name == "torus":
         return cm.datasets.torus("bimodal")
     if name == "digits":
         return cm.datasets.digits(300).X
+    if (folder / f"{name}.npz").exists():
+        return sparse.load_npz(folder / f"{name}.npz")
+    import anndata
+
     return anndata.read_h5ad(folder / f"{name}.h5ad").X
 
 

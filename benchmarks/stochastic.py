@@ -75,8 +75,8 @@ def torus(asked):
     last = seconds[int(np.argmin(distances))]
     first = first_below(*ours, theirs)
     print(
-        f"  wsingular, unimodal, exact: {len(distances)} steps, best {theirs:.2e} after {last:.0f} s;"
-        f" ours stands there after {first:.2f} s, {last / first:.0f} times sooner"
+        f"  wsingular, unimodal, exact, {len(distances)} steps: {theirs:.2e} after {last:.0f} s; "
+        f"ours stands there after {first:.2f} s, {last / first:.0f} times sooner"
     )
 
 
