@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=SETS, help="of data, for the agreement")
     parser.add_argument("--eps", nargs="*", type=float, default=EPS, help="for the agreement")
     parser.add_argument("--device", default="cpu", help="for the solves of the agreement")
+    parser.add_argument("--pairs", type=int, default=2000, help="a side, for the agreement")
     asked = parser.parse_args()
     print(machine.describe("numpy", "numba"))
     print(f"compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
@@ -126,7 +127,9 @@ def agreement(asked: argparse.Namespace) -> None:
                 (result.problem.features, result.problem.samples.reduce(result.samples)),
             ):
                 i, j = np.triu_indices(side.hist.shape[0], 1)
-                some = np.random.default_rng(0).choice(len(i), min(2000, len(i)), replace=False)
+                some = np.random.default_rng(0).choice(
+                    len(i), min(asked.pairs, len(i)), replace=False
+                )
                 index = np.stack([i[some], j[some]], axis=1)
                 loose, full = (
                     cm.EntropicMap(side.hist, eps, tol=tol, max_sweeps=100_000).pairs(cost, index)
