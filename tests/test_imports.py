@@ -48,7 +48,7 @@ LAYERS = {
     ),
     "root": Layer({"__init__"}, BELOW_EDGES | {"edges"}, ARRAYS),
     "edges": Layer(
-        {"__main__", "estimator", "scverse.*", "plot", "report", "cli", "compat.*"},
+        {"__main__", "estimator", "scverse.*", "layout", "plot", "report", "cli", "compat.*"},
         BELOW_EDGES | {"edges", "root"},
         None,
     ),
