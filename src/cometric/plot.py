@@ -49,7 +49,7 @@ AGAINST = {
 }
 
 
-def convergence(result: Result, against: str = "iteration", ax: Axes | None = None) -> Axes:
+def convergence(result: Result, ax: Axes | None = None, *, against: str = "iteration") -> Axes:
     """The Hilbert residual against "iteration", "sweeps" or "seconds", and the tolerance."""
     if against not in AGAINST:
         raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
@@ -76,8 +76,9 @@ def distances(
     result: Result,
     of: str = "samples",
     labels: Any = None,
-    names: Sequence[Any] | None = None,
     ax: Axes | None = None,
+    *,
+    names: Sequence[Any] | None = None,
 ) -> Axes:
     """The distance matrix of one side, rows and columns in the order of a clustering.
 
@@ -118,9 +119,10 @@ def embedding(
     method: str = "umap",
     labels: Any = None,
     random_state: int | None = 0,
+    ax: Axes | None = None,
+    *,
     mark: Sequence[int | str] = (),
     names: Sequence[Any] | None = None,
-    ax: Axes | None = None,
 ) -> Axes:
     """A map of the samples or features, made from their distances alone.
 
