@@ -32,12 +32,14 @@ def metric_of(result: Result, of: str) -> Matrix:
     return metric
 
 
-def names_of(result: Result, of: str, names: Sequence[Any] | None = None) -> list[str]:
+def names_of(
+    result: Result, of: str, names: Sequence[Any] | None = None, argument: str = "names"
+) -> list[str]:
     """What the items of a side are called: as told, as in the data, or by number."""
     side: Side = getattr(result.problem, of)
     if names is None:
         names = range(len(side.labels)) if side.names is None else side.names
-    return [str(name) for name in checked(names, "names", len(side.labels), of)]
+    return [str(name) for name in checked(names, argument, len(side.labels), of)]
 
 
 def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
