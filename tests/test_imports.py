@@ -202,6 +202,16 @@ def test_importing_the_package_takes_under_half_a_second():
     assert min(import_in_a_child()[0] for _ in range(3)) < 0.5
 
 
+def test_edges_are_found_by_name_but_not_imported_with_a_star():
+    import cometric
+
+    for name in ("plot", "report"):
+        pytest.importorskip({"plot": "matplotlib", "report": "plotly"}[name])
+        assert getattr(cometric, name).__name__ == f"cometric.{name}"
+        assert name in dir(cometric)
+        assert name not in cometric.__all__
+
+
 def test_no_public_name_is_hidden_by_a_module():
     code = "import cometric as cm; found = {name: getattr(cm, name) for name in cm.__all__}; "
     code += "print([n for n, value in found.items() if type(value).__name__ == 'module'])"

@@ -221,7 +221,7 @@ def test_repeats_are_drawn_too(tmp_path):
     with pytest.warns(UserWarning, match="repeat"):
         repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1], [0, 1, 3]], eps=0, tau=0.1)
     _, data = payload(report.write(repeats, tmp_path / "r.html").read_text("utf-8"))
-    assert data["samples"]["names"] == ["0", "1", "2", "3"]
+    assert data["samples"]["names"] == ["sample 0", "sample 1", "sample 2", "sample 3"]
     assert data["samples"]["nearest"][0][0] == [1, 0.0]
 
 

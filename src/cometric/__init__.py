@@ -42,6 +42,7 @@ _EDGES = {"plot", "report"}
 if TYPE_CHECKING:
     from cometric import datasets as datasets
     from cometric import plot as plot
+    from cometric import report as report
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted

@@ -93,8 +93,8 @@ def write(
     n = len(result.problem.samples.labels)
     known = None if labels is None else checked(labels, "labels", n, "samples")
     names = (
-        names_of(result, "samples", sample_names, "sample_names"),
-        names_of(result, "features", feature_names, "feature_names"),
+        _names(result, "samples", sample_names, "sample_names"),
+        _names(result, "features", feature_names, "feature_names"),
     )
     A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
     rows, columns = _drawn(A, random_state)
@@ -187,6 +187,13 @@ def _map(
     places = coordinates(metric, method, random_state)
     places = places - places.mean(axis=0)
     return _Map(of, len(whole), called, 100 * places / np.abs(places).max(), metric, groups, group)
+
+
+def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
+    """Names as told or found; a number alone would say nothing on a page with two sides."""
+    found = names_of(result, of, names, argument)
+    nameless = names is None and getattr(result.problem, of).names is None
+    return [f"{of[:-1]} {name}" for name in found] if nameless else found
 
 
 def _look(group: int) -> tuple[str, str]:
@@ -298,7 +305,7 @@ def _status(result: Result) -> tuple[str, str]:
         last = result.history[-1]
         sentence += (
             f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
-            f"change no ratio of distances by more than {100 * np.expm1(last.residual):.2g} %."
+            f"change no ratio of distances by more than {100 * np.expm1(last.residual):.2g}\u00a0%."
         )
     return word.capitalize(), sentence
 
@@ -307,7 +314,7 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
     """A certificate in plain sentences."""
     worst = 100 * max(certificate.triangle)
     triangle = (
-        "The triangle inequality holds for every triple checked."
+        "The triangle inequality holds."
         if worst <= 1e-10
         else f"The triangle inequality fails by at most {worst:.2g} % of the largest distance."
     )
@@ -361,7 +368,7 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
 def _render(*, data: dict[str, Any], **context: Any) -> str:
     page = resources.files("cometric") / "page"
     style, script = ((page / name).read_text("utf-8") for name in ("report.css", "report.js"))
-    plotly = get_plotlyjs()
+    plotly = get_plotlyjs().replace("</script", "<\\/script")  # the same to JavaScript
     text = _inert(data)
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -374,7 +381,6 @@ def _render(*, data: dict[str, Any], **context: Any) -> str:
         plotly=_ours(plotly),
         policy=_policy(plotly, script),
         megabytes=sum(map(len, (text, style, script, plotly))) / 1e6,
-        pca=PCA_COMPONENTS,
     )
 
 

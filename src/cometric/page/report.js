@@ -311,6 +311,8 @@
     type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: "#D55E00", width: 1.5, dash: "dash" },
   });
   const tiny = Number.EPSILON;  // an exact zero has no logarithm
+  const logs = residuals.map((value) => Math.log10(Math.max(value, tiny)));
+  const decades = Math.max(1, Math.ceil((Math.max(...logs) - Math.min(...logs)) / 6));
   Plotly.newPlot("convergence", [{
     x: at, y: residuals.map((value) => Math.max(value, tiny)), type: "scatter", mode: "lines+markers",
     line: { color: "#0072B2" }, hoverinfo: "text",
@@ -319,8 +321,9 @@
     margin: { l: 64, r: 12, t: 24, b: 44 }, showlegend: false, dragmode: false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", color: INK, size: 12 },
-    xaxis: { title: { text: "iteration" }, gridcolor: LINE, zeroline: false, fixedrange: true },
-    yaxis: { title: { text: "residual" }, type: "log", exponentformat: "power", dtick: 1, gridcolor: LINE, fixedrange: true },
+    xaxis: { title: { text: "iteration" }, gridcolor: LINE, zeroline: false, fixedrange: true,
+      ...(at.length <= 12 ? { dtick: 1 } : { nticks: 8, tickformat: "d" }) },
+    yaxis: { title: { text: "residual" }, type: "log", exponentformat: "power", dtick: decades, gridcolor: LINE, fixedrange: true },
     shapes: data.tol > 0 ? [level(data.tol)] : [],
     annotations: data.tol > 0 ? [{
       xref: "paper", x: 1, xanchor: "right", y: Math.log10(data.tol), yanchor: "bottom", showarrow: false,
