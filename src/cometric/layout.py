@@ -66,6 +66,14 @@ def find(item: int | str, names: Sequence[str], argument: str) -> int:
     return int(item) % len(names)
 
 
+def by_size(labels: Any) -> list[tuple[str, Index]]:
+    """Each label as text and the items that bear it, the largest group first."""
+    texts = np.array([str(label) for label in labels])
+    kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
+
+
 def leaf_order(distances: Matrix) -> Index:
     """All items in the order of the leaves of a hierarchical clustering (average linkage)."""
     n = len(distances)

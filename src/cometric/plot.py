@@ -23,6 +23,7 @@ except ImportError:
 from cometric.explanation import Flow
 from cometric.layout import (
     COLORS,
+    by_size,
     checked,
     coordinates,
     find,
@@ -149,7 +150,7 @@ def embedding(
         points = ax.scatter(x, y, s=size, c=values, cmap="viridis", lw=0)
         ax.figure.colorbar(points, ax=ax, shrink=0.8)
     else:
-        for g, (label, members) in enumerate(_by_size(values)):
+        for g, (label, members) in enumerate(by_size(values)):
             turn, color = divmod(g, len(COLORS))
             ax.scatter(
                 x[members],
@@ -285,19 +286,11 @@ def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _by_size(labels: Any) -> list[tuple[str, Index]]:
-    """Each label as text and the items that bear it, the largest group first."""
-    texts = np.array([str(label) for label in labels])
-    kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
-
-
 def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:
     """Labels in the order of a clustering of their mean distances, members in their own."""
     if labels is None:
         return [("", leaf_order(metric))]
-    found = _by_size(labels)
+    found = by_size(labels)
     means = np.array([[metric[np.ix_(a, b)].mean() for _, b in found] for _, a in found])
     np.fill_diagonal(means, 0.0)
     groups = [found[g] for g in leaf_order(means)]

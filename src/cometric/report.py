@@ -20,7 +20,7 @@ from scipy.spatial.distance import squareform
 
 from cometric.certificate import Certificate
 from cometric.diagnosis import Diagnosis
-from cometric.layout import COLORS, checked, coordinates, metric_of, names_of
+from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.problem import Side
 from cometric.progress import duration
 from cometric.result import Result
@@ -176,14 +176,16 @@ def _map(
     metric = whole[np.ix_(chosen, chosen)]
     called = [_clean(names[k]) for k in chosen]
     if labels is not None:
-        groups, group = _by_size([_clean(str(label)) for label in labels[chosen]])
+        found = by_size([_clean(str(label)) for label in labels[chosen]])
+        groups = [label for label, _ in found]
     else:
-        found = _clusters(metric)
-        group = _by_size(found)[1]
-        groups = [
-            f"around {called[members[metric[np.ix_(members, members)].sum(axis=0).argmin()]]}"
-            for members in (np.flatnonzero(group == g) for g in range(group.max() + 1))
-        ]
+        found = by_size(_clusters(metric))
+        inner = [metric[np.ix_(members, members)].sum(axis=0) for _, members in found]
+        centers = [members[row.argmin()] for (_, members), row in zip(found, inner, strict=True)]
+        groups = [f"around {called[center]}" for center in centers]
+    group = np.empty(len(metric), np.int64)
+    for g, (_, members) in enumerate(found):
+        group[members] = g
     places = coordinates(metric, method, random_state)
     places = places - places.mean(axis=0)
     return _Map(of, len(whole), called, 100 * places / np.abs(places).max(), metric, groups, group)
@@ -214,13 +216,6 @@ def _drawn(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
     rows = rows[: max(10, int(np.searchsorted(entries, MAX_ENTRIES, side="right")))]
     used = np.diff(A[rows][:, columns].indptr) > 0
     return np.sort(rows[used]), columns
-
-
-def _by_size(labels: Sequence[Any] | NDArray[Any]) -> tuple[list[str], Index]:
-    """The labels, the most frequent first, and the number of each item's."""
-    kinds, back, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return [str(kinds[g]) for g in order], np.argsort(order)[back].astype(np.int64)
 
 
 def _clusters(metric: Matrix) -> Index:
