@@ -12,7 +12,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
-demo: $(VENV)/.demo ## Learn the metrics of 700 blood cells and their genes, write demo/cells.png
+demo: $(VENV)/.demo ## Learn the metrics of 700 blood cells and their genes, write demo/cells.png and report.html
 	$(RUN) examples/cells.py
 
 torus: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png

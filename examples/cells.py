@@ -1,7 +1,8 @@
 """Learn, from 700 blood cells and no labels, a distance between cells and one between genes.
 
 Run it with ``make demo``. It prints which genes are nearest to known markers, beside their
-nearest ones in plain l1 distance, and draws both metrics to ``demo/cells.png``.
+nearest ones in plain l1 distance, draws both metrics to ``demo/cells.png``, and writes a page to
+explore them with, ``demo/report.html``.
 """
 
 import argparse
@@ -27,6 +28,7 @@ MARKERS = {
     "S100A8": "CD14+ monocytes",
 }
 FIGURE = Path(__file__).parents[1] / "demo" / "cells.png"
+PAGE = FIGURE.with_name("report.html")
 
 
 def main() -> None:
@@ -42,7 +44,8 @@ def main() -> None:
     # Single precision on the way and a residual of 0.001 will do for neighbors and a picture.
     result = cm.learn(cells, eps=0.1, tau=1e-2, tol=1e-3, dtype="float32", progress=True)
     print(f"\n{result}\n  wall time        {time.perf_counter() - began:.1f} s\n")
-    print(result.certify())
+    certificate = result.certify()
+    print(certificate)
 
     genes = np.asarray(cells.var_names)
     B = result.problem.features.full.toarray()
@@ -57,7 +60,16 @@ def main() -> None:
     ):
         print(f"  {name:8} {silhouette_score(distances, labels, metric='precomputed'):6.3f}")
     draw(result, labels, genes)
-    print(f"\nThe figure is in {FIGURE.parent.name}/{FIGURE.name}.")
+    print(f"\nThe figure is in {FIGURE.parent.name}/{FIGURE.name}.", flush=True)
+    cm.report.write(
+        result,
+        PAGE,
+        labels=labels,
+        title="700 blood cells and their genes",
+        certificate=certificate,
+        force=True,
+    )
+    print(f"To look closer, open {PAGE.parent.name}/{PAGE.name} in a browser.")
 
 
 def nearest(genes: np.ndarray, distances: np.ndarray, gene: str, count: int = 6) -> list[str]:

@@ -48,7 +48,7 @@ LAYERS = {
     ),
     "root": Layer({"__init__"}, BELOW_EDGES | {"edges"}, ARRAYS),
     "edges": Layer(
-        {"__main__", "estimator", "scverse.*", "plot", "report", "cli", "compat.*"},
+        {"__main__", "estimator", "scverse.*", "layout", "plot", "report", "cli", "compat.*"},
         BELOW_EDGES | {"edges", "root"},
         None,
     ),
@@ -200,6 +200,16 @@ def test_importing_the_package_loads_no_heavy_library():
 
 def test_importing_the_package_takes_under_half_a_second():
     assert min(import_in_a_child()[0] for _ in range(3)) < 0.5
+
+
+def test_edges_are_found_by_name_but_not_imported_with_a_star():
+    import cometric
+
+    for name in ("plot", "report"):
+        pytest.importorskip({"plot": "matplotlib", "report": "plotly"}[name])
+        assert getattr(cometric, name).__name__ == f"cometric.{name}"
+        assert name in dir(cometric)
+        assert name not in cometric.__all__
 
 
 def test_no_public_name_is_hidden_by_a_module():

@@ -36,8 +36,13 @@ _HOMES = {
     "datasets": None,
 }
 
+# Modules that bring other libraries; `cm.plot` finds them, `from cometric import *` does not.
+_EDGES = {"plot", "report"}
+
 if TYPE_CHECKING:
     from cometric import datasets as datasets
+    from cometric import plot as plot
+    from cometric import report as report
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
@@ -62,6 +67,8 @@ __all__ = [name for name in _HOMES]  # noqa: C416
 
 
 def __getattr__(name: str) -> Any:
+    if name in _EDGES:
+        return import_module(f"cometric.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'cometric' has no attribute {name!r}")
     home = _HOMES[name]
@@ -73,4 +80,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, *_EDGES})

@@ -1,0 +1,317 @@
+"""Pictures of a result: convergence, distances, maps of items, neighbors, flows of mass.
+
+Each function draws on ``ax``, or on a new figure, and returns the Axes; none shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+try:
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import PathPatch, Rectangle
+    from matplotlib.path import Path
+except ImportError:
+    raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
+
+from cometric.explanation import Flow
+from cometric.layout import (
+    COLORS,
+    by_size,
+    checked,
+    coordinates,
+    find,
+    leaf_order,
+    metric_of,
+    names_of,
+)
+from cometric.result import Result
+from cometric.types import Index, Matrix
+
+MARKERS = "os^Dv"
+"""A second round of colors gets the second marker, and so on."""
+
+CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
+"""Where the names of marked items go, in turn."""
+
+NAMED = 40
+"""Rows of a matrix up to which each is named."""
+
+AGAINST = {
+    "iteration": "iteration",
+    "sweeps": "transport sweeps of both sides",
+    "seconds": "seconds",
+}
+
+
+def convergence(result: Result, ax: Axes | None = None, *, against: str = "iteration") -> Axes:
+    """The Hilbert residual against "iteration", "sweeps" or "seconds", and the tolerance."""
+    if against not in AGAINST:
+        raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
+    ax = _axes(ax, (5.5, 3.6))
+    lines = [line for line in result.history if np.isfinite(line.residual)]
+    at = [getattr(line, against) for line in lines]
+    # An exact zero has no logarithm; it is drawn at the level of rounding.
+    residuals = [max(line.residual, np.finfo(float).eps) for line in lines]
+    ax.semilogy(at, residuals, color=COLORS[0], marker="o", ms=4, lw=1.5, label="residual")
+    tol = result.parameters.tol
+    if tol > 0:
+        ax.axhline(tol, color=COLORS[3], ls="--", lw=1.2, label=f"tolerance {tol:.0e}")
+    ax.set(
+        title=result.status.value.split(":")[0].capitalize(),
+        xlabel=AGAINST[against],
+        ylabel="residual (Hilbert metric)",
+    )
+    ax.legend(frameon=False)
+    _plain(ax)
+    return ax
+
+
+def distances(
+    result: Result,
+    of: str = "samples",
+    labels: Any = None,
+    ax: Axes | None = None,
+    *,
+    names: Sequence[Any] | None = None,
+) -> Axes:
+    """The distance matrix of one side, rows and columns in the order of a clustering.
+
+    With ``labels``, items of one label stand together, and labels that are near one another.
+    Colors run from the first to the last percentile of the distances.
+    """
+    metric = metric_of(result, of)
+    n = len(metric)
+    groups = _groups(metric, None if labels is None else checked(labels, "labels", n, of))
+    order = np.concatenate([members for _, members in groups])
+    called = names_of(result, of, names)
+    ax = _axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
+    low, high = np.quantile(metric[np.triu_indices(n, 1)], [0.01, 0.99])
+    image = ax.imshow(
+        metric[np.ix_(order, order)], cmap="magma", vmin=low, vmax=high, interpolation="nearest"
+    )
+    ax.set(title=f"Distances between {n} {of}", xticks=[])
+    if labels is not None:
+        ends = np.cumsum([len(members) for _, members in groups])
+        for end in ends[:-1]:
+            ax.axhline(end - 0.5, color="white", lw=0.6)
+            ax.axvline(end - 0.5, color="white", lw=0.6)
+        shown = [g for g, (_, members) in enumerate(groups) if len(members) >= n / NAMED]
+        middles = [ends[g] - len(groups[g][1]) / 2 - 0.5 for g in shown]
+        ax.set_yticks(middles, [str(groups[g][0]) for g in shown])
+    elif n <= NAMED:
+        ax.set_yticks(range(n), [called[i] for i in order], fontsize=8)
+    else:
+        ax.set_yticks([])
+        ax.set_ylabel(f"{of}, clustered")
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, extend="both", label="distance (largest: 1)")
+    return ax
+
+
+def embedding(
+    result: Result,
+    of: str = "samples",
+    method: str = "umap",
+    labels: Any = None,
+    random_state: int | None = 0,
+    ax: Axes | None = None,
+    *,
+    mark: Sequence[int | str] = (),
+    names: Sequence[Any] | None = None,
+) -> Axes:
+    """A map of the samples or features, made from their distances alone.
+
+    Parameters
+    ----------
+    method
+        "umap" (needs umap-learn) or "tsne".
+    labels
+        Colors: floating-point numbers on a scale, anything else as categories.
+    mark
+        Items, by name or number, whose names are written beside their points.
+    """
+    metric = metric_of(result, of)
+    called = names_of(result, of, names)
+    marked = [find(item, called, "mark") for item in mark]
+    values = None if labels is None else checked(labels, "labels", len(metric), of)
+    places = coordinates(metric, method, random_state)
+    x, y = places.T
+    ax = _axes(ax, (5.6 if values is None else 7.4, 4.8))
+    size = float(np.clip(6_000 / len(metric), 4, 40))
+    if values is None:
+        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
+    elif values.dtype.kind == "f":
+        points = ax.scatter(x, y, s=size, c=values, cmap="viridis", lw=0)
+        ax.figure.colorbar(points, ax=ax, shrink=0.8)
+    else:
+        for g, (label, members) in enumerate(by_size(values)):
+            turn, color = divmod(g, len(COLORS))
+            ax.scatter(
+                x[members],
+                y[members],
+                s=size,
+                color=COLORS[color],
+                marker=MARKERS[turn % len(MARKERS)],
+                lw=0,
+                label=label,
+            )
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.5)
+    for at, item in enumerate(marked):
+        right, up = CORNERS[at % len(CORNERS)]  # neighbors would cover one another's names
+        ax.annotate(
+            called[item],
+            (x[item], y[item]),
+            xytext=(7 * right, 7 * up),
+            textcoords="offset points",
+            fontsize=8,
+            ha="left" if right > 0 else "right",
+            va="bottom" if up > 0 else "top",
+            bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
+        )
+        ax.plot(x[item], y[item], marker="o", ms=6, mfc="none", mec="black", mew=1.2)
+    ax.set(
+        title=f"{len(metric)} {of}, by their learned distances",
+        xticks=[],
+        yticks=[],
+        xlabel={"umap": "UMAP 1", "tsne": "t-SNE 1"}[method],
+        ylabel={"umap": "UMAP 2", "tsne": "t-SNE 2"}[method],
+    )
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.15 if marked else 0.05)  # room for names
+    _plain(ax)
+    return ax
+
+
+def nearest(
+    result: Result,
+    feature: int | str,
+    k: int = 10,
+    names: Sequence[Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The k features nearest to one, by name or number, and their distances to it."""
+    called = names_of(result, "features", names)
+    chosen = find(feature, called, "feature")
+    if k < 1:
+        raise ValueError(f"`k` is {k}; pass at least 1.")
+    away = metric_of(result, "features")[chosen]
+    order = np.argsort(away, kind="stable")
+    order = order[order != chosen][:k]
+    median = float(np.median(np.delete(away, chosen)))
+    rows = range(len(order))
+    ax = _axes(ax, (5.2, 1.2 + 0.27 * len(order)))
+    ax.hlines(rows, 0, away[order], color="0.8", lw=1.5, zorder=1)
+    ax.plot(away[order], rows, "o", color=COLORS[0], ms=7)
+    ax.axvline(median, color="0.4", ls="--", lw=1.2, label="median of all features")
+    ax.set_yticks(rows, [called[l] for l in order])
+    ax.set(title=f"Nearest to {called[chosen]}", xlabel=f"distance from {called[chosen]}")
+    ax.invert_yaxis()
+    ax.set_xlim(left=0)
+    ax.legend(frameon=False)
+    _plain(ax)
+    return ax
+
+
+def flows(
+    result: Result,
+    i: int | str,
+    j: int | str,
+    top: int = 20,
+    names: Sequence[Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Whose mass goes where from sample i to sample j: the costliest flows of the optimal plan.
+
+    Bands run from the features of i, left, to those of j, right, as wide as the mass they
+    carry; the darker, the farther it goes. ``names`` are those of the features. With eps > 0
+    the plan is blurred, and a few flows are a small part of it, as the title says.
+    """
+    samples = names_of(result, "samples")
+    told = result.explain(find(i, samples, "i"), find(j, samples, "j"))
+    if top < 1:
+        raise ValueError(f"`top` is {top}; pass at least 1.")
+    chosen = told.flows[:top]
+    if not chosen:
+        raise ValueError(f"no mass moves between {told.items[0]} and {told.items[1]}.")
+    if names is not None:
+        old, new = names_of(result, "features"), names_of(result, "features", names)
+        told_as = dict(zip(old, new, strict=True))
+        chosen = [f._replace(source=told_as[f.source], target=told_as[f.target]) for f in chosen]
+    ax = _axes(ax, (6.4, 1.5 + 0.24 * max(len({f[side] for f in chosen}) for side in (0, 1))))
+    total = sum(flow.mass for flow in chosen)
+    scale = Normalize(min(flow.cost for flow in chosen), max(flow.cost for flow in chosen))
+    shades = mpl.colormaps["viridis_r"]
+    left, right = (_stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
+    used = {("source", name): top for name, (top, _) in left.items()}
+    used |= {("target", name): top for name, (top, _) in right.items()}
+    for flow in sorted(chosen, key=lambda flow: (left[flow.source], right[flow.target])):
+        begin, end = used["source", flow.source], used["target", flow.target]
+        used["source", flow.source] -= flow.mass
+        used["target", flow.target] -= flow.mass
+        ax.add_patch(_band(begin, end, flow.mass, shades(scale(flow.cost))))
+    for x, side, align, shift in ((0.0, left, "right", -0.02), (1.0, right, "left", 0.02)):
+        for name, (high, mass) in side.items():
+            ax.add_patch(Rectangle((x - 0.008, high - mass), 0.016, mass, color="0.2", lw=0))
+            ax.text(x + shift, high - mass / 2, name, ha=align, va="center", fontsize=8)
+    bottom = min(high - mass for side in (left, right) for high, mass in side.values())
+    ax.set(xlim=(-0.3, 1.3), ylim=(bottom - 0.02 * total, 0.02 * total))
+    ax.axis("off")
+    share = sum(flow.share for flow in chosen)
+    ax.set_title(
+        f"From {told.items[0]} to {told.items[1]}\n"
+        f"{len(chosen)} of {len(told.flows)} flows, {100 * share:.2g} % of the cost, "
+        f"{100 * total:.2g} % of the mass; {100 * told.stays:.2g} % stays",
+        fontsize=10,
+    )
+    ax.figure.colorbar(
+        mpl.cm.ScalarMappable(scale, shades),
+        ax=ax,
+        shrink=0.6,
+        label="distance between the features",
+    )
+    return ax
+
+
+def _axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained") -> Axes:
+    return plt.figure(figsize=size, layout=layout).subplots() if ax is None else ax
+
+
+def _plain(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:
+    """Labels in the order of a clustering of their mean distances, members in their own."""
+    if labels is None:
+        return [("", leaf_order(metric))]
+    found = by_size(labels)
+    means = np.array([[metric[np.ix_(a, b)].mean() for _, b in found] for _, a in found])
+    np.fill_diagonal(means, 0.0)
+    groups = [found[g] for g in leaf_order(means)]
+    return [(name, own[leaf_order(metric[np.ix_(own, own)])]) for name, own in groups]
+
+
+def _stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[float, float]]:
+    """Top and height of each bin of one side, the heaviest first, downward from 0."""
+    masses: dict[str, float] = {}
+    for flow in chosen:
+        masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass
+    places, top = {}, 0.0
+    for name, mass in sorted(masses.items(), key=lambda item: -item[1]):
+        places[name] = (top, mass)
+        top -= mass + gap / len(masses)
+    return places
+
+
+def _band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
+    """A ribbon from the left, its upper edge at ``begin``, to the right, at ``end``."""
+    points = [(0, begin), (0.5, begin), (0.5, end), (1, end)]
+    back = [(x, y - mass) for x, y in reversed(points)]
+    codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
+    return PathPatch(Path([*points, *back, points[0]], codes), fc=color, ec="none", alpha=0.8)

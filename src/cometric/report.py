@@ -1,0 +1,453 @@
+"""A result as one HTML file to look at offline: two linked maps, and what is known of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+
+from cometric.certificate import Certificate
+from cometric.diagnosis import Diagnosis
+from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
+from cometric.problem import Side
+from cometric.progress import duration
+from cometric.result import Result
+from cometric.types import Index, Matrix, Vector
+
+try:
+    import jinja2
+    from plotly.offline import get_plotlyjs
+except ImportError:
+    raise ImportError(
+        "the report needs plotly and jinja2: pip install 'cometric[report]'."
+    ) from None
+
+MAX_POINTS = 2_000
+"""Points drawn per map; more are slow to draw and to select."""
+
+MAX_ENTRIES = 1_000_000
+"""Nonzero entries of the data kept in the page, six bytes each."""
+
+NEAREST = 8
+"""Neighbors told of each item."""
+
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
+"""A second round of colors gets the second symbol, and so on."""
+
+SHRINK = 0.1
+"""Added to both means before their ratio is taken, in units of the mean of all: little mass
+is little evidence."""
+
+PCA_COMPONENTS = 10
+
+
+def write(
+    result: Result,
+    path: str | os.PathLike[str],
+    *,
+    labels: Any = None,
+    sample_names: Sequence[Any] | None = None,
+    feature_names: Sequence[Any] | None = None,
+    title: str | None = None,
+    force: bool = False,
+    certificate: Certificate | Diagnosis | None = None,
+    method: str = "tsne",
+    random_state: int = 0,
+) -> Path:
+    """Write the report of a result to one HTML file, and return its path.
+
+    The page shows a map of the samples and one of the features. Whatever is selected on one,
+    the other shows what carries it: where the mean mass is larger in the selection than in the
+    rest. Nothing is loaded from anywhere; the file is about 5 MB and a few bytes per entry of
+    the data.
+
+    Parameters
+    ----------
+    labels
+        A label per sample, for colors and to compare the learned distance with others. Without
+        them the samples are clustered.
+    sample_names, feature_names
+        Where the data brought none, or not those to show.
+    force
+        Overwrite a file that exists.
+    certificate
+        What ``result.certify()`` gave, to be told in words; it is not computed here.
+    method, random_state
+        How the maps are made: "tsne", or "umap" (needs umap-learn), and their seed.
+    """
+    target = Path(path)
+    if target.exists() and not force:
+        raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
+    n = len(result.problem.samples.labels)
+    known = None if labels is None else checked(labels, "labels", n, "samples")
+    names = (
+        _names(result, "samples", sample_names, "sample_names"),
+        _names(result, "features", feature_names, "feature_names"),
+    )
+    A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
+    rows, columns = _drawn(A, random_state)
+    A, B = A[rows][:, columns], B[columns][:, rows]
+    samples = _map(result, "samples", rows, names[0], method, random_state, known)
+    features = _map(result, "features", columns, names[1], method, random_state)
+    page = _render(
+        data={
+            "samples": samples.payload(),
+            "features": features.payload(),
+            "mass": _pack(A, B),
+            "history": [
+                [line.iteration, _round(line.residual), _round(line.seconds)]
+                for line in result.history
+                if np.isfinite(line.residual)
+            ],
+            "tol": result.parameters.tol,
+        },
+        title=_clean(title or f"Distances learned from {n} samples"),
+        result=result,
+        samples=samples,
+        features=features,
+        labeled=known is not None,
+        method={"umap": "UMAP", "tsne": "t-SNE"}[method],
+        status=_status(result),
+        certificate=None if certificate is None else _words(certificate),
+        proved=isinstance(certificate, Certificate),
+        details=str(certificate),
+        typical=_typical(A, samples, features),
+        silhouettes=[] if known is None else _silhouettes(A, samples),
+    )
+    _save(page.encode("utf-8"), target)
+    return target
+
+
+@dataclass(frozen=True)
+class _Map:
+    """What is drawn of one side."""
+
+    of: str
+    total: int  # items there are; ``names`` are those drawn
+    names: list[str]
+    places: Matrix
+    distances: Matrix  # between those drawn
+    groups: list[str]
+    group: Index  # of each item
+
+    def nearest(self, item: int) -> list[tuple[int, float]]:
+        order = np.argsort(self.distances[item], kind="stable")
+        return [(int(k), float(self.distances[item, k])) for k in order[order != item][:NEAREST]]
+
+    def payload(self) -> dict[str, Any]:
+        return {
+            "names": self.names,
+            "x": self.places[:, 0].round(3).tolist(),
+            "y": self.places[:, 1].round(3).tolist(),
+            "group": self.group.tolist(),
+            "groups": [
+                {"name": name, **dict(zip(("color", "symbol"), _look(g), strict=True))}
+                for g, name in enumerate(self.groups)
+            ],
+            "nearest": [
+                [[k, round(away, 4)] for k, away in self.nearest(item)]
+                for item in range(len(self.names))
+            ],
+        }
+
+
+def _map(
+    result: Result,
+    of: str,
+    chosen: Index,
+    names: list[str],
+    method: str,
+    random_state: int,
+    labels: NDArray[Any] | None = None,
+) -> _Map:
+    whole = metric_of(result, of)
+    metric = whole[np.ix_(chosen, chosen)]
+    called = [_clean(names[k]) for k in chosen]
+    if labels is not None:
+        found = by_size([_clean(str(label)) for label in labels[chosen]])
+        groups = [label for label, _ in found]
+    else:
+        found = by_size(_clusters(metric))
+        inner = [metric[np.ix_(members, members)].sum(axis=0) for _, members in found]
+        centers = [members[row.argmin()] for (_, members), row in zip(found, inner, strict=True)]
+        groups = [f"around {called[center]}" for center in centers]
+    group = np.empty(len(metric), np.int64)
+    for g, (_, members) in enumerate(found):
+        group[members] = g
+    places = coordinates(metric, method, random_state)
+    places = places - places.mean(axis=0)
+    return _Map(of, len(whole), called, 100 * places / np.abs(places).max(), metric, groups, group)
+
+
+def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
+    """Names as told or found; a number alone would say nothing on a page with two sides."""
+    found = names_of(result, of, names, argument)
+    nameless = names is None and getattr(result.problem, of).names is None
+    return [f"{of[:-1]} {name}" for name in found] if nameless else found
+
+
+def _look(group: int) -> tuple[str, str]:
+    turn, color = divmod(group, len(COLORS))
+    return COLORS[color], SYMBOLS[turn % len(SYMBOLS)]
+
+
+def _histograms(side: Side) -> sparse.csr_array:
+    """One row per item, repeats included."""
+    return side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
+
+
+def _drawn(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
+    """Samples at random and features with the most mass, few enough to draw."""
+    columns = np.sort(np.argsort(-A.sum(axis=0), kind="stable")[:MAX_POINTS])
+    rows = np.random.default_rng(random_state).permutation(A.shape[0])[:MAX_POINTS]
+    entries = np.cumsum(np.diff(A[rows][:, columns].indptr))
+    rows = rows[: max(10, int(np.searchsorted(entries, MAX_ENTRIES, side="right")))]
+    used = np.diff(A[rows][:, columns].indptr) > 0
+    return np.sort(rows[used]), columns
+
+
+def _clusters(metric: Matrix) -> Index:
+    """Ward's clusters, 2 to 8: the most whose silhouette is within a tenth of the best."""
+    from sklearn.metrics import silhouette_score
+
+    n = len(metric)
+    if n < 4 or not metric.any():
+        return np.zeros(n, np.int64)
+    tree = hierarchy.linkage(squareform(metric, checks=False), "ward")
+    cuts = [hierarchy.fcluster(tree, k, "maxclust") for k in range(2, min(9, n))]
+    cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
+    if not cuts:
+        return np.zeros(n, np.int64)
+    scores = [silhouette_score(metric, cut, metric="precomputed") for cut in cuts]
+    good = [cut for cut, score in zip(cuts, scores, strict=True) if score >= 0.9 * max(scores)]
+    return np.asarray((good or cuts[:1])[-1], np.int64)
+
+
+def _carriers(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
+    """For each bin log2 of mean mass in ``members`` over that in the rest, as in the page."""
+    floor = SHRINK / hist.shape[1]
+    inside, outside = (np.asarray(hist[part].mean(axis=0)) for part in (members, ~members))
+    ratio: Vector = np.log2((inside + floor) / (outside + floor))
+    return ratio
+
+
+def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[str, Any]]:
+    """For each group of samples the feature that carries it most, and its neighbors."""
+    rows: list[dict[str, Any]] = []
+    for g, name in enumerate(samples.groups):
+        members = samples.group == g
+        if members.all():
+            continue
+        score = _carriers(A, members)
+        best = int(score.argmax())
+        rows.append(
+            {
+                "group": name,
+                "feature": features.names[best],
+                "times": 2.0 ** score[best],
+                "nearest": [
+                    (features.names[k], f"{away:.3f}") for k, away in features.nearest(best)
+                ],
+            }
+        )
+    return rows
+
+
+def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
+    """How well the labels form groups, by the learned distance and by others; best first."""
+    from sklearn.decomposition import PCA
+    from sklearn.metrics import pairwise_distances, silhouette_score
+
+    n = len(samples.names)
+    if not 2 <= len(samples.groups) < n:
+        return []
+    dense = A.toarray()
+    parts = min(PCA_COMPONENTS, *dense.shape)
+    others = {
+        "Learned distance": samples.distances,
+        "l1 distance": pairwise_distances(dense, metric="manhattan"),
+        "Euclidean distance": pairwise_distances(dense),
+        "Cosine distance": np.clip(pairwise_distances(dense, metric="cosine"), 0, None),
+        f"Euclidean after PCA ({parts} components)": pairwise_distances(
+            PCA(parts, random_state=0).fit_transform(dense)
+        ),
+    }
+    scores = []
+    for name, distances in others.items():
+        np.fill_diagonal(distances := np.array(distances), 0.0)
+        scores.append(
+            (name, float(silhouette_score(distances, samples.group, metric="precomputed")))
+        )
+    return sorted(scores, key=lambda score: -score[1])
+
+
+def _status(result: Result) -> tuple[str, str]:
+    """How it ended: a word, and a sentence or two."""
+    word, _, rest = result.status.value.partition(": ")
+    sentence = f"{rest[:1].upper()}{rest[1:]}."
+    if result.history:
+        last = result.history[-1]
+        sentence += (
+            f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
+            f"change no ratio of distances by more than {100 * np.expm1(last.residual):.2g}\u00a0%."
+        )
+    return word.capitalize(), sentence
+
+
+def _words(certificate: Certificate | Diagnosis) -> list[str]:
+    """A certificate in plain sentences."""
+    worst = 100 * max(certificate.triangle)
+    triangle = (
+        "The triangle inequality holds."
+        if worst <= 1e-10
+        else f"The triangle inequality fails by at most {worst:.2g} % of the largest distance."
+    )
+    if isinstance(certificate, Diagnosis):
+        residual = 100 * np.expm1(max(certificate.residuals))
+        words = [
+            "Nothing is proved of these distances as a whole: for eps > 0 no theorem says that a "
+            "small residual means a small error.",
+            f"Checked afresh on {certificate.pairs:,} pairs, the two distances reproduce one "
+            f"another up to a common factor and {residual:.2g} %.",
+        ]
+        if certificate.bracket is not None:
+            words.append(
+                f"Each of those transport problems is proved solved to {certificate.bracket:.1g} "
+                "of the largest distance."
+            )
+        if certificate.negatives:
+            words.append(f"{certificate.negatives} of the divergences are negative.")
+        return [*words, triangle]
+    low, high = certificate.value
+    words = [f"The product of the singular values lies between {low:.12g} and {high:.12g}."]
+    if np.isfinite(certificate.samples_error):
+        samples, features = (
+            100 * np.expm1(bound)
+            for bound in (certificate.samples_error, certificate.features_error)
+        )
+        words.append(
+            f"No distance between samples is off by more than {samples:.1g} % of itself, and none "
+            f"between features by more than {features:.1g} %."
+        )
+    elif certificate.tau > 0:
+        words.append("The residual is too large for a bound on the error of the distances.")
+    else:
+        words.append("At tau = 0 no bound on the error of the distances exists.")
+    verdict = {
+        True: "There is no other answer",
+        False: "There are other answers",
+        None: "Whether there are other answers is undecided",
+    }[certificate.uniqueness.unique]
+    words.append(f"{verdict}: {certificate.uniqueness.reason}.")
+    words.append(
+        f"All {certificate.pairs:,} transport problems are solved to a relative gap of "
+        f"{certificate.gap:.1e}."
+    )
+    return [*words, triangle]
+
+
+# --------------------------------------------------------------------------- the page
+
+
+def _render(*, data: dict[str, Any], **context: Any) -> str:
+    page = resources.files("cometric") / "page"
+    style, script = ((page / name).read_text("utf-8") for name in ("report.css", "report.js"))
+    plotly = get_plotlyjs().replace("</script", "<\\/script")  # the same to JavaScript
+    text = _inert(data)
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string((page / "report.html").read_text("utf-8"))
+    return template.render(
+        **context,
+        data=_ours(text),
+        style=_ours(style),
+        script=_ours(script),
+        plotly=_ours(plotly),
+        policy=_policy(plotly, script),
+        megabytes=sum(map(len, (text, style, script, plotly))) / 1e6,
+    )
+
+
+def _ours(text: str) -> Any:
+    """Text that goes into the page as it is: written by us, or escaped already."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _policy(*scripts: str) -> str:
+    """A content security policy: these scripts run, and nothing is loaded from anywhere."""
+    codes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    # Plotly writes style attributes and one style element of its own, which no hash can name
+    # for all its versions. Without images and fonts no style can reach out.
+    return (
+        f"default-src 'none'; script-src {codes}; style-src 'unsafe-inline'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+
+
+def _inert(data: Any) -> str:
+    """JSON that ends no script element, starts no comment, and needs no other escape."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # all ASCII
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _clean(text: str) -> str:
+    """The text without lone surrogates, which no encoding can write."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _pack(A: sparse.csr_array, B: sparse.csr_array) -> dict[str, Any]:
+    """Both families of histograms on their common support, row by row, 16 bits a number."""
+    both = sparse.csr_array((A != 0) + (B.T != 0)).astype(np.float64)
+    both.sort_indices()
+    row = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))
+    packed: dict[str, Any] = {
+        "start": _base64(both.indptr, np.uint32),
+        "index": _base64(both.indices, np.uint16),
+        "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
+    }
+    for name, hist in (("samples", A), ("features", B.T.tocsr())):
+        values = np.asarray(hist[row, both.indices]).ravel()
+        top = float(values.max())
+        packed[name] = _base64(np.rint(values / top * 65535), np.uint16)
+        packed[f"{name}_unit"] = top / 65535
+    return packed
+
+
+def _base64(values: Any, dtype: Any) -> str:
+    little = np.asarray(values).astype(np.dtype(dtype).newbyteorder("<"))
+    return base64.b64encode(little.tobytes()).decode()
+
+
+def _save(content: bytes, path: Path) -> None:
+    """Write aside, then rename: the page is there whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        aside.write_bytes(content)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
