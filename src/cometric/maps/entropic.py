@@ -153,6 +153,7 @@ class EntropicMap:
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         cost = check_cost(cost, self.shape[1])
         group, order = self._group(check_index(index, self.shape[0]), self.dtype)
+        group.on_progress = self.on_progress
         result = np.empty(len(order))
         result[order] = group.solve(cost)
         self.error = group.error
