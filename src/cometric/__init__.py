@@ -30,6 +30,7 @@ _HOMES = {
     "AndersonIteration": "solvers.anderson",
     "PolicyIteration": "solvers.policy",
     "StochasticIteration": "solvers.stochastic",
+    "WassersteinSingularVectors": "estimator",
     "hilbert_distance": "cones",
     "Metrics": "types",
     "Status": "types",
@@ -39,6 +40,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from cometric import datasets as datasets
     from cometric.cones import hilbert_distance as hilbert_distance
+    from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn

@@ -54,8 +54,8 @@ def extend(
             f"`norm` was a pair of matrices, which do not say how far new {of} are. "
             "Learn with a norm that has a name, or with tau = 0."
         )
-    count = len(known.labels)
-    _check_neighbors(n_neighbors, count, of)
+    if n_neighbors is not None:
+        _check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
     rows = []
     with _bar(progress, len(new.labels) * known.hist.shape[0]) as bar:
@@ -65,7 +65,7 @@ def extend(
                 weight = asked.tau * across.cost.max()
                 distances += weight * _norms(new.full[part], known.full, asked.norm)
             distances = _above_zero(distances / value)[:, known.labels]
-            rows.append(distances if n_neighbors is None else _nearest(distances, n_neighbors))
+            rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))
     across.warn_if_loose()
     # Items given twice were compared once.
     if n_neighbors is None:
@@ -163,24 +163,23 @@ def _above_zero(distances: Matrix) -> Matrix:
     return positive
 
 
-def _check_neighbors(n_neighbors: Any, count: int, of: str) -> None:
-    if n_neighbors is None:
-        return
+def _check_neighbors(n_neighbors: Any, count: int) -> None:
     whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
     if not whole or not 1 <= n_neighbors <= count:
         raise ValueError(
-            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}, the number "
-            f"of {of} learned from."
+            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}: there are "
+            "no more to choose from."
         )
 
 
-def _nearest(distances: Matrix, k: int) -> sparse.csr_matrix:
-    """The k smallest entries of each row, in their order.
+def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_matrix:
+    """The k smallest entries of each row (of which ``most`` count), in their order.
 
     A ``csr_matrix``, the kind that scikit-learn's own graphs are.
     """
     rows, columns = distances.shape
-    index = np.argpartition(distances, min(k, columns) - 1, axis=1)[:, :k]
+    _check_neighbors(k, columns if most is None else most)
+    index = np.argpartition(distances, k - 1, axis=1)[:, :k]
     found = np.take_along_axis(distances, index, axis=1)
     order = np.argsort(found, axis=1, kind="stable")
     sorted_found, sorted_index = (
