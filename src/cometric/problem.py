@@ -230,7 +230,7 @@ def _leave_out(matrix: sparse.csr_array, kept: Mask, item: str, others: str) -> 
         warnings.warn(
             f"`X` has mass on {_count(len(lost), others[:-1])} without mass in the data that was "
             f"learned from (first: {lost[0]}); nothing is known of them, they are left out.",
-            stacklevel=3,
+            stacklevel=5,  # whoever called Result.transform
         )
     matrix = matrix[:, np.flatnonzero(kept)]
     _refuse_empty(

@@ -421,3 +421,15 @@ def test_other_bad_arguments_are_refused(histograms):
         wsingular.utils.hilbert_distance(C, D)
     with pytest.raises(ValueError, match="`labels` has 3 entries; `D` has 9 rows"):
         wsingular.utils.silhouette(D, [0, 1, 2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_device_asked_for_is_the_device_of_the_answer(data, name):
+    np.random.seed(3)  # noqa: NPY002
+    expected = find(wsingular, "", name)(data, torch.double, "cpu", 2, tau=0.1)
+    np.random.seed(3)  # noqa: NPY002
+    found = find(wsingular, "", name)(data.cuda(), torch.double, "cuda", 2, tau=0.1)
+    for one, other in zip(found, expected, strict=True):
+        assert one.is_cuda
+        assert_allclose(one.cpu(), other, atol=1e-6)
