@@ -39,6 +39,7 @@ LAYERS = {
             "result",
             "progress",
             "explanation",
+            "extension",
             "certificate",
             "diagnosis",
             "checkpoint",

@@ -283,7 +283,7 @@ def test_a_later_schema_is_refused_with_a_remedy(saved):
     "changes",
     [
         {"header": b"[]"},
-        {"header": b'{"schema": 1}'},
+        {"header": b'{"schema": 2}'},
         {"history": None},
         {"samples": None},
         {"features_hist_data": None},

@@ -30,6 +30,7 @@ _HOMES = {
     "AndersonIteration": "solvers.anderson",
     "PolicyIteration": "solvers.policy",
     "StochasticIteration": "solvers.stochastic",
+    "WassersteinSingularVectors": "estimator",
     "hilbert_distance": "cones",
     "Metrics": "types",
     "Status": "types",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from cometric import plot as plot
     from cometric import report as report
     from cometric.cones import hilbert_distance as hilbert_distance
+    from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn

@@ -214,13 +214,16 @@ def learn(
         interruption.result = result
         raise interruption
     if not result.converged:
-        warnings.warn(
-            f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
-            f"iterations, tolerance {tol:.0e}. {REMEDIES[result.status]}",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        warnings.warn(shortfall(result), ConvergenceWarning, stacklevel=2)
     return result
+
+
+def shortfall(result: Result) -> str:
+    """What kept a result from converging, and what to do about it."""
+    return (
+        f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
+        f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.types import Index, Matrix
+from cometric.types import Index, Matrix, Vector
 
 MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
@@ -43,6 +43,7 @@ class Side:
     labels: Index  # kept item -> its row of `hist`
     kept: Mask  # original item -> was it kept (see `drop_empty`)
     names: tuple[str, ...] | None = None  # of the kept items, where the data named them
+    scale: Vector | None = None  # by which balancing multiplied each kept item, None for 1
 
     @property
     def first(self) -> Index:
@@ -75,6 +76,7 @@ class Problem:
 
     samples: Side
     features: Side
+    smoothing: float = 0.0  # mass that was added to every bin
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -137,19 +139,63 @@ class Problem:
             A, B = _read_histograms(*X)
             words = ("`A`", "row"), ("`B`", "row")
             kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
+            scales: tuple[Vector | None, Vector | None] = None, None
         else:
             matrix = _read(X, "X")
             _check_entries(matrix, "X")
             kept = _find_used(matrix, drop_empty)
-            matrix = _balance(matrix[kept[0]][:, kept[1]], normalization_steps - 1)
+            matrix, scales = _balance(matrix[kept[0]][:, kept[1]], normalization_steps - 1)
             A, B = _normalize(matrix), _normalize(matrix.T.tocsr())
             words = ("`X`", "row"), ("`X`", "column")
         A, B = _smooth(A, smoothing), _smooth(B, smoothing)
         rows, columns = _merge(A, *words[0], "samples"), _merge(B, *words[1], "features")
         return cls(
-            _side(A, rows, columns, kept[0], _names(X, "obs_names", "index")),
-            _side(B, columns, rows, kept[1], _names(X, "var_names", "columns")),
+            _side(A, rows, columns, kept[0], _names(X, "obs_names", "index"), scales[0]),
+            _side(B, columns, rows, kept[1], _names(X, "var_names", "columns"), scales[1]),
+            float(smoothing),
         )
+
+    def read_new(self, X: Any, of: str = "samples") -> Side:
+        """The histograms of items that were not there, made as those of the data were.
+
+        Parameters
+        ----------
+        X
+            New samples as rows, over all features of the original data, dropped ones included;
+            with ``of="features"`` new features as columns, over all its samples. What
+            :meth:`from_data` reads is read, except histograms as a tuple.
+        of
+            "samples" or "features".
+
+        Notes
+        -----
+        Mass on items that were dropped because they were empty cannot be compared with anything:
+        it is left out with a warning. Every new item must have some other.
+        """
+        if of == "samples":
+            item, others, bins, own = "row", "features", self.features, ("obs_names", "index")
+            named = ("var_names", "columns")
+        elif of == "features":
+            item, others, bins, own = "column", "samples", self.samples, ("var_names", "columns")
+            named = ("obs_names", "index")
+        else:
+            raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+        matrix = _read(X, "X", least=(1, 1))
+        _check_entries(matrix, "X")
+        matrix = matrix if of == "samples" else matrix.T.tocsr()
+        if matrix.shape[1] != len(bins.kept):
+            raise ValueError(
+                f"`X` has {matrix.shape[1]} {others}; what was learned is about {len(bins.kept)}. "
+                f"Pass new {of} over the same {others}, in the same order."
+            )
+        _compare_names(_names(X, *named), bins, others)
+        _refuse_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
+        matrix = _leave_out(matrix, bins.kept, item, others)
+        if bins.scale is not None:
+            matrix.data *= bins.scale[matrix.indices]
+        hist = _smooth(_normalize(matrix), self.smoothing)
+        all_kept = np.ones(hist.shape[0], dtype=bool)
+        return _side(hist, _label(hist), bins.labels, all_kept, _names(X, *own))
 
 
 def _names(X: Any, *attributes: str) -> list[str] | None:
@@ -160,7 +206,40 @@ def _names(X: Any, *attributes: str) -> list[str] | None:
     return [str(name) for name in found]
 
 
-def _read(X: Any, name: str) -> sparse.csr_array:
+def _compare_names(found: list[str] | None, bins: Side, others: str) -> None:
+    """Refuse data whose ``others`` are called differently; data without names pass."""
+    if found is None or bins.names is None:
+        return
+    kept = np.array(found, dtype=object)[bins.kept]
+    wrong = np.flatnonzero(kept != np.array(bins.names, dtype=object))
+    if len(wrong):
+        k = wrong[0]
+        raise ValueError(
+            f"`X` names {_count(len(wrong), others[:-1])} differently than the data that was "
+            f"learned from (first: {kept[k]!r} for {bins.names[k]!r}). Pass the same {others}, "
+            "in the same order."
+        )
+
+
+def _leave_out(matrix: sparse.csr_array, kept: Mask, item: str, others: str) -> sparse.csr_array:
+    """The kept columns; warns of mass on the others, refuses rows that have no other mass."""
+    if kept.all():
+        return matrix
+    lost = np.unique(matrix.indices[~kept[matrix.indices]])
+    if len(lost):
+        warnings.warn(
+            f"`X` has mass on {_count(len(lost), others[:-1])} without mass in the data that was "
+            f"learned from (first: {lost[0]}); nothing is known of them, they are left out.",
+            stacklevel=5,  # whoever called Result.transform
+        )
+    matrix = matrix[:, np.flatnonzero(kept)]
+    _refuse_empty(
+        np.diff(matrix.indptr) > 0, "X", item, f"Their mass is on {others} never seen before."
+    )
+    return matrix
+
+
+def _read(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
     """A fresh float64 CSR copy: indices sorted, int32 if they fit; no entry twice, no zero."""
     found = _unwrap(X, name)
     if found.ndim != 2:
@@ -168,9 +247,11 @@ def _read(X: Any, name: str) -> sparse.csr_array:
             f"`{name}` has {_count(found.ndim, 'dimension')}; pass a matrix, samples by features. "
             "(A tuple of length two is read as the histograms (A, B).)"
         )
-    if min(found.shape) < 2:
+    rows, columns = least
+    if found.shape[0] < rows or found.shape[1] < columns:
         raise ValueError(
-            f"`{name}` has shape {tuple(found.shape)}; need at least 2 rows and 2 columns."
+            f"`{name}` has shape {tuple(found.shape)}; need at least {_count(rows, 'row')} and "
+            f"{_count(columns, 'column')}."
         )
     if found.dtype.kind not in "biuf":
         raise ValueError(
@@ -307,20 +388,29 @@ def _normalize(matrix: sparse.csr_array) -> sparse.csr_array:
     return hist
 
 
-def _balance(matrix: sparse.csr_array, rounds: int) -> sparse.csr_array:
-    """``rounds`` of Sinkhorn scaling: rows, then columns.
+def _balance(
+    matrix: sparse.csr_array, rounds: int
+) -> tuple[sparse.csr_array, tuple[Vector | None, Vector | None]]:
+    """``rounds`` of Sinkhorn scaling, rows then columns, and what each was multiplied by.
 
     Columns are brought to sum 1 rather than n / m: whoever reads the result normalizes it again.
     """
+    if rounds == 0:
+        return matrix, (None, None)
+    logs = [np.zeros(size) for size in matrix.shape]  # products of many factors may overflow
     for _ in range(rounds):
-        for _ in ("rows", "columns"):
+        for log in logs:
+            start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
+            top = np.maximum.reduceat(matrix.data, start)
+            log -= np.log(top) + np.log(np.add.reduceat(matrix.data / np.repeat(top, sizes), start))
             matrix = _normalize(matrix).T.tocsr()
             if not np.diff(matrix.indptr).all():
                 raise ValueError(
                     "`X` has too wide a range for `normalization_steps` > 1: some entries "
                     "vanish when scaled. Leave it at 1, or clip the smallest entries."
                 )
-    return matrix
+    rows, columns = (np.exp(log - log.max()) for log in logs)
+    return matrix, (rows, columns)
 
 
 def _smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
@@ -374,7 +464,12 @@ def _label(hist: sparse.csr_array) -> Index:
 
 
 def _side(
-    hist: sparse.csr_array, labels: Index, bins: Index, kept: Mask, names: list[str] | None
+    hist: sparse.csr_array,
+    labels: Index,
+    bins: Index,
+    kept: Mask,
+    names: list[str] | None,
+    scale: Vector | None = None,
 ) -> Side:
     """One row per label, one bin per label of the other side."""
     if labels.max() + 1 < len(labels):
@@ -386,7 +481,7 @@ def _side(
         hist = sparse.csr_array((full.data.copy(), where, full.indptr.copy()), shape=shape)
         hist.sum_duplicates()
     called = None if names is None else tuple(np.array(names, dtype=object)[kept])
-    return Side(hist, full, labels, kept, called)
+    return Side(hist, full, labels, kept, called, scale)
 
 
 def _count(k: int, thing: str) -> str:

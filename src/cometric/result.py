@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cometric.diagnosis import Diagnosis
     from cometric.explanation import Explanation
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Record(NamedTuple):
@@ -147,6 +147,35 @@ class Result:
             side, other, cost = other, side, self._distinct().samples
         return explain(side, other, cost, i, j, of, self.parameters.eps)
 
+    def transform(
+        self,
+        X: Any,
+        *,
+        of: str = "samples",
+        n_neighbors: int | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> Matrix | sparse.csr_matrix:
+        """Distances of new samples to those learned from: Phi_A(C) / mu, (n_new, n).
+
+        With ``of="features"``: of new features, Phi_B(D) / lam, (m_new, m). The metrics stay as
+        they were learned. What was learned from gets its own distances, up to the tolerance.
+
+        Parameters
+        ----------
+        X
+            New samples as rows, over the original features; with ``of="features"`` new features
+            as columns, over the original samples. See :meth:`Problem.read_new`.
+        n_neighbors
+            Keep the distances to this many nearest items only, as a sparse graph with the
+            nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
+        progress
+            Show a bar.
+        """
+        from cometric.extension import extend
+
+        return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
+
     def _distinct(self) -> Metrics:
         reduced = {}
         for name in ("samples", "features"):
@@ -170,6 +199,7 @@ class Result:
             "bracket": self.bracket,
             "status": self.status.name,
             "parameters": asdict(self.parameters),
+            "smoothing": self.problem.smoothing,
         }
         arrays = {
             "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
@@ -182,6 +212,8 @@ class Result:
             arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
             if side.names is not None:
                 arrays[f"{name}_names"] = np.array(side.names, dtype=np.str_)
+            if side.scale is not None:
+                arrays[f"{name}_scale"] = side.scale
             for part in ("hist", "full"):
                 hist = getattr(side, part)
                 arrays |= {
@@ -239,7 +271,9 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     norms = None
     if "samples_norm" in arrays:
         norms = (arrays["samples_norm"], arrays["features_norm"])
-    problem = Problem(_read_side(arrays, "samples"), _read_side(arrays, "features"))
+    problem = Problem(
+        _read_side(arrays, "samples"), _read_side(arrays, "features"), header["smoothing"]
+    )
     for key in ("samples", "features"):
         n = len(getattr(problem, key).labels)
         if arrays[key].shape != (n, n):
@@ -273,4 +307,5 @@ def _read_side(arrays: dict[str, Any], name: str) -> Side:
         arrays[f"{name}_labels"],
         arrays[f"{name}_kept"],
         None if names is None else tuple(names.tolist()),
+        arrays.get(f"{name}_scale"),
     )

@@ -162,6 +162,7 @@ class EntropicMap:
         alone = index[:, 0] == index[:, 1]
 
         def divergences(cost: Matrix) -> Vector:
+            group.on_progress = self.on_progress
             result = np.empty(len(order))
             result[order] = group.solve(check_cost(cost, self.shape[1]))
             self.error = group.error

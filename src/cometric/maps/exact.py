@@ -112,6 +112,7 @@ class ExactMap:
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=False)
+        batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
 

@@ -66,7 +66,7 @@ def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix
     k = hist.shape[0]
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
-    power = _power(norm)
+    power = norm_power(norm)
     if power is not None:
         return _pairwise(hist, power) if device is None else _pairwise_on(device, hist, power)
     matrix = np.asarray(norm)
@@ -92,13 +92,13 @@ def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix
 
 def norm_name(norm: Any) -> str:
     """How a norm is written down: "l1", "l2.5", "linf", "discrete", or "matrix"."""
-    power = _power(norm)
+    power = norm_power(norm)
     if power is None:
         return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
     return f"l{power:g}"
 
 
-def _power(norm: Any) -> float | None:
+def norm_power(norm: Any) -> float | None:
     """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
     try:
         power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)

@@ -1,0 +1,330 @@
+"""The functions of ``wsingular`` 0.1.7, the code of the paper, on our engines.
+
+A script written for it runs when ``import wsingular`` becomes
+``import cometric.compat.wsingular as wsingular``: names, order of arguments, defaults and torch
+tensors are the same, and so are the numbers, to the float32 rounding of the original. That holds
+for the maps as well: unlike ours, they do not scale ``eps`` and ``tau`` with the largest cost.
+New code is better served by :func:`cometric.learn`, which knows when it is done.
+
+What differs, on purpose:
+
+- Everything is computed in float64, on the CPU; Sinkhorn on the GPU where ``device`` names one.
+  The answer has the ``dtype`` and ``device`` asked for.
+- Sinkhorn problems are solved to a marginal error of 1e-7 by the solvers, by logarithms where
+  ``eps`` is small. The maps do what ``stop_threshold`` and ``num_iter_max`` ask for and warn if
+  the first was not reached. ``eps=0`` is exact transport.
+- Stochastic solvers take ``n_iter`` steps, not one fewer. Their draws are those of the original,
+  from NumPy's global generator: after ``np.random.seed`` so are the numbers.
+- ``log_loss`` returns losses without a ``writer`` too: Hilbert distances to ``C_ref`` and
+  ``D_ref``, or, without those, of each iterate to the one before.
+- ``check_uniqueness`` can say False, ``viz_TSNE`` works, ``tau`` > 0 without ``R`` takes p = 1.
+- Bad input is an error that says what is wrong: negative entries, empty rows, rows of ``(A, B)``
+  that do not sum to 1, data without differences. NumPy arrays are read like tensors.
+- Ctrl-C returns what was reached, with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+except ImportError as missing:
+    raise ImportError(
+        "cometric.compat.wsingular works on torch tensors. Install torch, or use cometric.learn."
+    ) from missing
+
+from cometric.compat.wsingular import distance, utils
+from cometric.compat.wsingular.distance import Lift
+from cometric.compat.wsingular.utils import check_number, to_matrix
+from cometric.cones import hilbert_distance, normalize
+from cometric.types import Matrix
+
+__all__ = [
+    "distance",
+    "sinkhorn_singular_vectors",
+    "stochastic_sinkhorn_singular_vectors",
+    "stochastic_wasserstein_singular_vectors",
+    "utils",
+    "wasserstein_singular_vectors",
+]
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+PairWithLosses = tuple[torch.Tensor, torch.Tensor, list[float], list[float]]
+
+
+def _inverse_root(k: int) -> float:
+    return 1.0 / math.sqrt(k)
+
+
+def wasserstein_singular_vectors(
+    dataset: Any,
+    dtype: torch.dtype,
+    device: Any,
+    n_iter: int,
+    tau: float = 0,
+    p: float = 1,
+    writer: Any = None,
+    small_value: float = 1e-6,
+    normalization_steps: int = 1,
+    C_ref: Any = None,
+    D_ref: Any = None,
+    log_loss: bool = False,
+    progress_bar: bool = False,
+) -> Pair | PairWithLosses:
+    """The pair (C, D) after ``n_iter`` power iterations with exact transport.
+
+    Parameters
+    ----------
+    dataset
+        Nonnegative matrix, samples as rows, or a tuple of histograms (A, B).
+    dtype, device
+        Of the answer.
+    n_iter
+        Number of iterations.
+    tau, p
+        Weight and power of the norm R.
+    writer
+        Has ``add_scalar(name, value, k)``, called in each iteration with Hilbert distances.
+    small_value, normalization_steps
+        See :func:`utils.normalize_dataset`.
+    C_ref, D_ref
+        Matrices to measure Hilbert distances to.
+    log_loss
+        Return (C, D, loss_C, loss_D).
+    progress_bar
+        Show how far each map is.
+    """
+    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
+               C_ref, D_ref, progress_bar, eps=0.0)  # fmt: skip
+    return run.power(log_loss)
+
+
+def sinkhorn_singular_vectors(
+    dataset: Any,
+    dtype: torch.dtype,
+    device: Any,
+    n_iter: int,
+    tau: float = 0,
+    eps: float = 5e-2,
+    p: float = 1,
+    writer: Any = None,
+    small_value: float = 1e-6,
+    normalization_steps: int = 1,
+    C_ref: Any = None,
+    D_ref: Any = None,
+    log_loss: bool = False,
+    progress_bar: bool = False,
+) -> Pair | PairWithLosses:
+    """The pair (C, D) after ``n_iter`` power iterations with Sinkhorn divergences.
+
+    ``eps`` is the entropic regularization; all else as in :func:`wasserstein_singular_vectors`.
+    """
+    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
+               C_ref, D_ref, progress_bar, eps=eps)  # fmt: skip
+    return run.power(log_loss)
+
+
+def stochastic_wasserstein_singular_vectors(
+    dataset: Any,
+    dtype: torch.dtype,
+    device: Any,
+    n_iter: int,
+    tau: float = 0,
+    sample_prop: float = 1e-1,
+    p: float = 1,
+    step_fn: Callable[[int], float] = _inverse_root,
+    mult_update: bool = False,
+    writer: Any = None,
+    small_value: float = 1e-6,
+    normalization_steps: int = 1,
+    C_ref: Any = None,
+    D_ref: Any = None,
+    progress_bar: bool = False,
+) -> Pair:
+    """The pair (C, D) after ``n_iter`` steps that each renew the distances among some items.
+
+    Parameters
+    ----------
+    sample_prop
+        Share of the pairs to renew: those among a share ``sqrt(sample_prop)`` of the items.
+    step_fn
+        Step size as a function of the step, counted from 1.
+    mult_update
+        Take geometric means of old and new instead of arithmetic ones.
+    dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps, C_ref, \
+D_ref, progress_bar
+        As in :func:`wasserstein_singular_vectors`.
+    """
+    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
+               C_ref, D_ref, progress_bar, eps=0.0)  # fmt: skip
+    return run.stochastic(sample_prop, step_fn, mult_update)
+
+
+def stochastic_sinkhorn_singular_vectors(
+    dataset: Any,
+    dtype: torch.dtype,
+    device: Any,
+    n_iter: int,
+    tau: float = 0,
+    eps: float = 5e-2,
+    sample_prop: float = 1e-1,
+    p: float = 1,
+    step_fn: Callable[[int], float] = _inverse_root,
+    mult_update: bool = False,
+    writer: Any = None,
+    small_value: float = 1e-6,
+    normalization_steps: int = 1,
+    C_ref: Any = None,
+    D_ref: Any = None,
+    progress_bar: bool = False,
+) -> Pair:
+    """The pair (C, D) after ``n_iter`` such steps with Sinkhorn divergences.
+
+    ``eps`` is the entropic regularization; all else as in
+    :func:`stochastic_wasserstein_singular_vectors`.
+    """
+    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
+               C_ref, D_ref, progress_bar, eps=eps)  # fmt: skip
+    return run.stochastic(sample_prop, step_fn, mult_update)
+
+
+class _Side:
+    """One of the two metrics: where it is, what renews it, how it is called."""
+
+    def __init__(
+        self, name: str, hist: torch.Tensor, eps: float, tau: float, p: float, ref: Any, device: Any
+    ) -> None:
+        R = utils.regularization_matrix(hist, p, torch.float64, "cpu").numpy()
+        self.name, self.tau, self.R = name, tau, R
+        self.lift = Lift(hist, eps, device=device, name={"C": "B", "D": "A"}[name])
+        self.metric: Matrix = R.copy()
+        if not R.any():
+            items = {"C": "columns", "D": "rows"}[name]
+            raise ValueError(f"`dataset` has {items} that are all alike up to scale: no distance.")
+        self.ref = None if ref is None else to_matrix(ref, f"{name}_ref").numpy()
+        self.value = 1.0  # running estimate of the singular value
+        self.losses: list[float] = []
+
+    def rescale(self, metric: Matrix) -> None:
+        self.metric, _ = normalize(metric)
+
+
+class _Run:
+    """One call of a solver; what all four of them share."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        dtype: torch.dtype,
+        device: Any,
+        n_iter: int,
+        tau: float,
+        p: float,
+        writer: Any,
+        small_value: float,
+        normalization_steps: int,
+        C_ref: Any,
+        D_ref: Any,
+        progress_bar: bool,
+        eps: float,
+    ) -> None:
+        check_number("n_iter", n_iter, n_iter >= 1 and n_iter == int(n_iter), "a whole number >= 1")
+        check_number("tau", tau, 0 <= tau < math.inf, "a number >= 0")
+        check_number("p", p, p > 0, "a number > 0")
+        if isinstance(dataset, tuple | list) and [np.ndim(part) for part in dataset] == [2, 2]:
+            A, B = to_matrix(dataset[0], "A"), to_matrix(dataset[1], "B")
+            if A.shape != B.shape[::-1]:
+                raise ValueError(
+                    f"`A` has shape {tuple(A.shape)} and `B` has shape {tuple(B.shape)}; "
+                    "if A is n x m, B must be m x n."
+                )
+        else:
+            A, B = utils.normalize_dataset(
+                dataset, torch.float64, "cpu", normalization_steps, small_value
+            )
+        self.form = {"dtype": dtype, "device": device}
+        self.n_iter, self.writer, self.bar = int(n_iter), writer, progress_bar
+        self.C = _Side("C", B, eps, tau, p, C_ref, device)
+        self.D = _Side("D", A, eps, tau, p, D_ref, device)
+
+    def power(self, log_loss: bool) -> Pair | PairWithLosses:
+        """Lift C to D and D to C, each divided by its maximum."""
+
+        def step(k: int) -> None:
+            for side, other in ((self.D, self.C), (self.C, self.D)):
+                image = side.lift(other.metric, self.bar) + side.tau * side.R
+                self._tell(k, side, side.metric, image)
+                side.rescale(image)
+
+        pair = self._repeat(step, range(self.n_iter))
+        return (*pair, self.C.losses, self.D.losses) if log_loss else pair
+
+    def stochastic(self, sample_prop: float, step_fn: Any, mult_update: bool) -> Pair:
+        """Move the distances among some items toward their image over the singular value."""
+
+        def step(k: int) -> None:
+            alpha = float(step_fn(k))
+            self._write("step_size", alpha, k)
+            names = {"C": "lambda", "D": "mu"}
+            for side, other in ((self.C, self.D), (self.D, self.C)):
+                chosen = distance.draw(len(side.metric), sample_prop)
+                image = side.lift.among(other.metric, chosen, self.bar)
+                grid = np.ix_(chosen, chosen)
+                image += side.tau * side.R[grid]
+                old = side.metric[grid]
+                if old.any():  # repeats of one another say nothing
+                    seen = float((image * old).sum() / (old**2).sum())
+                    side.value = (1 - alpha) * side.value + alpha * seen
+                self._write(names[side.name], side.value, k)
+                image /= side.value
+                moved = side.metric.copy()
+                if mult_update:
+                    moved[grid] = old ** (1 - alpha) * image**alpha
+                else:
+                    moved[grid] = (1 - alpha) * old + alpha * image
+                np.fill_diagonal(moved, 0.0)
+                self._tell(k, side, moved, moved)
+                side.rescale(moved)
+
+        return self._repeat(step, range(1, self.n_iter + 1))
+
+    def _repeat(self, step: Callable[[int], None], numbers: range) -> Pair:
+        for done, k in enumerate(numbers):
+            try:
+                step(k)
+            except KeyboardInterrupt:
+                warnings.warn(
+                    f"interrupted: this is what {done} of {self.n_iter} iterations gave.",
+                    stacklevel=4,
+                )
+                for side in (self.C, self.D):
+                    side.rescale(side.metric)
+                break
+        loose = max(self.C.lift.error, self.D.lift.error)
+        if loose > self.C.lift.tol:
+            distance.warn_of_loose(loose, self.C.lift.tol, stacklevel=5)
+        return (
+            torch.as_tensor(self.C.metric).to(**self.form),
+            torch.as_tensor(self.D.metric).to(**self.form),
+        )
+
+    def _tell(self, k: int, side: _Side, judged: Matrix, image: Matrix) -> None:
+        """How far ``judged`` is from the reference and ``image`` from where the side is now."""
+        name = side.name
+        change = hilbert_distance(side.metric, image)
+        if side.ref is None:
+            side.losses.append(change)
+        else:
+            side.losses.append(hilbert_distance(judged, side.ref))
+            self._write(f"Hilbert {name},{name}_ref", side.losses[-1], k)
+        self._write(f"Hilbert {name},{name}_new", change, k)
+
+    def _write(self, name: str, value: float, k: int) -> None:
+        if self.writer is not None:
+            self.writer.add_scalar(name, value, k)

@@ -1,0 +1,219 @@
+"""``WassersteinSingularVectors``: the front door for scikit-learn."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn import exceptions
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from cometric.extension import nearest
+from cometric.learning import ConvergenceWarning, learn, shortfall
+from cometric.result import Record, Result
+from cometric.solve import Callback
+from cometric.types import Index, Matrix, Solver, Vector
+
+if TYPE_CHECKING:
+    from cometric.certificate import Certificate
+    from cometric.diagnosis import Diagnosis
+
+
+class NotConverged(
+    ConvergenceWarning,
+    exceptions.ConvergenceWarning,  # type: ignore[misc]
+):
+    """Our warning and scikit-learn's in one, for whoever listens to either."""
+
+
+class WassersteinSingularVectors(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """A distance between samples and one between features, each the lift of the other.
+
+    ``transform`` gives the distances to the training samples, one column each: what
+    scikit-learn calls precomputed distances.
+
+    Parameters
+    ----------
+    eps, tau, norm, solver, tol, max_iter, sweeps, device, dtype, start, random_state, n_threads, \
+memory_limit, progress, callback, normalization_steps, smoothing
+        As for :func:`cometric.learn`.
+    drop_empty
+        Leave out empty features, which are an error otherwise. Empty samples always are.
+    mode
+        "distances", or "knn" for a sparse graph of the nearest training samples only.
+    n_neighbors
+        With ``mode="knn"``: how many beside the nearest, which for a training sample is itself.
+        So it is in scikit-learn's ``KNeighborsTransformer``.
+
+    Attributes
+    ----------
+    sample_distances_, feature_distances_
+        The two metrics, (n, n) and (m, m), maximum 1; m counts the features not dropped.
+    singular_values_
+        lam and mu.
+    converged_
+        Whether the residual fell below ``tol``. If not, ``fit`` warns.
+    n_iter_, history_
+        The number of iterations, and a record of each.
+    certificate_
+        What is proved of the metrics; computed when first asked for, see
+        :meth:`cometric.Result.certify`.
+    result_
+        The :class:`cometric.Result`, to save or explain.
+    n_features_in_, feature_names_in_
+        What ``fit`` has seen.
+    """
+
+    def __init__(
+        self,
+        eps: float = 0.1,
+        tau: float = 1e-3,
+        *,
+        norm: Any = "l1",
+        solver: str | Solver[Any] = "auto",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        sweeps: int = 1,
+        device: str = "cpu",
+        dtype: Any = np.float64,
+        start: Any = None,
+        random_state: int | None = None,
+        n_threads: int | None = None,
+        memory_limit: float | None = None,
+        progress: bool = False,
+        callback: Callback | None = None,
+        normalization_steps: int = 1,
+        smoothing: float = 0.0,
+        drop_empty: bool = False,
+        mode: str = "distances",
+        n_neighbors: int = 5,
+    ) -> None:
+        self.eps = eps
+        self.tau = tau
+        self.norm = norm
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.sweeps = sweeps
+        self.device = device
+        self.dtype = dtype
+        self.start = start
+        self.random_state = random_state
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.progress = progress
+        self.callback = callback
+        self.normalization_steps = normalization_steps
+        self.smoothing = smoothing
+        self.drop_empty = drop_empty
+        self.mode = mode
+        self.n_neighbors = n_neighbors
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn both metrics from ``X``, samples by features; ``y`` is not looked at."""
+        if self.mode not in ("distances", "knn"):
+            raise ValueError(f"`mode` is {self.mode!r}; choose 'distances' or 'knn'.")
+        checked = self._check(X, reset=True)
+        empty = np.flatnonzero(np.asarray(checked.sum(axis=1)).ravel() == 0)
+        if len(empty):
+            raise ValueError(
+                f"`X` has {len(empty)} empty samples (first: {empty[0]}), which are at no distance "
+                "from anything. Drop them."
+            )
+        options = self.get_params(deep=False)
+        del options["mode"], options["n_neighbors"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # given again below
+            self.result_: Result = learn(X if hasattr(X, "columns") else checked, **options)
+        self.__dict__.pop("certificate_", None)
+        self.sample_distances_: Matrix = self.result_.samples
+        self.feature_distances_: Matrix = self.result_.features
+        self.singular_values_: Vector = np.array(self.result_.values)
+        self.converged_: bool = self.result_.converged
+        self.n_iter_: int = self.result_.iterations
+        self.history_: list[Record] = self.result_.history
+        if not self.converged_:
+            warnings.warn(shortfall(self.result_), NotConverged, stacklevel=2)
+        return self
+
+    def transform(self, X: Any) -> Matrix | sparse.csr_matrix:
+        """Distances of the samples ``X`` to the training samples, through the learned metric."""
+        check_is_fitted(self)
+        checked = self._check(X, reset=False)
+        k = self.n_neighbors + 1 if self.mode == "knn" else None
+        return self.result_.transform(
+            checked, n_neighbors=k, n_threads=self.n_threads, progress=self.progress
+        )
+
+    def fit_transform(self, X: Any, y: Any = None) -> Matrix | sparse.csr_matrix:
+        """The same as ``fit(X).transform(X)``, up to ``tol``: the distances just learned."""
+        distances = self.fit(X).sample_distances_
+        return distances if self.mode == "distances" else nearest(distances, self.n_neighbors + 1)
+
+    def feature_transform(self, X: Any) -> Matrix:
+        """Distances of new features to the training features, through the sample metric.
+
+        ``X`` has the training samples as rows and the new features as columns; one row of the
+        answer is one new feature.
+        """
+        check_is_fitted(self)
+        return self.result_.transform(
+            X, of="features", n_threads=self.n_threads, progress=self.progress
+        )
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> tuple[Matrix, Index] | Index:
+        """Distances and numbers of the training samples nearest to each sample of ``X``.
+
+        Without ``X`` those nearest to each training sample, itself not counted.
+        """
+        check_is_fitted(self)
+        k = self.n_neighbors if n_neighbors is None else n_neighbors
+        if X is None:
+            others = self.sample_distances_.copy()
+            np.fill_diagonal(others, np.inf)
+            graph = nearest(others, k, len(others) - 1)
+        else:
+            checked = self._check(X, reset=False)
+            graph = self.result_.transform(checked, n_neighbors=k, n_threads=self.n_threads)
+        index: Index = graph.indices.reshape(-1, k)
+        return (graph.data.reshape(-1, k), index) if return_distance else index
+
+    @cached_property
+    def certificate_(self) -> Certificate | Diagnosis:
+        check_is_fitted(self)
+        return self.result_.certify(n_threads=self.n_threads)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.sample_distances_)
+
+    def _check(self, X: Any, *, reset: bool) -> Any:
+        least = 2 if reset else 1
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse=["csr", "csc", "coo"],
+            dtype=np.float64,
+            ensure_min_samples=least,
+            ensure_min_features=least,
+        )
+        check_non_negative(checked, "WassersteinSingularVectors")
+        return checked
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # float64 whatever comes in
+        return tags

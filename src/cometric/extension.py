@@ -1,0 +1,208 @@
+"""Distances of new items to those that were learned from, the metrics held as they are."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+from scipy.spatial.distance import cdist
+
+from cometric.arrays import to_numpy
+from cometric.learning import INNER, ConvergenceWarning
+from cometric.maps.checks import free_memory
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from cometric.maps.regularized import norm_power
+from cometric.problem import MERGE_TOLERANCE, Side
+from cometric.types import Matrix
+
+if TYPE_CHECKING:
+    from cometric.result import Result
+
+BYTES = 1e9
+"""What the pairs of one block may take; less where less memory is free."""
+
+BELOW_ZERO = 1e-6
+"""Distances that far below zero (the largest learned one is 1) are more than rounding."""
+
+
+def extend(
+    result: Result,
+    X: Any,
+    of: str = "samples",
+    n_neighbors: int | None = None,
+    *,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Matrix | sparse.csr_matrix:
+    """Distances from each new item to each learned one, or to the nearest of them."""
+    problem, asked = result.problem, result.parameters
+    new = problem.read_new(X, of)
+    lam, mu = result.values
+    if of == "samples":
+        known, bins, cost, value = problem.samples, problem.features, result.features, mu
+    else:
+        known, bins, cost, value = problem.features, problem.samples, result.samples, lam
+    if asked.tau > 0.0 and asked.norm == "matrix":
+        raise ValueError(
+            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
+            "Learn with a norm that has a name, or with tau = 0."
+        )
+    if n_neighbors is not None:
+        _check_neighbors(n_neighbors, len(known.labels))
+    across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
+    rows = []
+    with _bar(progress, len(new.labels) * known.hist.shape[0]) as bar:
+        for part in across.blocks():
+            distances = across.transport(part, bar)
+            if asked.tau > 0.0:
+                weight = asked.tau * across.cost.max()
+                distances += weight * _norms(new.full[part], known.full, asked.norm)
+            distances = _above_zero(distances / value)[:, known.labels]
+            rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))
+    across.warn_if_loose()
+    # Items given twice were compared once.
+    if n_neighbors is None:
+        distances = np.concatenate(rows)
+        return distances if len(distances) == len(new.labels) else distances[new.labels]
+    graph = sparse.vstack(rows, format="csr")
+    return graph if graph.shape[0] == len(new.labels) else graph[new.labels]
+
+
+class _Across:
+    """Transport between new histograms and known ones under one cost, without the tau term."""
+
+    def __init__(
+        self, new: Side, known: Side, cost: Matrix, eps: float, tol: float, n_threads: int | None
+    ) -> None:
+        self.new, self.known, self.cost = new.hist, known.hist, np.asarray(cost, np.float64)
+        self.phi: ExactMap | EntropicMap | None = None  # the limit needs none
+        self.error = 0.0
+        both = sparse.vstack([self.new, self.known], format="csr")
+        if eps == 0.0:
+            self.phi = ExactMap(both, n_threads=n_threads)
+        elif eps < math.inf:
+            # As the solve asked for, lest what is known already costs more than learning it.
+            self.phi = EntropicMap(both, eps, tol=INNER * math.sqrt(tol), n_threads=n_threads)
+
+    def blocks(self) -> Iterator[slice]:
+        """New histograms, as many at once as fit."""
+        rows, columns = self.new.shape[0], self.known.shape[0]
+        per_pair = 64.0 + (8.0 * self.known.nnz / columns if self.phi is not None else 0.0)
+        step = max(1, int(min(BYTES, free_memory() / 4) / (per_pair * columns)))
+        for start in range(0, rows, step):
+            yield slice(start, min(start + step, rows))
+
+    def transport(self, part: slice, bar: Any) -> Matrix:
+        """Transport distances from the new histograms of ``part`` to all known ones."""
+        i = np.arange(part.start, part.stop)
+        if self.phi is None:
+            distances = self._limit(self.new[i])
+            bar(distances.size, distances.size)
+            return distances
+        rows, columns = self.new.shape[0], self.known.shape[0]
+        j = np.arange(rows, rows + columns)
+        index = np.stack([np.repeat(i, columns), np.tile(j, len(i))], axis=1)
+        self.phi.on_progress = bar
+        distances = self.phi.pairs(self.cost, index).reshape(len(i), columns)
+        if isinstance(self.phi, EntropicMap):
+            self.error = max(self.error, self.phi.error)
+        return distances
+
+    def _limit(self, new: sparse.csr_array) -> Matrix:
+        """-1/2 <C (a - b), a - b> = <C a, b> - (<C a, a> + <C b, b>) / 2."""
+        image = new @ self.cost
+        own, other = (
+            np.asarray(hist.multiply(hist @ self.cost).sum(axis=1)) for hist in (new, self.known)
+        )
+        distances: Matrix = (self.known @ image.T).T - 0.5 * (own[:, None] + other)
+        return distances
+
+    def warn_if_loose(self) -> None:
+        if isinstance(self.phi, EntropicMap) and self.error > self.phi.tol:
+            warnings.warn(
+                f"some Sinkhorn problems stopped at a marginal error of {self.error:.1e}, above "
+                f"{self.phi.tol:.1e}. Learn with a larger `eps`: Sinkhorn is slow at small ones.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+
+def _norms(new: sparse.csr_array, known: sparse.csr_array, norm: str) -> Matrix:
+    """R(a - b) between the rows of two matrices, a part of the known ones at a time."""
+    power = 1.0 if norm == "discrete" else norm_power(norm)
+    names = {1.0: "cityblock", 2.0: "euclidean", math.inf: "chebyshev"}
+    options = {"metric": names[power]} if power in names else {"metric": "minkowski", "p": power}
+    distances = np.empty((new.shape[0], known.shape[0]))
+    step = max(1, int(min(BYTES, free_memory() / 4) / (8.0 * known.shape[1])))
+    for first in range(0, new.shape[0], step):
+        rows = slice(first, first + step)
+        dense = new[rows].toarray()
+        for start in range(0, known.shape[0], step):
+            some = slice(start, start + step)
+            distances[rows, some] = cdist(dense, known[some].toarray(), **options)
+    return (distances > MERGE_TOLERANCE).astype(np.float64) if norm == "discrete" else distances
+
+
+def _above_zero(distances: Matrix) -> Matrix:
+    below = int((distances < -BELOW_ZERO).sum())
+    if below:
+        warnings.warn(
+            f"{below} entropic distances of new items are negative (lowest {distances.min():.3g}, "
+            "the largest learned one is 1): the entropic kernel is not positive. They are set to "
+            "0; learn with a smaller `eps` or a larger `tau`.",
+            stacklevel=4,
+        )
+    positive: Matrix = np.maximum(distances, 0.0)
+    return positive
+
+
+def _check_neighbors(n_neighbors: Any, count: int) -> None:
+    whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
+    if not whole or not 1 <= n_neighbors <= count:
+        raise ValueError(
+            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}: there are "
+            "no more to choose from."
+        )
+
+
+def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_matrix:
+    """The k smallest entries of each row (of which ``most`` count), in their order.
+
+    A ``csr_matrix``, the kind that scikit-learn's own graphs are.
+    """
+    rows, columns = distances.shape
+    _check_neighbors(k, columns if most is None else most)
+    index = np.argpartition(distances, k - 1, axis=1)[:, :k]
+    found = np.take_along_axis(distances, index, axis=1)
+    order = np.argsort(found, axis=1, kind="stable")
+    sorted_found, sorted_index = (
+        np.take_along_axis(part, order, axis=1).ravel() for part in (found, index)
+    )
+    starts = np.arange(0, rows * k + 1, k)
+    return sparse.csr_matrix((sorted_found, sorted_index, starts), shape=(rows, columns))
+
+
+@contextmanager
+def _bar(show: bool, pairs: int) -> Iterator[Any]:
+    """What tells of the pairs done, block after block, if anything is to be told."""
+    if not show:
+        yield lambda done, total: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc="comparing", total=pairs, unit="pair", unit_scale=True, delay=0.5) as bar:
+        before = 0
+
+        def tell(done: int, total: int) -> None:
+            nonlocal before
+            bar.update(max(0, before + done - bar.n))
+            before += total if done == total else 0
+
+        yield tell

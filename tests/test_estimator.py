@@ -1,0 +1,267 @@
+"""The estimator keeps scikit-learn's promises, and works where precomputed distances do."""
+
+import inspect
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.cluster import HDBSCAN, AgglomerativeClustering
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+from sklearn.exceptions import NotFittedError
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import cometric as cm
+from cometric import WassersteinSingularVectors
+
+EMPTY = "its data have empty rows, which are histograms of nothing and are refused"
+EXPECTED_FAILURES = {
+    "check_estimators_dtypes": f"rounded to integers, {EMPTY}",
+    "check_estimator_sparse_tag": EMPTY,
+    "check_estimator_sparse_array": EMPTY,
+    "check_estimator_sparse_matrix": EMPTY,
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # scikit-learn's data repeat rows, which we say
+@parametrize_with_checks(
+    [WassersteinSingularVectors(eps=0.5, tau=0.1, tol=1e-3, n_threads=1)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+)
+def test_it_is_an_estimator(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Images of 0, 1 and 2, pixels used by none left out: 60 to learn from and 60 others."""
+    images, labels = load_digits(n_class=3, return_X_y=True)
+    images = images[:, (images[:60] > 0).any(axis=0)]
+    return images[:60], labels[:60], images[60:120], labels[60:120]
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return WassersteinSingularVectors(tau=0.01).fit(digits[0])
+
+
+def test_it_takes_what_learn_takes():
+    ours = inspect.signature(WassersteinSingularVectors).parameters
+    for name, parameter in inspect.signature(cm.learn).parameters.items():
+        if name not in ("X", "client"):
+            assert ours[name].default == parameter.default, name
+
+
+def test_it_learns_what_learn_does(digits, fitted):
+    r = cm.learn(digits[0], tau=0.01)
+    assert_array_equal(fitted.sample_distances_, r.samples)
+    assert_array_equal(fitted.feature_distances_, r.features)
+    assert_array_equal(fitted.singular_values_, r.values)
+    assert fitted.n_iter_ == len(fitted.history_) == r.iterations
+    assert fitted.converged_ is True
+    assert fitted.n_features_in_ == digits[0].shape[1]
+
+
+def test_fit_transform_is_fit_then_transform(digits, fitted):
+    learned = clone(fitted).fit_transform(digits[0])
+    assert_array_equal(learned, fitted.sample_distances_)
+    assert_allclose(fitted.transform(digits[0]), learned, atol=1e-6)
+
+
+def test_transform_is_that_of_the_result(digits, fitted):
+    assert_array_equal(fitted.transform(digits[2]), fitted.result_.transform(digits[2]))
+
+
+def test_a_sparse_matrix_is_the_same_matrix(digits, fitted):
+    some = sparse.csr_array(digits[2][:5])
+    assert_array_equal(fitted.transform(some), fitted.transform(digits[2][:5]))
+
+
+def test_new_features_are_compared_as_well(digits, fitted):
+    assert_allclose(fitted.feature_transform(digits[0]), fitted.feature_distances_, atol=1e-5)
+
+
+def test_it_can_be_pickled(digits, fitted):
+    back = pickle.loads(pickle.dumps(fitted))
+    assert_array_equal(back.transform(digits[2][:3]), fitted.transform(digits[2][:3]))
+
+
+# The certificate
+
+
+@pytest.mark.parametrize(("eps", "kind"), [(0, "Certificate"), (0.5, "Diagnosis")])
+def test_the_certificate_is_computed_when_asked_for_and_once(eps, kind, monkeypatch):
+    X = np.random.default_rng(0).random((6, 5))
+    estimator = WassersteinSingularVectors(eps=eps, tau=0.1)
+    calls = []
+    certify = cm.Result.certify
+    monkeypatch.setattr(
+        cm.Result, "certify", lambda self, **given: calls.append(1) or certify(self, **given)
+    )
+    estimator.fit(X)
+    assert calls == []
+    found = estimator.certificate_
+    assert type(found).__name__ == kind
+    assert estimator.certificate_ is found
+    assert estimator.fit(X).certificate_ is not found
+    assert len(calls) == 2
+
+
+def test_nothing_is_certified_before_it_is_learned():
+    with pytest.raises(NotFittedError):
+        _ = WassersteinSingularVectors().certificate_
+    assert not hasattr(WassersteinSingularVectors(), "certificate_")
+
+
+# Neighbors
+
+
+def test_the_graph_is_that_of_scikit_learn(digits, fitted):
+    search = KNeighborsTransformer(n_neighbors=4, metric="precomputed")
+    search.fit(fitted.sample_distances_)
+    ours = clone(fitted).set_params(mode="knn", n_neighbors=4)
+    for graph, expected in [
+        (ours.fit_transform(digits[0]), search.transform(fitted.sample_distances_)),
+        (ours.transform(digits[2]), search.transform(fitted.transform(digits[2]))),
+    ]:
+        assert type(graph) is type(expected)
+        assert_array_equal(graph.toarray(), expected.toarray())
+        assert_array_equal(graph.data, expected.data)
+
+
+def test_neighbors_are_those_of_scikit_learn(digits, fitted):
+    search = KNeighborsClassifier(n_neighbors=5, metric="precomputed")
+    search.fit(fitted.sample_distances_, digits[1])
+    for X, distances in [(None, None), (digits[2], fitted.transform(digits[2]))]:
+        expected = search.kneighbors(distances)
+        found = fitted.kneighbors(X)
+        assert_array_equal(found[0], expected[0])
+        assert_array_equal(found[1], expected[1])
+        assert_array_equal(fitted.kneighbors(X, return_distance=False), expected[1])
+    assert fitted.kneighbors(n_neighbors=2)[1].shape == (60, 2)
+
+
+def test_a_sample_is_not_its_own_neighbor(fitted):
+    with pytest.raises(ValueError, match="`n_neighbors` is 60; pass a whole number from 1 to 59"):
+        fitted.kneighbors(n_neighbors=60)
+
+
+# Company
+
+
+@pytest.mark.parametrize("mode", ["distances", "knn"])
+def test_neighbors_read_digits_in_a_pipeline(digits, mode):
+    train, labels, test, truth = digits
+    reader = make_pipeline(
+        WassersteinSingularVectors(tau=0.01, mode=mode),
+        KNeighborsClassifier(n_neighbors=3, metric="precomputed"),
+    )
+    assert reader.fit(train, labels).score(test, truth) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:.X. has")  # half of the images leave some pixels empty or alike
+def test_a_grid_can_be_searched(digits):
+    train, labels, _, _ = digits
+    search = GridSearchCV(
+        make_pipeline(
+            FunctionTransformer(np.sqrt),
+            WassersteinSingularVectors(tau=0.01, drop_empty=True, tol=1e-3),
+            KNeighborsClassifier(n_neighbors=3, metric="precomputed"),
+        ),
+        {"wassersteinsingularvectors__eps": [0.5, np.inf]},
+        cv=2,
+    )
+    assert search.fit(train, labels).best_score_ > 0.9
+
+
+def test_silhouette_and_clusters(digits, fitted):
+    _, labels, _, _ = digits
+    assert silhouette_score(fitted.sample_distances_, labels, metric="precomputed") > 0.25
+    groups = AgglomerativeClustering(3, metric="precomputed", linkage="average").fit_predict(
+        fitted.sample_distances_
+    )
+    assert len(np.unique(np.stack([groups, labels]), axis=1).T) <= 5
+
+
+def test_hdbscan_finds_the_digits(digits, fitted):
+    found = HDBSCAN(min_cluster_size=5, metric="precomputed", copy=True).fit_predict(
+        fitted.sample_distances_
+    )
+    assert len(set(found) - {-1}) >= 2
+
+
+def test_tsne_keeps_digits_apart(digits, fitted):
+    flat = TSNE(metric="precomputed", init="random", perplexity=15, random_state=0).fit_transform(
+        fitted.sample_distances_
+    )
+    assert silhouette_score(flat, digits[1]) > 0.25
+
+
+@pytest.mark.slow  # UMAP compiles for a while
+def test_umap_keeps_digits_apart(digits, fitted):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of what it lacks, by design
+        umap = pytest.importorskip("umap")
+        flat = umap.UMAP(metric="precomputed", n_neighbors=10, random_state=0).fit_transform(
+            fitted.sample_distances_
+        )
+    assert silhouette_score(flat, digits[1]) > 0.25
+
+
+def test_names_go_in_and_out(digits):
+    pd = pytest.importorskip("pandas")
+    pixels = [f"pixel {k}" for k in range(digits[0].shape[1])]
+    frame = pd.DataFrame(digits[0], columns=pixels)
+    estimator = WassersteinSingularVectors(eps=np.inf, tau=0.1).set_output(transform="pandas")
+    out = estimator.fit_transform(frame)
+    assert list(estimator.feature_names_in_) == pixels
+    assert list(out.columns) == list(estimator.get_feature_names_out())
+    assert out.columns[59] == "wassersteinsingularvectors59"
+    assert estimator.result_.explain(0, 1).flows[0].source in pixels
+    with pytest.raises(ValueError, match="feature names should match"):
+        estimator.transform(frame[pixels[::-1]])
+
+
+# What goes wrong is said
+
+
+@pytest.mark.parametrize("kind", [cm.ConvergenceWarning, SklearnConvergenceWarning])
+def test_not_converging_is_told_to_whoever_listens(digits, kind):
+    estimator = WassersteinSingularVectors(max_iter=2)
+    with pytest.warns(kind, match="not converged: the iteration limit came first. Residual"):
+        estimator.fit(digits[0])
+    assert estimator.converged_ is False
+    assert estimator.n_iter_ == 2
+
+
+def test_an_unknown_mode_is_refused(digits):
+    with pytest.raises(ValueError, match="`mode` is 'graph'; choose 'distances' or 'knn'"):
+        WassersteinSingularVectors(mode="graph").fit(digits[0])
+
+
+@pytest.mark.parametrize("drop_empty", [False, True])
+def test_empty_samples_are_refused(digits, drop_empty):
+    X = digits[0].copy()
+    X[[4, 7]] = 0
+    with pytest.raises(ValueError, match=r"`X` has 2 empty samples \(first: 4\).* Drop them"):
+        WassersteinSingularVectors(drop_empty=drop_empty).fit(X)
+
+
+def test_empty_features_may_be_dropped(digits):
+    X = np.insert(digits[0], 3, 0.0, axis=1)
+    with pytest.raises(ValueError, match=r"`X` has 1 empty column \(first: 3\)"):
+        WassersteinSingularVectors(eps=np.inf).fit(X)
+    estimator = WassersteinSingularVectors(eps=np.inf, tau=0.1, drop_empty=True).fit(X)
+    assert estimator.n_features_in_ == X.shape[1]
+    assert len(estimator.feature_distances_) == X.shape[1] - 1
+    assert_allclose(estimator.transform(X), estimator.sample_distances_, atol=1e-6)
