@@ -1,0 +1,107 @@
+"""Find again in an AnnData what ``tl.learn`` wrote there."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.problem import Problem
+from cometric.result import Parameters, Record, Result
+from cometric.scverse import slots
+from cometric.types import Matrix, Status
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def distances(
+    adata: AnnData, of: str = "samples", *, key: str = "cometric"
+) -> Matrix | sparse.csr_matrix:
+    """The learned distances between cells, or between genes with ``of="features"``."""
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    kept = slots.read(adata, key)
+    if of == "features" and "features" in kept:
+        return kept["features"]["distances"]
+    place, where = (adata.obsp, "obsp") if of == "samples" else (adata.varp, "varp")
+    slot = kept["distances_key"]
+    if slot not in place:
+        raise KeyError(f"`adata.{where}` has no {slot!r} any more. Learn again.")
+    return place[slot]
+
+
+def names(adata: AnnData, of: str = "samples", *, key: str = "cometric") -> list[str]:
+    """The names of the rows of :func:`distances`."""
+    if of == "samples":
+        return [str(name) for name in adata.obs_names]
+    kept = slots.read(adata, key)
+    found = kept["features"]["names"] if "features" in kept else adata.var_names
+    return [str(name) for name in found]
+
+
+def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
+    """The history of the solve, one record per iteration."""
+    table = slots.read(adata, key)["history"]
+    rows = zip(*(table[field] for field in Record._fields), strict=True)
+    return [
+        Record(int(t), float(residual), float(lam), float(mu), int(sweeps), float(seconds))
+        for t, residual, lam, mu, sweeps, seconds in rows
+    ]
+
+
+def result(adata: AnnData, *, key: str = "cometric") -> Result:
+    """The result as :func:`cometric.learn` gave it, made from ``adata`` again.
+
+    It can then certify, explain, transform and save itself. The data must still be those that
+    were learned from: they are compared.
+    """
+    kept = slots.read(adata, key)
+    params: dict[str, Any] = dict(kept["params"])
+    metrics = [distances(adata, of, key=key) for of in ("samples", "features")]
+    if any(sparse.issparse(metric) for metric in metrics):
+        raise ValueError(
+            f"`adata` keeps the nearest neighbors only under {key!r}, and a result needs all "
+            "distances. Learn with a larger `max_dense`, or use `cometric.learn`."
+        )
+    if params["norm"] == "matrix":
+        raise ValueError(
+            f"The norm under {key!r} was given as matrices, which are not kept in an AnnData. "
+            "Use `cometric.learn` and `Result.save`."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when learning
+        problem = Problem.from_data(
+            slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
+            **{name: params[name] for name in slots.HISTOGRAMS if name in params},
+        )
+    if slots.fingerprint(problem) != kept["fingerprint"]:
+        raise ValueError(
+            f"`adata` is not what the metrics under {key!r} were learned from: cells, genes or "
+            "entries have changed since. Learn again, or keep the data in a layer."
+        )
+    samples, features = (
+        np.asarray(metric)[np.ix_(side.kept, side.kept)]
+        for metric, side in zip(metrics, (problem.samples, problem.features), strict=True)
+    )
+    lam, mu = kept["values"]
+    low, high = kept["bracket"]
+    return Result(
+        samples=samples,
+        features=features,
+        values=(float(lam), float(mu)),
+        status=Status[kept["status"]],
+        history=history(adata, key=key),
+        bracket=(float(low), float(high)),
+        parameters=Parameters(
+            float(params["eps"]),
+            float(params["tau"]),
+            str(params["norm"]),
+            str(params["solver"]),
+            float(params["tol"]),
+            int(params["max_iter"]),
+        ),
+        problem=problem,
+    )

@@ -1,0 +1,108 @@
+"""Preprocessing: scanpy's graph of neighbors, from the learned distances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.scverse import get, slots
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def neighbors(
+    adata: AnnData,
+    n_neighbors: int = 15,
+    *,
+    key: str = "cometric",
+    key_added: str | None = None,
+    method: str = "umap",
+    random_state: int = 0,
+    copy: bool = False,
+) -> AnnData | None:
+    """The graph that ``sc.pp.neighbors`` makes, from learned distances between cells.
+
+    Parameters
+    ----------
+    adata
+        Metrics have been learned for it by :func:`cometric.scverse.tl.learn`.
+    n_neighbors
+        Size of a neighborhood, the cell itself included, as scanpy counts.
+    key
+        The ``key_added`` that ``tl.learn`` was given.
+    key_added, method, random_state, copy
+        As in ``sc.pp.neighbors``, which computes the connectivities.
+
+    Returns
+    -------
+    None, or a copy. Written are ``uns["neighbors"]``, ``obsp["distances"]`` and
+    ``obsp["connectivities"]`` (with ``key_added``: ``uns[key_added]`` and so on), so that
+    ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy follow directly.
+    """
+    if key_added is not None and slots.distances_key(key_added) == slots.distances_key(key):
+        raise ValueError(
+            f"`key_added` is {key_added!r}, as is `key`: the graph would replace the learned "
+            "distances. Pass another name."
+        )
+    distances = get.distances(adata, key=key)
+    if not 2 <= n_neighbors <= adata.n_obs:
+        raise ValueError(
+            f"`n_neighbors` is {n_neighbors}; pass 2 to {adata.n_obs}, the cell itself included."
+        )
+    index, near = _nearest(distances, n_neighbors - 1, key)
+    import scanpy as sc
+
+    adata = adata.copy() if copy else adata
+    # scanpy reads `use_rep` for the size of the data only: the transformer knows the neighbors.
+    sc.pp.neighbors(
+        adata,
+        use_rep="X",
+        transformer=_Known(index, near),
+        method=method,
+        random_state=random_state,
+        key_added=key_added,
+    )
+    adata.uns[key_added or "neighbors"]["params"]["distances"] = slots.distances_key(key)
+    return adata if copy else None
+
+
+class _Known:
+    """What scanpy calls a transformer, for neighbors that were found before."""
+
+    def __init__(self, index: np.ndarray, distances: np.ndarray) -> None:
+        self._graph = slots.graph(index, distances)
+        self._n_neighbors = index.shape[1] + 1
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"n_neighbors": self._n_neighbors}
+
+    def fit_transform(self, X: Any) -> sparse.csr_matrix:
+        return self._graph
+
+
+def _nearest(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
+    stored = distances.data if sparse.issparse(distances) else distances
+    if np.isnan(stored).any():
+        raise ValueError(
+            f"`adata` has cells without counts, whose distances are NaN. Leave them out: "
+            f"`adata = adata[~np.isnan(adata.obsp[{slots.distances_key(key)!r}]).all(axis=1)]`."
+        )
+    if not sparse.issparse(distances):
+        return slots.nearest(distances, count)
+    sizes = np.diff(distances.indptr)
+    if sizes.min() < count:
+        raise ValueError(
+            f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell were "
+            "kept. Pass fewer, or learn with a larger `n_neighbors` or `max_dense`."
+        )
+    index = np.empty((distances.shape[0], count), dtype=np.int64)
+    near = np.empty((distances.shape[0], count))
+    for i in range(len(index)):
+        part = slice(distances.indptr[i], distances.indptr[i + 1])
+        order = np.argsort(distances.data[part], kind="stable")[:count]
+        index[i], near[i] = distances.indices[part][order], distances.data[part][order]
+    return index, near

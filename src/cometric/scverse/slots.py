@@ -1,0 +1,181 @@
+"""What is kept of a result in an AnnData, and where: written and found again here only."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.certificate import Certificate
+from cometric.diagnosis import Diagnosis
+from cometric.problem import Problem, Side
+from cometric.result import Record, Result
+from cometric.types import Matrix
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+MAX_DENSE = 10_000
+"""Cells (or genes) whose distances are kept in full; 10,000 take 0.8 GB."""
+
+NEIGHBORS_KEPT = 100
+"""Nearest cells (or genes) kept of each, above that."""
+
+HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
+"""Options of ``learn`` that say how histograms are made of the data."""
+
+
+def distances_key(key: str) -> str:
+    """The name of both distance matrices, in ``obsp`` and in ``varp``."""
+    return f"{key}_distances"
+
+
+def check_key(key: str) -> None:
+    """Refuse names that h5ad, whose groups are nested by slashes, would not give back."""
+    if not key or "/" in key:
+        raise ValueError(f"`key_added` is {key!r}; pass a name, without '/'.")
+
+
+def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
+    """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
+    if layer is not None and use_raw:
+        raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
+    if use_raw:
+        if adata.raw is None:
+            raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+        return adata.raw
+    if layer is None:
+        if adata.X is None:
+            raise ValueError(f"`adata.X` is None. Pass `layer`, one of {list(adata.layers)}.")
+        return adata
+    if layer not in adata.layers:
+        raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {list(adata.layers)}.")
+    from anndata import AnnData
+
+    return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
+
+
+def store(
+    adata: AnnData,
+    result: Result,
+    key: str,
+    *,
+    source: dict[str, Any],
+    options: dict[str, Any],
+    certificate: Certificate | Diagnosis | None = None,
+    max_dense: int = MAX_DENSE,
+    n_neighbors: int = NEIGHBORS_KEPT,
+) -> None:
+    """Write ``result`` to ``obsp``, ``varp`` and ``uns``, nothing that h5ad cannot hold."""
+    import pandas as pd
+
+    limits = max_dense, n_neighbors
+    slot = distances_key(key)
+    used = {name: options[name] for name in HISTOGRAMS if name in options}
+    params = {**asdict(result.parameters), **source, **used}
+    kept: dict[str, Any] = {
+        "params": {name: value for name, value in params.items() if value is not None},
+        "distances_key": slot,
+        "values": np.array(result.values),
+        "bracket": np.array(result.bracket),
+        "status": result.status.name,
+        "message": result.status.value,
+        "converged": result.converged,
+        "residual": result.residual,
+        "history": pd.DataFrame(result.history, columns=list(Record._fields)),
+        "fingerprint": fingerprint(result.problem),
+    }
+    if certificate is not None:
+        kept["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
+    adata.obsp[slot] = _shape("cells", result.problem.samples, result.samples, *limits)
+    features = _shape("genes", result.problem.features, result.features, *limits)
+    if source.get("use_raw") and not adata.raw.var_names.equals(adata.var_names):
+        kept["features"] = {
+            "names": adata.raw.var_names.to_numpy(dtype=object),
+            "distances": features,
+        }
+        adata.varp.pop(slot, None)
+    else:
+        adata.varp[slot] = features
+    adata.uns[key] = kept
+
+
+def read(adata: AnnData, key: str) -> dict[str, Any]:
+    """``uns[key]`` as :func:`store` wrote it."""
+    found = adata.uns.get(key)
+    if not isinstance(found, dict) or "fingerprint" not in found:
+        raise KeyError(
+            f"`adata.uns` has no metrics under {key!r}. Run `cometric.scverse.tl.learn` first, "
+            "or pass the `key` it was given as `key_added`."
+        )
+    return found
+
+
+def words(adata: AnnData, key: str) -> str:
+    """Where things were written, for a log."""
+    slot = distances_key(key)
+    features = f"uns[{key!r}]['features']" if "features" in adata.uns[key] else f"varp[{slot!r}]"
+    return f"obsp[{slot!r}], {features}, uns[{key!r}]"
+
+
+def fingerprint(problem: Problem) -> str:
+    """A digest of the histograms, which tells whether data are still those learned from."""
+    digest = hashlib.blake2b(digest_size=16)
+    for side in (problem.samples, problem.features):
+        for part in (side.full.indptr, side.full.indices, side.full.data, side.labels):
+            digest.update(np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()
+
+
+def _shape(
+    items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
+) -> Matrix | sparse.csr_matrix:
+    """The matrix to keep: with NaN for what was dropped, sparse where it is large."""
+    distances = np.asarray(distances)
+    if not side.kept.all():
+        whole = np.full((len(side.kept), len(side.kept)), np.nan)
+        whole[np.ix_(side.kept, side.kept)] = distances
+        distances = whole
+    n = len(distances)
+    if n <= max_dense:
+        return distances
+    warnings.warn(
+        f"{n} {items} are more than `max_dense` = {max_dense}: of the learned distances only "
+        f"those to the {min(n_neighbors, n - 1)} nearest are kept, as a sparse graph.",
+        stacklevel=4,
+    )
+    return graph(*nearest(distances, min(n_neighbors, n - 1)))
+
+
+def nearest(distances: Matrix, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and distances of the ``count`` nearest others of each item, nearest first."""
+    n = len(distances)
+    index = np.empty((n, count), dtype=np.int64)
+    for i in range(n):
+        row = distances[i].copy()
+        row[i] = -np.inf  # first, whoever else is at distance zero
+        few = np.argpartition(row, count)[: count + 1] if count + 1 < n else np.arange(n)
+        index[i] = few[np.lexsort((few, row[few]))][1:]
+    return index, np.take_along_axis(distances, index, axis=1)
+
+
+def graph(index: np.ndarray, distances: np.ndarray) -> sparse.csr_matrix:
+    """A sparse matrix with these entries in each row; zero distances are kept as entries."""
+    n, count = index.shape
+    start = np.arange(0, n * count + 1, count)
+    return sparse.csr_matrix((distances.ravel(), index.ravel(), start), shape=(n, n))
+
+
+def _plain(value: Any) -> Any:
+    """Nested dictionaries, arrays, numbers and strings, without None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items() if item is not None}
+    return np.array(value) if isinstance(value, tuple | list) else value

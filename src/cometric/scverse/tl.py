@@ -1,0 +1,83 @@
+"""Tools: learn both metrics of an AnnData and keep them there."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import cometric.learning
+from cometric.scverse import slots
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+log = logging.getLogger(__name__)
+
+
+def learn(
+    adata: AnnData,
+    eps: float = 0.1,
+    tau: float = 1e-3,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    key_added: str = "cometric",
+    certify: bool = False,
+    max_dense: int = slots.MAX_DENSE,
+    n_neighbors: int = slots.NEIGHBORS_KEPT,
+    copy: bool = False,
+    **options: Any,
+) -> AnnData | None:
+    """Learn a distance between the cells of ``adata`` and one between its genes.
+
+    Parameters
+    ----------
+    adata
+        Nonnegative data, cells by genes: counts, or their logarithms ``log1p``.
+    eps, tau
+        Entropic regularization and weight of the norm, see :func:`cometric.learn`.
+    layer, use_raw
+        Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+    key_added
+        The name under which everything is written.
+    certify
+        Also say what is proved of the answer; takes a few more transport sweeps.
+    max_dense, n_neighbors
+        Above ``max_dense`` cells (or genes) only the ``n_neighbors`` nearest of each are kept,
+        as a sparse graph, and a warning says so.
+    copy
+        Return a copy rather than writing to ``adata``.
+    options
+        All other options of :func:`cometric.learn`. With ``drop_empty=True`` the distances of
+        empty cells and genes are NaN.
+
+    Returns
+    -------
+    None, or the copy. Written are, with the default ``key_added``:
+
+    ``obsp["cometric_distances"]``
+        Distances between cells, maximum 1.
+    ``varp["cometric_distances"]``
+        Distances between genes, maximum 1. Where ``adata.raw`` has other genes than ``adata``,
+        ``varp`` cannot hold them: they go to ``uns["cometric"]["features"]``, a dictionary of
+        ``names`` and ``distances``.
+    ``uns["cometric"]``
+        ``params``, ``values`` (lam, mu), ``status``, ``message``, ``converged``, ``residual``,
+        ``bracket``, ``history`` (a table) and, if asked for, ``certificate``.
+    """
+    slots.check_key(key_added)
+    data = slots.matrix(adata, layer=layer, use_raw=use_raw)
+    result = cometric.learning.learn(data, eps, tau, **options)
+    adata = adata.copy() if copy else adata
+    slots.store(
+        adata,
+        result,
+        key_added,
+        source={"layer": layer, "use_raw": use_raw},
+        options=options,
+        certificate=result.certify(options.get("n_threads")) if certify else None,
+        max_dense=max_dense,
+        n_neighbors=n_neighbors,
+    )
+    log.info("added %s", slots.words(adata, key_added))
+    return adata if copy else None

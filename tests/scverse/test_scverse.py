@@ -1,0 +1,264 @@
+"""Metrics on AnnData: every slot, through h5ad and back, and on into scanpy."""
+
+import logging
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from scipy.spatial.distance import cdist
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of others, as they are loaded
+    anndata = pytest.importorskip("anndata")
+    sc = pytest.importorskip("scanpy")
+
+import cometric as cm
+from cometric import scverse as cms
+from cometric.scverse import slots
+
+QUICK = {"eps": 0.5, "tau": 0.1, "tol": 1e-4}
+
+
+@pytest.fixture
+def adata():
+    """Three kinds of cells, each with genes of its own."""
+    rng = np.random.default_rng(0)
+    rates = np.kron(np.eye(3), np.ones((12, 6))) + 0.3
+    counts = rng.poisson(4 * rates).astype(np.float32)
+    made = anndata.AnnData(sparse.csr_matrix(counts))
+    made.obs_names = [f"cell{i}" for i in range(36)]
+    made.var_names = [f"gene{k}" for k in range(18)]
+    made.obs["kind"] = pd.Categorical(np.repeat(["a", "b", "c"], 12))
+    made.layers["counts"] = made.X.copy()
+    return made
+
+
+def same(left: cm.Result, right: cm.Result) -> None:
+    assert_array_equal(left.samples, right.samples)
+    assert_array_equal(left.features, right.features)
+    assert left.values == right.values
+    assert left.history == right.history
+    assert left.parameters == right.parameters
+    assert left.status is right.status
+    assert left.bracket == right.bracket
+
+
+def test_learn_writes_what_learn_gives(adata):
+    assert cms.tl.learn(adata, **QUICK) is None
+    result = cm.learn(adata, **QUICK)
+    assert_allclose(adata.obsp["cometric_distances"], result.samples, rtol=1e-12)
+    assert_allclose(adata.varp["cometric_distances"], result.features, rtol=1e-12)
+    kept = adata.uns["cometric"]
+    assert_allclose(kept["values"], result.values, rtol=1e-12)
+    assert kept["converged"]
+    assert kept["status"] == "CONVERGED"
+    assert len(kept["history"]) == result.iterations
+    assert kept["params"]["eps"] == 0.5
+    assert "layer" not in kept["params"]  # h5ad has no None
+
+
+def test_a_copy_leaves_the_original_alone(adata):
+    copied = cms.tl.learn(adata, copy=True, key_added="ours", **QUICK)
+    assert "ours_distances" in copied.obsp
+    assert "ours_distances" in copied.varp
+    assert not adata.obsp
+    assert not adata.uns
+    assert "X_umap" not in adata.obsm
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5, np.inf])
+def test_a_result_comes_back_from_h5ad(adata, eps, tmp_path):
+    cms.tl.learn(adata, **{**QUICK, "eps": eps}, certify=True)
+    before = cms.get.result(adata)
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    again = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    found = cms.get.result(again)
+    same(found, before)
+    assert found.problem.samples.names == tuple(adata.obs_names)
+    assert str(found.certify()) == again.uns["cometric"]["certificate"]["text"]
+    assert cms.get.names(again, "features") == list(adata.var_names)
+
+
+def test_a_layer_is_learned_from(adata):
+    adata.X = None
+    with pytest.raises(ValueError, match=r"`adata.X` is None. Pass `layer`, one of \['counts'\]"):
+        cms.tl.learn(adata)
+    cms.tl.learn(adata, layer="counts", **QUICK)
+    assert adata.uns["cometric"]["params"]["layer"] == "counts"
+    assert cms.get.result(adata).problem.samples.names == tuple(adata.obs_names)
+
+
+def test_raw_with_the_same_genes_goes_to_varp(adata):
+    adata.raw = adata.copy()
+    adata.X = -adata.X
+    cms.tl.learn(adata, use_raw=True, **QUICK)
+    assert adata.varp["cometric_distances"].shape == (18, 18)
+    assert "features" not in adata.uns["cometric"]
+
+
+def test_raw_with_other_genes_goes_to_uns(adata, tmp_path):
+    cms.tl.learn(adata, **QUICK)  # leaves distances in varp, which must not stay
+    adata.raw = adata.copy()
+    few = adata[:, :7].copy()
+    cms.tl.learn(few, use_raw=True, **QUICK)
+    assert "cometric_distances" not in few.varp
+    few.write_h5ad(tmp_path / "few.h5ad")
+    again = anndata.read_h5ad(tmp_path / "few.h5ad")
+    assert cms.get.names(again, "features") == list(adata.var_names)
+    assert_array_equal(cms.get.distances(again, "features"), adata.varp["cometric_distances"])
+    assert len(cms.get.result(again).features) == 18
+
+
+def test_large_data_keep_their_nearest_neighbors(adata, tmp_path):
+    full = cms.tl.learn(adata, copy=True, **QUICK)
+    with (
+        pytest.warns(UserWarning, match="36 cells are more than `max_dense` = 20: .* the 9 neare"),
+    ):
+        cms.tl.learn(adata, max_dense=20, n_neighbors=9, **QUICK)
+    graph = adata.obsp["cometric_distances"]
+    assert sparse.issparse(graph)
+    assert_array_equal(np.diff(graph.indptr), 9)
+    whole = full.obsp["cometric_distances"]
+    for i in range(36):
+        assert_allclose(np.sort(graph[i].data), np.sort(whole[i])[1:10], rtol=1e-12)
+    assert not sparse.issparse(adata.varp["cometric_distances"])  # 18 genes are few
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    again = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    cms.pp.neighbors(again, 10)
+    cms.pp.neighbors(full, 10)
+    assert_allclose(again.obsp["connectivities"].toarray(), full.obsp["connectivities"].toarray())
+    with pytest.raises(ValueError, match="`n_neighbors` is 11, but only the 9 nearest"):
+        cms.pp.neighbors(again, 11)
+    with pytest.raises(ValueError, match="keeps the nearest neighbors only under 'cometric'"):
+        cms.get.result(again)
+
+
+def test_empty_cells_and_genes_are_at_no_distance(adata):
+    dense = adata.X.toarray()
+    dense[3], dense[:, 5] = 0, 0
+    adata.X = sparse.csr_matrix(dense)
+    with pytest.raises(ValueError, match="empty row"):
+        cms.tl.learn(adata, **QUICK)
+    cms.tl.learn(adata, drop_empty=True, **QUICK)
+    missing = np.isnan(adata.obsp["cometric_distances"])
+    assert missing[3].all()
+    assert missing[:, 3].all()
+    assert missing.sum() == 2 * 36 - 1
+    assert np.isnan(adata.varp["cometric_distances"]).sum() == 2 * 18 - 1
+    assert len(cms.get.result(adata).samples) == 35
+    with pytest.raises(ValueError, match="cells without counts, whose distances are NaN"):
+        cms.pp.neighbors(adata, 5)
+    kept = adata[~np.isnan(adata.obsp["cometric_distances"]).all(axis=1)].copy()
+    cms.pp.neighbors(kept, 5)
+
+
+def test_neighbors_are_those_of_scanpy(adata):
+    """Distances that scanpy can compute itself: the same graph must come out, entry by entry."""
+    cms.tl.learn(adata, **QUICK)
+    points = np.random.default_rng(1).normal(size=(36, 3))
+    adata.obsp["cometric_distances"] = cdist(points, points)
+    adata.obsm["points"] = points
+    cms.pp.neighbors(adata, 8)
+    sc.pp.neighbors(adata, 8, use_rep="points", key_added="theirs")
+    for name in ("distances", "connectivities"):
+        ours, theirs = adata.obsp[name], adata.obsp[f"theirs_{name}"]
+        assert_allclose(ours.toarray(), theirs.toarray(), rtol=1e-5, atol=1e-7)
+    ours, theirs = adata.uns["neighbors"], adata.uns["theirs"]
+    assert set(ours) == set(theirs)
+    assert ours["params"]["distances"] == "cometric_distances"
+    for name in theirs["params"].keys() - {"use_rep"}:
+        assert ours["params"][name] == theirs["params"][name]
+
+
+def test_repeated_cells_are_neighbors_at_distance_zero(adata):
+    dense = adata.X.toarray()
+    dense[:3] = dense[0]
+    adata.X = sparse.csr_matrix(dense)
+    with pytest.warns(UserWarning, match="repeat"):
+        cms.tl.learn(adata, **QUICK)
+    cms.pp.neighbors(adata, 5)
+    graph = adata.obsp["distances"]
+    assert_array_equal(np.diff(graph.indptr), 4)
+    assert set(graph[0].indices[graph[0].data == 0]) == {1, 2}
+
+
+def test_umap_and_leiden_follow(adata, tmp_path):
+    cms.tl.learn(adata, **QUICK)
+    found = cms.pp.neighbors(adata, 6, key_added="near", copy=True)
+    assert "near" not in adata.uns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of umap and igraph
+        sc.tl.umap(found, neighbors_key="near")
+        sc.tl.leiden(found, neighbors_key="near", flavor="igraph", n_iterations=2, directed=False)
+    assert found.obsm["X_umap"].shape == (36, 2)
+    assert np.isfinite(found.obsm["X_umap"]).all()
+    table = pd.crosstab(found.obs["leiden"], found.obs["kind"])
+    assert (table > 0).sum(axis=1).max() == 1  # no cluster mixes two kinds
+    found.write_h5ad(tmp_path / "found.h5ad")
+
+
+def test_umap_places_groups_that_share_no_neighbor(adata):
+    """Umap then looks at the data for where to put them: it must find some."""
+    adata.X = sparse.csr_matrix(np.kron(np.eye(3), np.random.default_rng(0).random((12, 6))))
+    cms.tl.learn(adata, **QUICK)
+    cms.pp.neighbors(adata, 5)
+    groups, _ = sparse.csgraph.connected_components(adata.obsp["connectivities"])
+    assert groups == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sc.tl.umap(adata)
+    assert np.isfinite(adata.obsm["X_umap"]).all()
+
+
+def test_what_was_written_is_logged(adata, caplog):
+    with caplog.at_level(logging.INFO, logger="cometric.scverse.tl"):
+        cms.tl.learn(adata, **QUICK)
+    assert "obsp['cometric_distances'], varp['cometric_distances'], uns['cometric']" in caplog.text
+
+
+def test_bad_requests_are_refused(adata):
+    for options, words in (
+        ({"layer": "spliced"}, r"`layer` is 'spliced'; `adata.layers` has \['counts'\]"),
+        ({"use_raw": True}, "`use_raw` is True, but `adata.raw` is None"),
+        ({"layer": "counts", "use_raw": True}, "exclude one another"),
+        ({"key_added": "a/b"}, "`key_added` is 'a/b'; pass a name, without '/'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cms.tl.learn(adata, **options)
+    with pytest.raises(KeyError, match="no metrics under 'cometric'. Run"):
+        cms.pp.neighbors(adata)
+    cms.tl.learn(adata, **QUICK)
+    with pytest.raises(ValueError, match="`key_added` is 'cometric', as is `key`"):
+        cms.pp.neighbors(adata, key_added="cometric")
+    for wrong in (1, 37):
+        with pytest.raises(ValueError, match=f"`n_neighbors` is {wrong}; pass 2 to 36"):
+            cms.pp.neighbors(adata, wrong)
+    with pytest.raises(ValueError, match="`of` is 'genes'; choose"):
+        cms.get.distances(adata, "genes")
+    del adata.varp["cometric_distances"]
+    with pytest.raises(KeyError, match="`adata.varp` has no 'cometric_distances' any more"):
+        cms.get.distances(adata, "features")
+
+
+def test_data_that_changed_give_no_result(adata):
+    cms.tl.learn(adata, **QUICK)
+    adata.X = adata.X.sqrt()
+    with pytest.raises(ValueError, match="entries have changed since"):
+        cms.get.result(adata)
+
+
+def test_norm_matrices_are_not_kept(adata):
+    norms = tuple(1.0 - np.eye(k) for k in (36, 18))
+    cms.tl.learn(adata, norm=norms, **QUICK)
+    with pytest.raises(ValueError, match="given as matrices, which are not kept"):
+        cms.get.result(adata)
+
+
+def test_nearest_sorts_and_leaves_itself_out():
+    distances = np.array([[0.0, 2, 1, 0], [2, 0, 5, 3], [1, 5, 0, 4], [0, 3, 4, 0]])
+    index, near = slots.nearest(distances, 2)
+    assert_array_equal(index, [[3, 2], [0, 3], [0, 3], [0, 1]])
+    assert_array_equal(near, [[0, 1], [2, 3], [1, 4], [0, 3]])
