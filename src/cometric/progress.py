@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ class Bar:
         if self._bar is None:
             return
         self._recent.append((residual, seconds))
-        left = self._seconds_left()
+        left = seconds_left(self._recent, self._tol)
         self._words = f"residual {residual:.1e}"
         if left is not None:
             self._words += f", about {duration(left)} left"
@@ -67,12 +67,14 @@ class Bar:
             f"{self._words}{', ' * bool(self._words)}map {100 * done // total} %{left}"
         )
 
-    def _seconds_left(self) -> float | None:
-        (first, since), (last, now) = self._recent[0], self._recent[-1]
-        if not 0.0 < last < first < math.inf:
-            return None
-        to_go, gone = math.log(last / self._tol) if self._tol > 0 else 0.0, math.log(first / last)
-        return max(0.0, to_go / gone * (now - since))
+
+def seconds_left(recent: Sequence[tuple[float, float]], tol: float) -> float | None:
+    """Seconds until the residual is ``tol``, from a few recent pairs (residual, seconds)."""
+    (first, since), (last, now) = recent[0], recent[-1]
+    if not 0.0 < last < first < math.inf:
+        return None
+    to_go, gone = math.log(last / tol) if tol > 0 else 0.0, math.log(first / last)
+    return max(0.0, to_go / gone * (now - since))
 
 
 def duration(seconds: float) -> str:

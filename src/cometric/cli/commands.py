@@ -1,0 +1,426 @@
+"""The commands: each reads, calls one function of the library, and writes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import cometric
+from cometric import reading, writing
+from cometric.cli import options as o
+from cometric.cli.voice import EXIT_CODES, Exit, Voice
+from cometric.learning import Interrupted
+from cometric.progress import duration
+from cometric.result import Result
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
+TABLES = (".csv", ".tsv")
+
+
+class Commands(TyperGroup):
+    """All commands, under one roof for what goes wrong in them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        voice = ctx.ensure_object(Voice)
+        with voice.listening():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="cometric",
+    cls=Commands,
+    help="Learn, from one nonnegative matrix, a distance between its samples and one between its "
+    "features.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cometric {cometric.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Set up nothing: every command stands for itself."""
+
+
+def _read(path: Path, transpose: bool, read_limit: float) -> AnnData:
+    return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
+
+
+def _number(text: str) -> str | float:
+    """A norm by name, or a power."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _bytes(gigabytes: float | None) -> float | None:
+    return None if gigabytes is None else gigabytes * 1e9
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    last = result.history[-1] if result.history else None
+    return {
+        "samples": len(result.samples),
+        "features": len(result.features),
+        "status": result.status.name,
+        "message": result.status.value,
+        "converged": result.converged,
+        "residual": result.residual,
+        "values": result.values,
+        "bracket": result.bracket,
+        "iterations": result.iterations,
+        "sweeps": last.sweeps if last else 0,
+        "seconds": last.seconds if last else 0.0,
+        "parameters": asdict(result.parameters),
+    }
+
+
+def _write(
+    result: Result,
+    path: Path,
+    data: AnnData,
+    key: str,
+    source: dict[str, Any],
+    used: dict[str, Any],
+) -> list[Path]:
+    """The result, in the way the ending of ``path`` asks for; which files it went to."""
+    kind = reading.kind_of(path)
+    if kind == ".npz":
+        with writing.failures(path):
+            result.save(path)
+    elif kind == ".h5ad":
+        from cometric.scverse import slots
+
+        slots.store(data, result, key, source=source, options=used)
+        writing.save_anndata(data, path)
+    else:
+        writing.save_metrics(result, path)
+    return writing.targets(path)
+
+
+def _load(path: Path, key: str) -> Result:
+    """A result from what ``learn`` wrote."""
+    if reading.kind_of(path) == ".h5ad":
+        from cometric.scverse import get
+
+        return get.result(reading.read(path), key=key)
+    if reading.kind_of(path) != ".npz":
+        raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
+    if not path.exists():
+        raise FileNotFoundError(f"`{path}` does not exist.")
+    reading.check_npz(path)
+    return cometric.load(path)
+
+
+@app.command(epilog=EXIT_CODES)
+def learn(
+    context: typer.Context,
+    path: o.Data,
+    output: Annotated[
+        Path,
+        o.output(
+            ".h5ad (with the data), .npz (all of the result), or .csv or .tsv (.gz): two tables,",
+            "x.samples.csv and x.features.csv.",
+        ),
+    ],
+    eps: o.Eps = 0.1,
+    tau: o.Tau = 1e-3,
+    norm: o.Norm = "l1",
+    solver: o.SolverName = "auto",
+    tol: o.Tol = 1e-6,
+    max_iter: o.MaxIter = 1000,
+    sweeps: o.Sweeps = 1,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = "float64",
+    start: o.Start = None,
+    seed: o.Seed = None,
+    threads: o.Threads = None,
+    memory_limit: o.MemoryLimit = None,
+    layer: o.Layer = None,
+    use_raw: o.UseRaw = False,
+    transpose: o.Transpose = False,
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
+    normalization_steps: o.NormalizationSteps = 1,
+    smoothing: o.Smoothing = 0.0,
+    drop_empty: o.DropEmpty = False,
+    key: o.Key = "cometric",
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Learn both metrics of DATA and write them."""
+    from cometric.scverse import slots
+
+    voice = context.ensure_object(Voice)
+    writing.check(output, RESULTS, writing.targets(output), force=force)
+    slots.check_key(key)
+    data = _read(path, transpose, read_limit)
+    source = {"layer": layer, "use_raw": use_raw}
+    used: dict[str, Any] = {
+        "normalization_steps": normalization_steps,
+        "smoothing": smoothing,
+        "drop_empty": drop_empty,
+    }
+    voice.say(f"{data.n_obs} samples, {data.n_vars} features from {path}")
+    try:
+        result = cometric.learn(
+            slots.matrix(data, layer=layer, use_raw=use_raw),
+            eps,
+            tau,
+            norm=_number(norm),
+            solver=solver,
+            tol=tol,
+            max_iter=max_iter,
+            sweeps=sweeps,
+            device=device,
+            dtype=dtype,
+            start=start,
+            random_state=seed,
+            n_threads=threads,
+            memory_limit=_bytes(memory_limit),
+            **used,
+            **voice.progress(tol),
+        )
+    except Interrupted as interruption:
+        # Not to `output`: who finds a file there takes it for an answer.
+        partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
+        with writing.failures(partial):
+            interruption.result.save(partial)
+        interruption.args = (f"What was reached is in {partial}.",)
+        raise
+    written = [str(name) for name in _write(result, output, data, key, source, used)]
+    voice.answer(
+        f"{result}\n  written to       {', '.join(written)}",
+        {"command": "learn", "input": str(path), "output": written, **_facts(result)},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
+
+
+@app.command(epilog=EXIT_CODES)
+def plan(
+    context: typer.Context,
+    path: o.Data,
+    eps: o.Eps = 0.1,
+    dtype: o.Dtype = "float64",
+    threads: o.Threads = None,
+    memory_limit: o.MemoryLimit = None,
+    layer: o.Layer = None,
+    use_raw: o.UseRaw = False,
+    transpose: o.Transpose = False,
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
+    normalization_steps: o.NormalizationSteps = 1,
+    smoothing: o.Smoothing = 0.0,
+    drop_empty: o.DropEmpty = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Say what `learn` would take: memory, time, and by which engine."""
+    from cometric.scverse import slots
+
+    data = _read(path, transpose, read_limit)
+    found = cometric.plan(
+        slots.matrix(data, layer=layer, use_raw=use_raw),
+        eps,
+        dtype=dtype,
+        n_threads=threads,
+        memory_limit=_bytes(memory_limit),
+        normalization_steps=normalization_steps,
+        smoothing=smoothing,
+        drop_empty=drop_empty,
+    )
+    facts = {"command": "plan", "input": str(path), **asdict(found)}
+    context.ensure_object(Voice).answer(str(found), facts)
+
+
+@app.command(epilog=EXIT_CODES)
+def neighbors(
+    context: typer.Context,
+    path: o.Learned,
+    output: Annotated[
+        Path,
+        o.output(
+            ".h5ad, as `sc.pp.neighbors` writes it (from .h5ad), or .csv or .tsv (.gz): a table",
+            "of item, neighbor, distance.",
+        ),
+    ],
+    n_neighbors: Annotated[
+        int, typer.Option("--n-neighbors", "-n", help="Of each item, itself included.")
+    ] = 15,
+    of: Annotated[str, typer.Option("--of", help="samples or features (tables only).")] = "samples",
+    key: o.Key = "cometric",
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Find the nearest neighbors of each sample, or feature, in the learned metric."""
+    from cometric.scverse import slots
+
+    writing.check(output, (".h5ad", *TABLES), [output], force=force)
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    if reading.kind_of(output) == ".h5ad":
+        if reading.kind_of(path) != ".h5ad" or of != "samples":
+            raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
+        from cometric.scverse import pp
+
+        data = reading.read(path)
+        pp.neighbors(data, n_neighbors, key=key)
+        count = data.n_obs
+        writing.save_anndata(data, output)
+    else:
+        result = _load(path, key)
+        distances, names = getattr(result, of), writing.names_of(result, of)
+        count = len(names)
+        if not 2 <= n_neighbors <= count:
+            raise ValueError(
+                f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
+            )
+        index, near = slots.nearest(distances, n_neighbors - 1)
+        lines = (
+            [names[i], names[j], away]
+            for i, (others, row) in enumerate(zip(index.tolist(), near.tolist(), strict=True))
+            for j, away in zip(others, row, strict=True)
+        )
+        writing.save_lines(output, [of[:-1], "neighbor", "distance"], lines)
+    context.ensure_object(Voice).answer(
+        f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
+        {
+            "command": "neighbors",
+            "input": str(path),
+            "output": [str(output)],
+            "of": of,
+            "items": count,
+            "n_neighbors": n_neighbors,
+        },
+    )
+
+
+@app.command(epilog=EXIT_CODES)
+def certify(
+    context: typer.Context,
+    path: o.Learned,
+    threads: o.Threads = None,
+    key: o.Key = "cometric",
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Say what is proved of a RESULT, from its data and nothing else."""
+    found = _load(path, key).certify(n_threads=threads)
+    facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
+    context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    """The fields of a dataclass, tuples with names as dictionaries."""
+    return {
+        name: value._asdict() if hasattr(value, "_asdict") else value
+        for name, value in ((name, getattr(found, name)) for name in found.__dataclass_fields__)
+    }
+
+
+@app.command(epilog=EXIT_CODES)
+def demo(
+    context: typer.Context,
+    output: Annotated[
+        Path | None, o.output("Where to keep the result, as in `learn`; nowhere by default.")
+    ] = None,
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Learn the metrics of 700 blood cells and their genes, in about a minute."""
+    voice = context.ensure_object(Voice)
+    if output is not None:
+        writing.check(output, RESULTS, writing.targets(output), force=force)
+    cells = cometric.datasets.pbmc68k_reduced()
+    voice.say(f"{cells.n_obs} blood cells, {cells.n_vars} genes, no labels.")
+    voice.say("Compiling; about a minute the first time, seconds later ...")
+    voice.say(f"  {duration(cometric.warmup(['entropic']))}")
+    # Single precision on the way and a residual of 0.001 will do for neighbors.
+    settings: dict[str, Any] = {"eps": 0.1, "tau": 1e-2, "tol": 1e-3}
+    result = cometric.learn(cells, **settings, dtype="float32", **voice.progress(1e-3))
+    near = {marker: _nearest_genes(result, marker) for marker in MARKERS}
+    lines = [f"{result}", "", "The genes nearest to known markers:"]
+    lines += [
+        f"  {marker:7}{MARKERS[marker]:17}{'  '.join(genes)}" for marker, genes in near.items()
+    ]
+    written = []
+    if output is not None:
+        source = {"layer": None, "use_raw": False}
+        written = [str(path) for path in _write(result, output, cells, "cometric", source, {})]
+        lines.append(f"Written to {', '.join(written)}.")
+    voice.answer(
+        "\n".join(lines),
+        {"command": "demo", "output": written, **_facts(result), "nearest": near},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
+
+
+MARKERS = {
+    "CD3D": "T cells",
+    "CD79A": "B cells",
+    "LYZ": "monocytes",
+    "S100A8": "CD14+ monocytes",
+}
+
+
+def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
+    names = writing.names_of(result, "features")
+    row = result.features[names.index(gene)]
+    order = sorted(range(len(names)), key=lambda k: (names[k] != gene, row[k]))
+    return [names[k] for k in order[1 : count + 1]]
+
+
+@app.command(epilog=EXIT_CODES)
+def warmup(
+    context: typer.Context,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Compile the kernels now, so that later runs only load them."""
+    voice = context.ensure_object(Voice)
+    voice.say("Compiling; a minute or two the first time, seconds later ...")
+    seconds = cometric.warmup()
+    voice.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
+
+
+@app.command(epilog=EXIT_CODES)
+def info(
+    context: typer.Context,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Show versions, cores, threads, memory, GPU and cache: what a bug report needs."""
+    from cometric.cli.machine import describe
+
+    found = describe()
+    width = max(map(len, found))
+    lines = [f"{name:{width}}  {value}" for name, value in found.items()]
+    context.ensure_object(Voice).answer("\n".join(lines), {"command": "info", **found})

@@ -1,0 +1,429 @@
+"""Data from files that nobody vouches for, as an AnnData.
+
+A file may be broken or hostile. So nothing is unpickled, nothing outside the file is opened, and
+sizes are looked at before memory is asked for. What is wrong is a ``ValueError`` that names the
+file; whether the numbers make sense is for :class:`cometric.Problem` to say.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+MAX_BYTES = 8e9
+"""What the arrays of a file may take in memory, unless told otherwise."""
+
+MAX_ITEMS = 1_000_000
+"""Rows or columns a file may have; the distances between so many would take 8 TB."""
+
+MAX_DEPTH, MAX_NODES = 16, 100_000
+"""Levels and objects an HDF5 file may have; hard links can make both endless."""
+
+STRING_BYTES = 64
+"""What a name takes in memory."""
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""First characters by which a spreadsheet takes a cell for a formula."""
+
+MISSING = ["", "NA", "NaN", "nan"]
+
+
+def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES) -> AnnData:
+    """The data in a file (or a 10x folder), samples by features, with their names.
+
+    Parameters
+    ----------
+    path
+        ``.h5ad``, ``.loom``, ``.h5`` (Cell Ranger), ``.csv``, ``.tsv`` or ``.txt`` (also
+        ``.gz``), ``.npz`` (SciPy sparse, or one NumPy array), ``.npy``, or a folder that holds
+        ``matrix.mtx``, ``barcodes.tsv`` and ``features.tsv`` or ``genes.tsv``.
+    transpose
+        The rows are features, as R keeps them.
+    limit
+        Bytes the data may take.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"`{path}` does not exist.")
+    kind = "folder" if path.is_dir() else kind_of(path)
+    if kind not in READERS:
+        raise ValueError(
+            f"`{path}` has no known format; known are {', '.join(list(READERS)[:-1])} (text also "
+            "with .gz), and folders of 10x Genomics."
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"`{path}` is empty.")
+    with _complaints(path):
+        data = READERS[kind](path, limit)
+        _check_shape(data.shape, path)
+    return data.T if transpose else data
+
+
+def kind_of(path: Path) -> str:
+    """The extension that says how a file is written, without ``.gz``."""
+    name = path.name.lower()
+    return Path(name.removesuffix(".gz")).suffix
+
+
+@contextmanager
+def _complaints(path: Path) -> Iterator[None]:
+    """Whatever a library says of a file, in one line that names it."""
+    try:
+        yield
+    except (ImportError, MemoryError, PermissionError):
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        if str(path) not in words:
+            words = f"`{path}` cannot be read: {words.rstrip('.')}."
+        raise ValueError(words) from error
+
+
+def _anndata() -> Any:
+    try:
+        import anndata
+    except ImportError:
+        raise ImportError("Reading files needs anndata: pip install 'cometric[cli]'.") from None
+    return anndata
+
+
+def _named(X: Any, samples: Iterable[str] | None, features: Iterable[str] | None) -> AnnData:
+    made: AnnData = _anndata().AnnData(X)
+    if samples is not None:
+        made.obs_names = list(samples)
+    if features is not None:
+        made.var_names = list(features)
+    return made
+
+
+def _check_shape(shape: tuple[int, ...], path: Path) -> None:
+    if len(shape) != 2:
+        raise ValueError(f"`{path}` holds an array of shape {shape}; pass a matrix.")
+    if max(shape) > MAX_ITEMS:
+        raise ValueError(
+            f"`{path}` has {max(shape):,} rows or columns; at most {MAX_ITEMS:,} are read."
+        )
+
+
+def _check_size(size: float, limit: float, path: Path) -> None:
+    if size > limit:
+        raise ValueError(
+            f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
+            f"{limit / 1e9:.3g} GB. If you trust it, raise the limit."
+        )
+
+
+# HDF5
+
+
+def _read_h5ad(path: Path, limit: float) -> AnnData:
+    anndata = _anndata()
+    check_hdf5(path, limit)
+    found: AnnData = anndata.read_h5ad(path)
+    return found
+
+
+def _read_loom(path: Path, limit: float) -> AnnData:
+    anndata = _anndata()
+    check_hdf5(path, limit)
+    try:
+        found: AnnData = anndata.io.read_loom(path, sparse=True)
+    except ImportError:
+        raise ImportError("Reading Loom needs loompy: pip install loompy.") from None
+    return found
+
+
+def _read_cellranger(path: Path, limit: float) -> AnnData:
+    import h5py
+
+    check_hdf5(path, limit)
+    with h5py.File(path, "r") as file:
+        group = file.get("matrix")
+        if group is None or "barcodes" not in group:
+            raise ValueError(f"`{path}` is no Cell Ranger matrix: it has no `matrix/barcodes`.")
+        n_features, n_samples = (int(size) for size in group["shape"][:])
+        _check_shape((n_samples, n_features), path)
+        parts = tuple(group[name][:] for name in ("data", "indices", "indptr"))
+        samples = group["barcodes"].asstr()[:]
+        names, ids, kinds = (
+            group[f"features/{name}"].asstr()[:] for name in ("name", "id", "feature_type")
+        )
+    X = sparse.csr_matrix(parts, shape=(n_samples, n_features))
+    X.check_format(full_check=True)
+    return _genes(X, samples, names, ids, kinds)
+
+
+def check_hdf5(path: Path, limit: float = MAX_BYTES) -> None:
+    """Refuse HDF5 files that reach outside themselves or unpack to more than ``limit``."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
+        while open_groups:
+            group, depth = open_groups.pop()
+            for name in group:
+                nodes += 1
+                if depth >= MAX_DEPTH or nodes > MAX_NODES:
+                    raise ValueError(
+                        f"`{path}` is nested more than {MAX_DEPTH} levels deep or holds more than "
+                        f"{MAX_NODES:,} objects; it is not read."
+                    )
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    raise ValueError(
+                        f"`{path}` has a link at '{group.name.rstrip('/')}/{name}', which may "
+                        "lead anywhere; it is not read. Write the file without links."
+                    )
+                item = group[name]
+                if isinstance(item, h5py.Group):
+                    open_groups.append((item, depth + 1))
+                elif isinstance(item, h5py.Dataset):
+                    _check_dataset(item, path)
+                    size = STRING_BYTES if item.dtype.kind == "O" else item.dtype.itemsize
+                    total += math.prod(item.shape or ()) * size
+                    _check_size(total, limit, path)
+
+
+def _check_dataset(item: Any, path: Path) -> None:
+    import h5py
+
+    if item.external or item.is_virtual:
+        raise ValueError(
+            f"`{path}` keeps '{item.name}' in other files, which are not opened. "
+            "Write it into one file."
+        )
+    if item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is None:
+        raise ValueError(f"`{path}` has objects in '{item.name}'; numbers and text are read.")
+
+
+# Text
+
+
+def _read_text(path: Path, limit: float) -> AnnData:
+    import pandas as pd
+
+    separator = "," if kind_of(path) == ".csv" else "\t"
+    # A number may take two characters, and then takes eight bytes.
+    with _unpacked(path, limit / 4) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
+        rows = csv.reader(text, delimiter=separator)
+        header, first = next(rows, []), next(rows, [])
+    if not first:
+        raise ValueError(f"`{path}` has fewer than two lines; pass a table.")
+    short = len(header) == len(first) - 1  # as R writes it: nothing above the names
+    named = short or not _is_number(first[0]) or header[0] == ""
+    has_header = short or header[0] == "" or not all(map(_is_number, header[int(named) :]))
+    if has_header and len(header) not in (len(first), len(first) - 1):
+        raise ValueError(
+            f"`{path}` has a header of {len(header)} cells above lines of {len(first)}."
+        )
+    _check_shape((1, len(first)), path)
+    columns = range(len(first))
+    text_columns = {0: str} if named else {}
+    with _unpacked(path, limit / 4) as file:
+        table = pd.read_csv(
+            file,
+            sep=separator,
+            header=None,
+            skiprows=int(has_header),
+            names=columns,
+            dtype={k: text_columns.get(k, np.float64) for k in columns},
+            keep_default_na=False,
+            na_values={k: MISSING for k in columns if k not in text_columns},
+            float_precision="round_trip",
+            encoding="utf-8-sig",
+            low_memory=False,
+        )
+    if not isinstance(table.index, pd.RangeIndex):
+        raise ValueError(f"`{path}` has lines of different lengths; the second has {len(first)}.")
+    samples = [_unquoted(name) for name in table.pop(0)] if named else None
+    features = [_unquoted(name) for name in header[-table.shape[1] :]] if has_header else None
+    return _named(table.to_numpy(), samples, features)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return cell in MISSING[1:]
+    return True
+
+
+def _unquoted(name: str) -> str:
+    """A name as it was before :mod:`cometric.writing` kept spreadsheets from running it."""
+    return name[1:] if name.startswith("'") and name[1:].startswith(FORMULA) else name
+
+
+@contextmanager
+def _unpacked(path: Path, limit: float) -> Iterator[IO[bytes]]:
+    """The bytes of a file, gzip undone; no more than ``limit`` of them."""
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            yield io.BufferedReader(_Capped(source, limit, path))
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"`{path}` is damaged: {error}") from error
+
+
+class _Capped(io.RawIOBase):
+    """A stream that refuses to give more than ``limit`` bytes."""
+
+    def __init__(self, source: Any, limit: float, path: Path) -> None:
+        self._source, self._limit, self._path, self._given = source, limit, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._source.read(len(buffer))
+        buffer[: len(part)] = part
+        self._given += len(part)
+        _check_size(self._given, self._limit, self._path)
+        return len(part)
+
+
+# 10x folders
+
+
+def _read_folder(path: Path, limit: float) -> AnnData:
+    from scipy.io import mminfo, mmread
+
+    matrix, barcodes = _member(path, "matrix.mtx"), _member(path, "barcodes.tsv")
+    genes = _member(path, "features.tsv", "genes.tsv")
+    with _unpacked(matrix, limit) as file:
+        n_features, n_samples, entries, *_ = mminfo(file)
+    _check_shape((n_samples, n_features), matrix)
+    _check_size(24.0 * entries, limit, matrix)
+    samples = [row[0] for row in _lines(barcodes, limit)]
+    table = _lines(genes, limit)
+    for names, size, file_name in ((samples, n_samples, barcodes), (table, n_features, genes)):
+        if len(names) != size:
+            raise ValueError(
+                f"`{file_name}` has {len(names)} lines, but `{matrix.name}` has size {size} there."
+            )
+    with _unpacked(matrix, limit) as file:
+        X = sparse.csr_matrix(mmread(file).T)
+    names = [row[min(1, len(row) - 1)] for row in table]
+    kinds = [row[2] if len(row) > 2 else "" for row in table]
+    return _genes(X, samples, names, [row[0] for row in table], kinds)
+
+
+def _member(folder: Path, *names: str) -> Path:
+    for name in names:
+        for candidate in (folder / name, folder / f"{name}.gz"):
+            if candidate.is_file():
+                return candidate
+    raise ValueError(f"`{folder}` has no {' or '.join(names)} (or .gz); is it a 10x folder?")
+
+
+def _lines(path: Path, limit: float) -> list[list[str]]:
+    with _unpacked(path, limit / 8) as file, io.TextIOWrapper(file, "utf-8") as text:
+        return [row for row in csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
+
+
+def _genes(
+    X: sparse.csr_matrix,
+    samples: Iterable[str],
+    names: Sequence[str],
+    ids: Sequence[str],
+    kinds: Sequence[str],
+) -> AnnData:
+    """Gene expression only, where 10x measured antibodies beside it; unique names."""
+    import pandas as pd
+
+    genes = np.array(kinds) == "Gene Expression"
+    if not genes.any():  # older files do not tell
+        genes[:] = True
+    unique = _anndata().utils.make_index_unique(pd.Index(np.array(names, dtype=object)[genes]))
+    data = _named(X[:, genes], samples, unique)
+    data.var["gene_ids"] = np.array(ids, dtype=object)[genes]
+    return data
+
+
+# NumPy
+
+
+def _read_npz(path: Path, limit: float) -> AnnData:
+    arrays = check_npz(path, limit)
+    if "header" in arrays:
+        raise ValueError(f"`{path}` is a saved result, not data.")
+    if "format" in arrays and "shape" in arrays:
+        X = sparse.load_npz(path)
+        _check_shape(X.shape, path)
+        X = sparse.csr_matrix(X)
+        X.check_format(full_check=True)
+        return _named(X, None, None)
+    if len(arrays) != 1 and "X" not in arrays:
+        raise ValueError(
+            f"`{path}` holds {len(arrays)} arrays ({', '.join(sorted(arrays)[:5])}); "
+            "pass one, or name the data X."
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        return _array(archive["X" if "X" in arrays else next(iter(arrays))], path)
+
+
+def _read_npy(path: Path, limit: float) -> AnnData:
+    with open(path, "rb") as file:
+        _check_array(file, path.stat().st_size, path)
+    _check_size(path.stat().st_size, limit, path)
+    return _array(np.load(path, allow_pickle=False), path)
+
+
+def _array(X: Any, path: Path) -> AnnData:
+    _check_shape(X.shape, path)
+    return _named(X, None, None)
+
+
+def check_npz(path: Path, limit: float = MAX_BYTES) -> dict[str, tuple[int, ...]]:
+    """The shapes in a ``.npz`` file that holds what it declares, no objects, at most ``limit``."""
+    shapes = {}
+    with _complaints(path), zipfile.ZipFile(path) as archive:
+        _check_size(sum(member.file_size for member in archive.infolist()), limit, path)
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                shape = _check_array(file, member.file_size, path)
+            shapes[member.filename.removesuffix(".npy")] = shape
+    return shapes
+
+
+def _check_array(file: IO[bytes], size: int, path: Path) -> tuple[int, ...]:
+    """The shape in the header of a ``.npy`` file, which must be as long as it says."""
+    version = np.lib.format.read_magic(file)
+    header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if header is None:
+        raise ValueError(f"`{path}` is in version {version} of the npy format; 1 and 2 are read.")
+    shape, _, dtype = header(file)
+    if dtype.hasobject:
+        raise ValueError(f"`{path}` holds Python objects, which could run code; it is not read.")
+    if math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"`{path}` is damaged: an array is not as long as it says.")
+    return tuple(shape)
+
+
+READERS: dict[str, Callable[[Path, float], AnnData]] = {
+    ".h5ad": _read_h5ad,
+    ".loom": _read_loom,
+    ".h5": _read_cellranger,
+    ".csv": _read_text,
+    ".tsv": _read_text,
+    ".txt": _read_text,
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    "folder": _read_folder,
+}

@@ -1,0 +1,126 @@
+"""Results and tables into files: complete or not at all, and never over another by accident."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cometric.reading import FORMULA, kind_of
+from cometric.result import Result
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""Of the kinds of table that are written; ``.gz`` may follow."""
+
+
+class WriteError(OSError):
+    """Nothing was written; whatever was there before still is."""
+
+
+def targets(output: Path) -> list[Path]:
+    """The files a result goes to: two for tables, ``x.samples.csv`` and ``x.features.csv``."""
+    kind = kind_of(output)
+    if kind not in SEPARATORS:
+        return [output]
+    end = output.name.lower().rindex(kind)
+    stem, ending = output.name[:end], output.name[end:]
+    return [output.with_name(f"{stem}.{side}{ending}") for side in ("samples", "features")]
+
+
+def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse, before any work, what could not be written after it.
+
+    The ending of ``output`` must be a ``known`` one, and ``paths``, the files it stands for, must
+    be free unless ``force``.
+    """
+    zipped = output.suffix.lower() == ".gz"
+    if kind_of(output) not in known or (zipped and kind_of(output) not in SEPARATORS):
+        raise ValueError(f"`{output}` should end in {' or '.join(known)}: it says how to write.")
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"`{path}` is a folder; pass the name of a file.")
+        if path.exists() and not force:
+            raise ValueError(f"`{path}` exists; pass another name, or --force to replace it.")
+        if not path.parent.is_dir():
+            raise ValueError(f"`{path.parent}` is not a folder; make it first.")
+        if not os.access(path.parent, os.W_OK):
+            raise ValueError(f"`{path.parent}` is not writable; choose another folder.")
+
+
+@contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes its place under ``path`` once all is on the disk."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with failures(path):
+        try:
+            yield part
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def failures(path: Path) -> Iterator[None]:
+    """What goes wrong with a disk, as a :class:`WriteError` that names the file."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # a full disk is the latter for HDF5
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        words = " ".join(reason.split())
+        raise WriteError(f"`{path}` could not be written: {words}.") from error
+
+
+def save_anndata(data: AnnData, path: Path) -> None:
+    """One ``.h5ad`` file."""
+    with aside(path) as part:
+        data.write_h5ad(part)
+
+
+def save_metrics(result: Result, output: Path) -> None:
+    """Two tables, samples and features, with their names on both sides."""
+    for path, side in zip(targets(output), ("samples", "features"), strict=True):
+        names = names_of(result, side)
+        save_table(path, np.asarray(getattr(result, side)), names, names)
+
+
+def names_of(result: Result, side: str) -> list[str]:
+    """Names of the samples or features; their numbers where the data had none."""
+    found = getattr(result.problem, side)
+    return list(found.names or map(str, np.flatnonzero(found.kept)))
+
+
+def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """A matrix with names above and to the left of it."""
+    lines = ([name, *values.tolist()] for name, values in zip(rows, table, strict=True))
+    save_lines(path, ["", *columns], lines)
+
+
+def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """A text file of cells, which spreadsheets, R and pandas read; numbers in full."""
+    separator = SEPARATORS[kind_of(path)]
+    with aside(path) as part, open(part, "wb") as raw:
+        file: Any = raw
+        if path.suffix.lower() == ".gz":  # no name, no time: the same table, the same bytes
+            file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
+        with io.TextIOWrapper(file, "utf-8", newline="") as text:
+            writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+            for line in chain([header], lines):
+                writer.writerow([inert(cell) if isinstance(cell, str) else cell for cell in line])
+
+
+def inert(name: str) -> str:
+    """A name that no spreadsheet takes for a formula: with ' before = + - @."""
+    return f"'{name}" if name.startswith(FORMULA) else name

@@ -1,0 +1,380 @@
+"""Readers: what they give, and what they refuse, before it can do harm."""
+
+import gzip
+import io
+import os
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import io as mtx
+from scipy import sparse
+
+from cometric import reading, writing
+
+anndata = pytest.importorskip("anndata")
+h5py = pytest.importorskip("h5py")
+
+
+X = np.array([[1.0, 0.0, 2.5], [0.0, 3.0, 1e-7], [4.0, 5.0, 6.0], [0.1, 0.0, 0.0]])
+SAMPLES, FEATURES = ["a", "b", "c", "NA"], ["f", "g", "h"]
+
+
+def dense(data):
+    return data.X.toarray() if sparse.issparse(data.X) else np.asarray(data.X)
+
+
+def check(path, named=True, **options):
+    data = reading.read(path, **options)
+    assert_array_equal(dense(data), X)
+    if named:
+        assert list(data.obs_names) == SAMPLES
+        assert list(data.var_names) == FEATURES
+
+
+@pytest.fixture
+def table():
+    return pd.DataFrame(X, SAMPLES, FEATURES)
+
+
+# What they give
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt", "x.csv.gz", "X.CSV"])
+def test_tables(table, tmp_path, name):
+    table.to_csv(tmp_path / name, sep="," if ".csv" in name.lower() else "\t")
+    check(tmp_path / name)
+
+
+def test_a_table_with_features_in_rows(table, tmp_path):
+    table.T.to_csv(tmp_path / "x.csv")
+    check(tmp_path / "x.csv", transpose=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "samples", "features"),
+    [
+        ("1,2\n3,4\n5,6\n", ["0", "1", "2"], ["0", "1"]),
+        ("f,g\n1,2\n3,4\n5,6\n", ["0", "1", "2"], ["f", "g"]),
+        ("a,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["0", "1"]),
+        ("f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),  # as R's write.table
+        ("cell,f,f\n007,1,2\nb,3,4\nc,5,6\n", ["0", "1", "2"], None),
+        (',f,g\n007,1,2\n8,3,4\n"c,d",5,6\n', ["007", "8", "c,d"], ["f", "g"]),
+        ("\ufeff,f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),
+    ],
+)
+def test_names_are_found_where_they_are(tmp_path, text, samples, features):
+    (tmp_path / "x.csv").write_text(text, "utf-8")
+    if features is None:  # a first cell that is a number under a name is a number
+        with pytest.raises(ValueError, match="cannot be read: could not convert"):
+            reading.read(tmp_path / "x.csv")
+        return
+    data = reading.read(tmp_path / "x.csv")
+    assert_array_equal(data.X, [[1, 2], [3, 4], [5, 6]])
+    assert list(data.obs_names) == samples
+    assert list(data.var_names) == features
+
+
+def test_missing_numbers_become_nan(tmp_path):
+    (tmp_path / "x.csv").write_text(",f,g\na,1,\nNA,3,NA\n")
+    data = reading.read(tmp_path / "x.csv")
+    assert_array_equal(data.X, [[1, np.nan], [3, np.nan]])
+    assert list(data.obs_names) == ["a", "NA"]
+
+
+def test_formulas_come_back_as_they_were(tmp_path):
+    names = ["=1+1", "+x", "-y", "@z", "'quoted", "plain"]
+    path = tmp_path / "x.csv"
+    writing.save_table(path, np.arange(36.0).reshape(6, 6), names, names)
+    cells = pd.read_csv(path, index_col=0)
+    assert list(cells.index) == ["'=1+1", "'+x", "'-y", "'@z", "'quoted", "plain"]
+    data = reading.read(path)
+    assert list(data.obs_names) == list(data.var_names) == names
+    assert_array_equal(data.X, np.arange(36.0).reshape(6, 6))
+
+
+def test_numpy_and_scipy_files(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "one.npz", X)
+    np.savez_compressed(tmp_path / "named.npz", X=X, other=np.ones(3))
+    sparse.save_npz(tmp_path / "sparse.npz", sparse.csc_matrix(X))
+    sparse.save_npz(tmp_path / "array.npz", sparse.coo_array(X))
+    for name in ("x.npy", "one.npz", "named.npz", "sparse.npz", "array.npz"):
+        check(tmp_path / name, named=False)
+
+
+def test_h5ad_keeps_layers_and_raw(table, tmp_path):
+    made = anndata.AnnData(table)
+    made.layers["twice"] = 2 * X
+    made.raw = made.copy()
+    made.write_h5ad(tmp_path / "x.h5ad")
+    check(tmp_path / "x.h5ad")
+    data = reading.read(tmp_path / "x.h5ad")
+    assert_array_equal(data.layers["twice"], 2 * X)
+    assert data.raw.shape == (4, 3)
+
+
+def folder(path, kinds=None, packed=True, ids=("i", "j", "k"), names=FEATURES, barcodes=SAMPLES):
+    path.mkdir()
+    kinds = kinds or ["Gene Expression"] * 3
+    lines = ["\t".join(row) for row in zip(ids, names, kinds, strict=True)]
+    buffer = io.BytesIO()
+    mtx.mmwrite(buffer, sparse.coo_matrix(X.T))
+    for name, content in (
+        ("matrix.mtx", buffer.getvalue()),
+        ("barcodes.tsv", "\n".join(barcodes).encode()),
+        ("features.tsv" if packed else "genes.tsv", "\n".join(lines).encode()),
+    ):
+        target = path / (f"{name}.gz" if packed else name)
+        target.write_bytes(gzip.compress(content) if packed else content)
+    return path
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_10x_folders(tmp_path, packed):
+    made = folder(tmp_path / "tenx", packed=packed)
+    check(made)
+    assert list(reading.read(made).var["gene_ids"]) == ["i", "j", "k"]
+
+
+def test_10x_antibodies_are_left_out_and_names_made_unique(tmp_path):
+    kinds = ["Gene Expression", "Antibody Capture", "Gene Expression"]
+    data = reading.read(folder(tmp_path / "tenx", kinds, names=["CD4", "CD4", "CD4"]))
+    assert list(data.var["gene_ids"]) == ["i", "k"]
+    assert list(data.var_names) == ["CD4", "CD4-1"]
+    assert_array_equal(dense(data), X[:, [0, 2]])
+
+
+def test_cell_ranger_files(tmp_path):
+    matrix = sparse.csr_matrix(X)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(matrix, name)
+        group["shape"], group["barcodes"] = [3, 4], [name.encode() for name in SAMPLES]
+        group["features/name"] = [name.encode() for name in FEATURES]
+        group["features/id"] = [b"i", b"j", b"k"]
+        group["features/feature_type"] = [b"Gene Expression"] * 3
+    check(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = X
+    with pytest.raises(ValueError, match="other.h5` is no Cell Ranger matrix"):
+        reading.read(tmp_path / "other.h5")
+
+
+# What they refuse
+
+
+def test_what_is_not_there_or_not_known(tmp_path):
+    with pytest.raises(FileNotFoundError, match="x.csv` does not exist"):
+        reading.read(tmp_path / "x.csv")
+    for name in ("x.pkl", "x.rds", "x"):
+        (tmp_path / name).write_text("?")
+        with pytest.raises(ValueError, match=f"{name}` has no known format; known are .h5ad, "):
+            reading.read(tmp_path / name)
+    (tmp_path / "x.csv").touch()
+    with pytest.raises(ValueError, match="x.csv` is empty"):
+        reading.read(tmp_path / "x.csv")
+    (tmp_path / "x.loom").write_bytes(b"\x89HDF nonsense")
+    with pytest.raises(ValueError, match="x.loom` cannot be read: "):
+        reading.read(tmp_path / "x.loom")
+    with pytest.raises(ValueError, match="has no matrix.mtx .or .gz.; is it a 10x folder"):
+        reading.read(tmp_path)
+
+
+class Malice:
+    """Unpickling this would leave a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_objects_are_not_unpickled(tmp_path, name):
+    array = np.array([[Malice(tmp_path / "ran"), 1], [2, 3]], dtype=object)
+    save = np.save if name.endswith("npy") else np.savez
+    save(tmp_path / name, array, allow_pickle=True)
+    with pytest.raises(ValueError, match="holds Python objects, which could run code"):
+        reading.read(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def header(shape):
+    buffer = io.BytesIO()
+    described = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
+
+
+def test_arrays_must_be_as_long_as_they_say(tmp_path):
+    (tmp_path / "x.npy").write_bytes(header((10**6, 10**6)) + bytes(64))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("X.npy", header((10**6, 10**6)) + bytes(64))
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(ValueError, match="an array is not as long as it says"):
+            reading.read(tmp_path / name)
+
+
+def test_archives_that_unpack_to_too_much(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", np.zeros((1000, 1000)))
+    assert (tmp_path / "x.npz").stat().st_size < 20_000
+    with pytest.raises(ValueError, match="holds 0.008 GB or more once unpacked, above the limit"):
+        reading.read(tmp_path / "x.npz", limit=1e6)
+    np.save(tmp_path / "x.npy", np.zeros((1000, 1000)))
+    with pytest.raises(ValueError, match="above the limit of 0.001 GB. If you trust it"):
+        reading.read(tmp_path / "x.npy", limit=1e6)
+
+
+def test_text_that_unpacks_to_too_much(tmp_path):
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"f,g\n" + b"0,1\n" * 10**6))
+    assert (tmp_path / "x.csv.gz").stat().st_size < 20_000
+    with pytest.raises(ValueError, match="above the limit of 0.00025 GB"):
+        reading.read(tmp_path / "x.csv.gz", limit=1e6)
+    (tmp_path / "line.csv.gz").write_bytes(gzip.compress(b"0" * 10**7))  # no end of line at all
+    with pytest.raises(ValueError, match=r"above the limit|field larger than field limit"):
+        reading.read(tmp_path / "line.csv.gz", limit=1e6)
+
+
+def test_npz_of_another_kind(tmp_path):
+    np.savez(tmp_path / "two.npz", a=X, b=X)
+    with pytest.raises(ValueError, match=r"holds 2 arrays \(a, b\); pass one, or name the data X"):
+        reading.read(tmp_path / "two.npz")
+    np.savez(tmp_path / "result.npz", header=np.zeros(3, np.uint8), samples=X)
+    with pytest.raises(ValueError, match="is a saved result, not data"):
+        reading.read(tmp_path / "result.npz")
+    np.savez(tmp_path / "cube.npz", np.zeros((2, 2, 2)))
+    with pytest.raises(ValueError, match=r"holds an array of shape \(2, 2, 2\); pass a matrix"):
+        reading.read(tmp_path / "cube.npz")
+    (tmp_path / "no.npz").write_text("not a zip file")
+    with pytest.raises(ValueError, match="no.npz` cannot be read: File is not a zip file"):
+        reading.read(tmp_path / "no.npz")
+
+
+@pytest.mark.parametrize("break_it", ["indices", "indptr"])
+def test_sparse_matrices_that_point_outside_themselves(tmp_path, break_it):
+    matrix = sparse.csr_matrix(X)
+    parts = {name: getattr(matrix, name).copy() for name in ("data", "indices", "indptr")}
+    parts[break_it][1] = 10**6
+    np.savez(tmp_path / "x.npz", format=b"csr", shape=matrix.shape, **parts)
+    with pytest.raises(ValueError, match="x.npz` cannot be read: "):
+        reading.read(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("f,g\n1,2\n3,x\n", "could not convert string to float: 'x'"),
+        ("f,g\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
+        ("f,g\n1,2,3,4\n1,2,3,4\n", "header of 2 cells above lines of 4"),
+        ("f,g\n", "has fewer than two lines"),
+        (b"\xff\xfe\x00f,g\n1,2\n", "codec can't decode"),
+        (b'"f,g\n1,2\n', "has fewer than two lines"),
+    ],
+)
+def test_tables_that_are_none(tmp_path, text, words):
+    path = tmp_path / "x.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=words) as caught:
+        reading.read(path)
+    assert "x.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_gzip(tmp_path):
+    whole = gzip.compress(b"f,g\n" + b"1,2\n" * 1000)
+    (tmp_path / "x.csv.gz").write_bytes(whole[:-20])
+    with pytest.raises(ValueError, match="x.csv.gz` is damaged: "):
+        reading.read(tmp_path / "x.csv.gz")
+
+
+def test_10x_folders_that_do_not_fit_together(tmp_path):
+    made = folder(tmp_path / "tenx", barcodes=["a", "b"])
+    with pytest.raises(ValueError, match=r"barcodes.tsv.gz` has 2 lines, but `matrix.mtx.gz` has"):
+        reading.read(made)
+    huge = b"%%MatrixMarket matrix coordinate real general\n3 4 900000000000\n1 1 1\n"
+    (made / "matrix.mtx.gz").write_bytes(gzip.compress(huge))
+    with pytest.raises(ValueError, match="above the limit"):
+        reading.read(made)
+    wide = b"%%MatrixMarket matrix coordinate real general\n3 40000000000 1\n1 1 1\n"
+    (made / "matrix.mtx.gz").write_bytes(gzip.compress(wide))
+    with pytest.raises(ValueError, match="40,000,000,000 rows or columns; at most 1,000,000"):
+        reading.read(made)
+
+
+# HDF5
+
+
+@pytest.fixture
+def h5ad(table, tmp_path):
+    made = anndata.AnnData(table)
+    made.write_h5ad(tmp_path / "x.h5ad")
+    return tmp_path / "x.h5ad"
+
+
+def test_h5ad_with_links(h5ad, tmp_path):
+    np.save(tmp_path / "secret.npy", X)
+    for link in (h5py.ExternalLink("/etc/passwd", "/"), h5py.SoftLink("/X")):
+        with h5py.File(h5ad, "a") as file:
+            file["uns/more"] = link
+        with pytest.raises(ValueError, match="has a link at '/uns/more', which may lead anywhere"):
+            reading.read(h5ad)
+        with h5py.File(h5ad, "a") as file:
+            del file["uns/more"]
+    check(h5ad)
+
+
+def test_h5ad_with_data_elsewhere(h5ad, tmp_path):
+    (tmp_path / "secret").write_bytes(X.tobytes())
+    with h5py.File(h5ad, "a") as file:
+        external = [(str(tmp_path / "secret"), 0, X.nbytes)]
+        file.create_dataset("uns/outside", X.shape, X.dtype, external=external)
+    with pytest.raises(ValueError, match="keeps '/uns/outside' in other files"):
+        reading.read(h5ad)
+    with h5py.File(h5ad, "a") as file:
+        del file["uns/outside"]
+        layout = h5py.VirtualLayout(X.shape, X.dtype)
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
+        file["uns"].create_virtual_dataset("virtual", layout)
+    with pytest.raises(ValueError, match="keeps '/uns/virtual' in other files"):
+        reading.read(h5ad)
+
+
+def test_h5ad_with_objects(h5ad):
+    with h5py.File(h5ad, "a") as file:
+        file.create_dataset("uns/lists", (3,), h5py.vlen_dtype(np.int64))
+    with pytest.raises(ValueError, match="has objects in '/uns/lists'; numbers and text are read"):
+        reading.read(h5ad)
+
+
+def test_h5ad_that_unpacks_to_too_much(h5ad):
+    with h5py.File(h5ad, "a") as file:  # nothing is stored of it: a file of kilobytes
+        file.create_dataset("uns/large", (10**6, 10**6), "f4", chunks=(1000, 1000))
+    with pytest.raises(ValueError, match="holds 4e.03 GB or more once unpacked"):
+        reading.read(h5ad)
+
+
+def test_h5ad_without_end(h5ad):
+    with h5py.File(h5ad, "a") as file:
+        file["uns/again"] = file["uns"]
+        file["uns/twice"] = file["uns"]
+    with pytest.raises(ValueError, match="nested more than 16 levels deep or holds more than"):
+        reading.read(h5ad)
+
+
+def test_h5ad_cut_short(h5ad):
+    h5ad.write_bytes(h5ad.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="x.h5ad` cannot be read: .*truncated") as caught:
+        reading.read(h5ad)
+    assert "\n" not in str(caught.value)
+
+
+def test_hdf5_that_is_no_anndata(tmp_path):
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        file["x"] = X
+    with pytest.raises(ValueError, match="x.h5ad"):
+        reading.read(tmp_path / "x.h5ad")
