@@ -147,6 +147,24 @@ def test_ctrl_c_ends_with_what_was_reached_and_is_no_success(solver):
     assert isinstance(caught.value, KeyboardInterrupt)
 
 
+def test_ctrl_c_within_compiled_code_is_ctrl_c():
+    """Numba passes it on inside a SystemError, sometimes inside two."""
+
+    def press(now, record):
+        try:
+            raise SystemError("inner") from KeyboardInterrupt()
+        except SystemError as inner:
+            raise SystemError("returned a result with an exception set") from inner
+
+    def fail(now, record):
+        raise SystemError("something else")
+
+    with pytest.raises(Interrupted):
+        quick(tol=0, callback=press)
+    with pytest.raises(SystemError, match="something else"):
+        quick(tol=0, callback=fail)
+
+
 def test_ctrl_c_in_the_very_step_that_converges_is_still_no_success():
     def press(now, record):
         if record.residual <= 1e-6:

@@ -83,12 +83,21 @@ def solve(
                 if now.residual <= tol:
                     status = Status.CONVERGED
                     break
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if not is_interruption(error):
+            raise
         status = Status.INTERRUPTED
     except NegativeDistances as found:
         status = Status.NOT_PSD
         warnings.warn(f"{found}: the entropic kernel is not positive.", stacklevel=3)
     return Solution(now, status, history)
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether this is Ctrl-C, which compiled code wraps in a ``SystemError`` or two."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _touches_boundary(metrics: Metrics) -> bool:

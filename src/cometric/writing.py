@@ -77,16 +77,24 @@ def failures(path: Path) -> Iterator[None]:
     """What goes wrong with a disk, as a :class:`WriteError` that names the file."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # a full disk is the latter for HDF5
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        words = " ".join(reason.split())
+    except OSError as error:
+        words = error.strerror or str(error)
         raise WriteError(f"`{path}` could not be written: {words}.") from error
 
 
 def save_anndata(data: AnnData, path: Path) -> None:
-    """One ``.h5ad`` file."""
+    """One ``.h5ad`` file.
+
+    It is made in memory: HDF5 does not recover from a disk that is full.
+    """
+    import h5py
+    from anndata.io import write_elem
+
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        write_elem(file, "/", data)
     with aside(path) as part:
-        data.write_h5ad(part)
+        part.write_bytes(image.getbuffer())
 
 
 def save_metrics(result: Result, output: Path) -> None:

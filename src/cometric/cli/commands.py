@@ -13,7 +13,6 @@ import cometric
 from cometric import reading, writing
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
-from cometric.learning import Interrupted
 from cometric.progress import duration
 from cometric.result import Result
 
@@ -202,7 +201,7 @@ def learn(
             **used,
             **voice.progress(tol),
         )
-    except Interrupted as interruption:
+    except cometric.Interrupted as interruption:
         # Not to `output`: who finds a file there takes it for an answer.
         partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
         with writing.failures(partial):

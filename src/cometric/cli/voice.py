@@ -16,16 +16,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from cometric.learning import Interrupted
 from cometric.progress import duration, seconds_left
 from cometric.result import Record
+from cometric.solve import is_interruption
 from cometric.types import Iterate
 from cometric.writing import WriteError
 
@@ -117,8 +117,7 @@ class Voice:
         except (typer.Exit, typer.Abort, UsageError):
             raise
         except KeyboardInterrupt as error:
-            kept = f" {error.args[0]}" if isinstance(error, Interrupted) and error.args else ""
-            self._fail(error, f"interrupted.{kept}", Exit.INTERRUPTED)
+            self._fail(error, " ".join(["interrupted.", *map(str, error.args)]), Exit.INTERRUPTED)
         except WriteError as error:
             self._fail(error, str(error), Exit.WRITE_FAILED)
         except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
@@ -127,13 +126,15 @@ class Voice:
         except MemoryError as error:
             self._fail(error, f"not enough memory: {error}", Exit.BAD_INPUT)
         except Exception as error:
+            if is_interruption(error):
+                self._fail(error, "interrupted.", Exit.INTERRUPTED)
             words = f"{type(error).__name__}: {error}. This should not happen; see --debug."
             self._fail(error, words, Exit.FAULT)
 
     def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
         self.warn(" ".join(str(message).split()))
 
-    def _fail(self, error: BaseException, words: str, code: Exit) -> None:
+    def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
         words = " ".join(words.split())
         if self.debug:
             self._console.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)

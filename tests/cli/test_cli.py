@@ -1,0 +1,428 @@
+"""The command line as a user meets it: answers, files, messages, exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+import cometric as cm
+from cometric import cli, writing
+
+anndata = pytest.importorskip("anndata")
+CliRunner = pytest.importorskip("typer.testing").CliRunner
+commands = pytest.importorskip("cometric.cli.commands")
+voice = pytest.importorskip("cometric.cli.voice")
+
+SRC = Path(__file__).parents[2] / "src"
+QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A table of 24 samples and 10 features, in the folder we stand in."""
+    monkeypatch.chdir(tmp_path)
+    counts = np.random.default_rng(0).poisson(3.0, (24, 10)) + np.eye(24, 10)
+    names = [f"s{i}" for i in range(24)], [f"g{k}" for k in range(10)]
+    table = pd.DataFrame(counts, *names)
+    table.to_csv("x.csv")
+    return table
+
+
+def run(*words, code=0):
+    found = CliRunner().invoke(commands.app, list(map(str, words)))
+    assert found.exit_code == code, found.output
+    return found
+
+
+def spawn(*words, program=("-m", "cometric"), **settings):
+    """A real process, as from a shell."""
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **settings.pop("env", {})},
+        **settings,
+    )
+
+
+# learn
+
+
+def test_learn_gives_what_learn_gives(data):
+    found = run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    ours, theirs = cm.load("out.npz"), cm.learn(data, 0.5, 0.1, tol=1e-4)
+    assert_array_equal(ours.samples, theirs.samples)
+    assert ours.parameters == theirs.parameters
+    assert ours.problem.samples.names == tuple(data.index)
+    assert ours.problem.features.names == tuple(data.columns)
+    assert "converged: the residual is below the tolerance" in found.stdout
+    assert "written to       out.npz" in found.stdout
+    assert "24 samples, 10 features from x.csv" in found.stderr
+
+
+def test_learn_writes_tables_with_names(data):
+    run("learn", "x.csv", "-o", "out.tsv.gz", *QUICK)
+    result = cm.learn(data, 0.5, 0.1, tol=1e-4)
+    for side, names in (("samples", data.index), ("features", data.columns)):
+        table = pd.read_csv(
+            f"out.{side}.tsv.gz", sep="\t", index_col=0, float_precision="round_trip"
+        )
+        assert list(table.index) == list(table.columns) == list(names)
+        assert_array_equal(table.to_numpy(), getattr(result, side))
+    assert not Path("out.tsv.gz").exists()
+
+
+def test_learn_writes_h5ad(data):
+    run("learn", "x.csv", "-o", "out.h5ad", "--key", "mine", *QUICK)
+    found = anndata.read_h5ad("out.h5ad")
+    assert found.obsp["mine_distances"].shape == (24, 24)
+    assert found.varp["mine_distances"].shape == (10, 10)
+    assert list(found.obs_names) == list(data.index)
+    assert_array_equal(found.X, data.to_numpy())
+
+
+def test_options_reach_learn(data, monkeypatch):
+    seen = {}
+
+    def learn(X, eps, tau, **options):
+        seen.update(options, eps=eps, tau=tau, X=X)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cm, "learn", learn)
+    words = (
+        "--eps inf --tau 0.5 --norm 3 --solver power --tol 1e-3 --max-iter 7 --sweeps 2 "
+        "--device cuda --dtype float32 --start random --seed 4 --threads 1 --memory-limit 0.5 "
+        "--normalization-steps 2 --smoothing 0.1 --drop-empty --transpose"
+    )
+    run("learn", "x.csv", "-o", "out.npz", *words.split(), code=2)
+    assert seen.pop("X").shape == (10, 24)
+    seen.pop("callback")
+    assert seen == {
+        "eps": np.inf,
+        "tau": 0.5,
+        "norm": 3.0,
+        "solver": "power",
+        "tol": 1e-3,
+        "max_iter": 7,
+        "sweeps": 2,
+        "device": "cuda",
+        "dtype": "float32",
+        "start": "random",
+        "random_state": 4,
+        "n_threads": 1,
+        "memory_limit": 0.5e9,
+        "normalization_steps": 2,
+        "smoothing": 0.1,
+        "drop_empty": True,
+    }
+
+
+def test_layers_and_raw(data):
+    made = anndata.AnnData(-data)
+    made.layers["counts"] = data.to_numpy()
+    made.raw = anndata.AnnData(data)
+    made.write_h5ad("x.h5ad")
+    said = run("learn", "x.h5ad", "-o", "out.npz", *QUICK, code=2).stderr
+    assert "`X` has 232 negative entries" in said
+    for number, choice in enumerate((["--layer", "counts"], ["--use-raw"])):
+        run("learn", "x.h5ad", "-o", f"{number}.h5ad", *choice, *QUICK)
+        run("certify", f"{number}.h5ad")
+
+
+def test_the_same_names_come_out_of_every_format(data):
+    run("learn", "x.csv", "-o", "a.h5ad", *QUICK)
+    run("learn", "a.h5ad", "-o", "b.npz", *QUICK)
+    run("learn", "a.h5ad", "-o", "c.csv", *QUICK)
+    assert cm.load("b.npz").problem.features.names == tuple(data.columns)
+    assert list(pd.read_csv("c.samples.csv", index_col=0).index) == list(data.index)
+
+
+# exit codes
+
+
+def test_not_converged_is_3_and_is_written(data):
+    found = run("learn", "x.csv", "-o", "out.npz", "--max-iter", 2, "--json", code=3)
+    facts = json.loads(found.stdout)
+    assert facts["exit_code"] == 3
+    assert not facts["converged"]
+    assert facts["status"] == "MAX_ITER"
+    assert facts["warnings"][0].startswith("not converged: the iteration limit came first. Resid")
+    assert "warning: not converged" in found.stderr
+    assert not cm.load("out.npz").converged
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["learn", "no.csv", "-o", "y.npz"], "`no.csv` does not exist."),
+        (["learn", "x.csv", "-o", "y.rds"], "`y.rds` should end in .h5ad or .npz or .csv or .tsv"),
+        (["learn", "x.csv", "-o", "y.npz.gz"], "`y.npz.gz` should end in"),
+        (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
+        (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
+        (["learn", "x.csv", "-o", "y.npz", "--eps", "-1"], "`eps` is -1.0; it must not be neg"),
+        (["learn", "x.csv", "-o", "y.npz", "--solver", "best"], "`solver` is 'best'; choose"),
+        (["learn", "x.csv", "-o", "y.npz", "--norm", "best"], "`norm` is 'best'"),
+        (["learn", "x.csv", "-o", "y.npz", "--dtype", "int3"], "int3"),
+        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "`layer` is 'no'; `adata.layers`"),
+        (["learn", "x.csv", "-o", "y.npz", "--read-limit", "1e-7"], "above the limit of 2.5e-08"),
+        (["certify", "x.csv"], "`x.csv` is no result: pass a .npz or .h5ad file"),
+        (["certify", "no.npz"], "`no.npz` does not exist."),
+        (["neighbors", "x.csv", "-o", "y.h5ad"], "A graph goes into .h5ad for samples"),
+        (["neighbors", "x.csv", "-o", "y.csv", "--of", "genes"], "`of` is 'genes'; choose"),
+        (["neighbors", "x.csv", "-o", "y.npz"], "`y.npz` should end in .h5ad or .csv or .tsv"),
+    ],
+)
+def test_bad_input_is_2_and_one_line(data, words, said):
+    Path("dir.npz").mkdir()
+    found = run(*words, code=2)
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert said in last
+    assert "Traceback" not in found.output
+    assert sorted(path.name for path in Path().iterdir()) == ["dir.npz", "x.csv"]
+    assert json.loads(run(*words, "--json", code=2).stdout)["error"] == last[len("error: ") :]
+
+
+def test_wrong_usage_is_2():
+    assert "Missing option" in run("learn", "x.csv", code=2).stderr
+    assert "No such option" in run("learn", "x.csv", "--nonsense", code=2).stderr
+    assert "No such command" in run("unlearn", code=2).stderr
+
+
+def test_debug_shows_where_it_came_from(data):
+    assert "Traceback" in run("learn", "no.csv", "-o", "y.npz", "--debug", code=2).stderr
+
+
+def test_nothing_is_replaced_without_force(data, monkeypatch):
+    Path("out.features.csv").write_text("mine")
+    monkeypatch.setattr(commands, "_read", lambda *_: pytest.fail("read before looking"))
+    said = run("learn", "x.csv", "-o", "out.csv", *QUICK, code=2).stderr
+    assert "`out.features.csv` exists; pass another name, or --force to replace it." in said
+    assert Path("out.features.csv").read_text() == "mine"
+    monkeypatch.undo()
+
+
+def test_force_replaces(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("out.npz").write_text("old")
+    run("learn", "x.csv", "-o", "out.npz", "--force", *QUICK)
+    assert cm.load("out.npz").converged
+
+
+@pytest.mark.parametrize("ending", [".npz", ".h5ad", ".csv"])
+def test_a_full_disk_is_4_and_leaves_the_old_file(data, tmp_path, ending):
+    """A limit on the size of files stands for the end of a disk."""
+    resource = pytest.importorskip("resource")
+    old = writing.targets(tmp_path / f"out{ending}")[0]
+    old.write_text("old")
+    child = spawn(
+        "learn", "x.csv", "-o", f"out{ending}", "--force", "--eps", "inf",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )  # fmt: skip
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 4, said
+    assert f"error: `{old.name}` could not be written: " in said
+    assert old.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["x.csv", old.name])
+
+
+CHATTY = "from cometric.cli import main, voice; voice.EVERY = 0.0; main()"
+
+
+def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
+    """The signal arrives within compiled code, most of the time."""
+    np.save("large.npy", np.random.default_rng(0).poisson(2.0, (300, 200)) + 1.0)
+    child = spawn("learn", "large.npy", "-o", "out.npz", "--tol", "0", program=["-c", CHATTY])
+    while not child.stderr.readline().startswith("iteration 2"):
+        assert child.poll() is None
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=120)[1]
+    assert child.returncode == 130, said
+    last = said.splitlines()[-1]
+    assert last == "error: interrupted. What was reached is in out.partial.npz."
+    assert "Traceback" not in said
+    assert not Path("out.npz").exists()
+    assert cm.load("out.partial.npz").status is cm.Status.INTERRUPTED
+
+
+def test_interruption_keeps_what_was_reached(data, monkeypatch):
+    def learn(*_, **__):
+        interruption = cm.Interrupted("interrupted")
+        interruption.result = result
+        raise interruption
+
+    result = cm.learn(data, 0.5, 0.1, tol=1e-4)
+    monkeypatch.setattr(cm, "learn", learn)
+    found = run("learn", "x.csv", "-o", "out.h5ad", "--json", code=130)
+    assert json.loads(found.stdout)["exit_code"] == 130
+    assert "error: interrupted. What was reached is in out.partial.npz." in found.stderr
+    assert not Path("out.h5ad").exists()
+    assert cm.load("out.partial.npz").values == result.values
+
+
+def test_what_should_not_happen_is_1(data, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(cm, "learn", broken)
+    said = run("learn", "x.csv", "-o", "out.npz", code=1).stderr
+    assert "error: ZeroDivisionError: oh. This should not happen; see --debug." in said
+
+
+def test_too_little_memory_is_2(data, monkeypatch):
+    def broken(*_, **__):
+        raise MemoryError("needs 900 GB of 23 GB")
+
+    monkeypatch.setattr(cm, "learn", broken)
+    said = run("learn", "x.csv", "-o", "out.npz", code=2).stderr
+    assert "error: not enough memory: needs 900 GB of 23 GB" in said
+
+
+def test_help_names_the_exit_codes_and_every_command():
+    said = " ".join(run("--help").stdout.replace("│", " ").split())
+    for code in voice.Exit:
+        assert re.search(rf"\b{int(code)} \w", said)
+    for name in ("learn", "plan", "neighbors", "certify", "demo", "warmup", "info"):
+        assert f" {name} " in said
+        assert "Exit codes: 0 done" in run(name, "--help").stdout
+
+
+def test_version():
+    assert run("--version").stdout == f"cometric {cm.__version__}\n"
+
+
+# the other commands
+
+
+def test_plan_tells_without_learning(data, monkeypatch):
+    monkeypatch.setattr(cm, "learn", lambda *_, **__: pytest.fail("it learned"))
+    assert "24 samples, 10 features" in run("plan", "x.csv", "--eps", "0.5").stdout
+    facts = json.loads(run("plan", "x.csv", "--eps", "inf", "--json").stdout)
+    assert (facts["samples"], facts["features"]) == (24, 10)
+    assert facts["engine"].startswith("matrix products")
+
+
+def test_certify_proves_exact_results(data):
+    run("learn", "x.csv", "-o", "out.npz", "--eps", 0, "--tau", 0.1)
+    facts = json.loads(run("certify", "out.npz", "--json").stdout)
+    assert facts["kind"] == "Certificate"
+    assert facts["samples_error"] < 1e-4
+    assert facts["uniqueness"]["unique"]
+    low, high = facts["value"]
+    lam, mu = cm.load("out.npz").values
+    assert low <= lam * mu * (1 + 1e-9)
+    assert lam * mu <= high * (1 + 1e-9)
+    assert "Diagnosis" not in run("certify", "out.npz").stdout
+
+
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_neighbors_as_a_table(data, of):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    run("neighbors", "out.npz", "-o", "near.csv", "--of", of, "-n", 4)
+    table = pd.read_csv("near.csv", float_precision="round_trip")
+    names = list(data.index if of == "samples" else data.columns)
+    metric = getattr(cm.load("out.npz"), of)
+    assert list(table.columns) == [of[:-1], "neighbor", "distance"]
+    assert list(table[of[:-1]]) == list(np.repeat(names, 3))
+    i = 5
+    mine = table[table[of[:-1]] == names[i]]
+    assert_array_equal(mine["distance"], np.sort(metric[i])[1:4])
+    assert [metric[i, names.index(name)] for name in mine["neighbor"]] == list(mine["distance"])
+    said = run("neighbors", "out.npz", "-o", "y.csv", "-n", 99, code=2).stderr
+    assert "`n_neighbors` is 99; pass 2 to 24" in said
+
+
+def test_neighbors_for_scanpy(data):
+    run("learn", "x.csv", "-o", "out.h5ad", *QUICK)
+    run("neighbors", "out.h5ad", "-o", "near.h5ad", "-n", 4)
+    found = anndata.read_h5ad("near.h5ad")
+    assert found.uns["neighbors"]["params"]["n_neighbors"] == 4
+    assert_array_equal(np.diff(found.obsp["distances"].indptr), 3)
+
+
+def test_info_knows_this_machine():
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["cometric"] == cm.__version__
+    assert facts["numpy"] == np.__version__
+    assert facts["threads"] >= 1
+    assert "kernels" in facts["kernel cache"]
+    assert "python" in run("info").stdout
+
+
+def test_warmup_says_how_long():
+    assert json.loads(run("warmup", "--json").stdout)["seconds"] > 0
+    assert run("warmup").stdout.startswith("Ready after ")
+
+
+def test_demo_names_the_neighbors_of_markers(data, monkeypatch):
+    named = data.rename(columns={"g0": "CD3D", "g1": "CD79A", "g2": "LYZ", "g3": "S100A8"})
+    monkeypatch.setattr(cm.datasets, "pbmc68k_reduced", lambda: anndata.AnnData(named))
+    found = run("demo", "-o", "demo.npz")
+    assert "The genes nearest to known markers:\n  CD3D   T cells" in found.stdout
+    result = cm.load("demo.npz")
+    near = json.loads(run("demo", "--json").stdout)["nearest"]["LYZ"]
+    order = np.argsort(result.features[2])[1:7]
+    assert near == [named.columns[k] for k in order]
+
+
+# what it says
+
+
+def test_no_color_and_no_wrapping_when_piped(data):
+    child = spawn("learn", "x.csv", "-o", f"{'long' * 40}/out.npz", env={"FORCE_COLOR": ""})
+    out, said = child.communicate(timeout=120)
+    assert child.returncode == 2
+    assert out == ""
+    assert len(said.splitlines()) == 1
+    assert "\x1b" not in said
+
+
+def test_progress_goes_to_stderr_line_by_line(data, monkeypatch):
+    monkeypatch.setattr(voice, "EVERY", 0.0)
+    found = run("learn", "x.csv", "-o", "out.npz", "--json", *QUICK)
+    lines = [line for line in found.stderr.splitlines() if line.startswith("iteration ")]
+    facts = json.loads(found.stdout)
+    assert len(lines) == facts["iterations"]
+    assert any(" left" in line for line in lines)
+    assert run("learn", "x.csv", "-o", "b.npz", "--quiet", *QUICK).stderr == ""
+
+
+def test_json_has_no_infinities():
+    assert voice.plain({"a": np.inf, "b": (np.float64(1), np.array([np.nan])), "c": None}) == {
+        "a": "inf",
+        "b": [1.0, ["nan"]],
+        "c": None,
+    }
+
+
+def test_the_extra_is_named_where_typer_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cometric.cli.commands", None)
+    monkeypatch.delattr("cometric.cli.commands")
+    hide = "import sys; sys.modules['typer'] = None; from cometric.cli import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    found = subprocess.run(
+        [sys.executable, "-c", hide], capture_output=True, text=True, env=env, check=False
+    )
+    assert found.returncode == 1
+    assert found.stderr.strip() == (
+        "The command line needs typer and rich: pip install 'cometric[cli]'."
+    )
+
+
+def test_main_is_the_entry_point(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["cometric", "--version"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"cometric {cm.__version__}\n"
