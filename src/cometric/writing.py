@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from cometric.reading import FORMULA, kind_of
 from cometric.result import Result
@@ -114,6 +115,23 @@ def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[st
     """A matrix with names above and to the left of it."""
     lines = ([name, *values.tolist()] for name, values in zip(rows, table, strict=True))
     save_lines(path, ["", *columns], lines)
+
+
+def save_neighbors(
+    path: Path, item: str, rows: Sequence[str], columns: Sequence[str], graph: sparse.csr_matrix
+) -> None:
+    """A line per entry of ``graph``: the item, its neighbor, the distance."""
+    starts = graph.indptr
+    lines = (
+        [name, columns[j], away]
+        for i, name in enumerate(rows)
+        for j, away in zip(
+            graph.indices[starts[i] : starts[i + 1]].tolist(),
+            graph.data[starts[i] : starts[i + 1]].tolist(),
+            strict=True,
+        )
+    )
+    save_lines(path, [item, "neighbor", "distance"], lines)
 
 
 def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric import cli, writing
@@ -289,11 +289,24 @@ def test_too_little_memory_is_2(data, monkeypatch):
     assert "error: not enough memory: needs 900 GB of 23 GB" in said
 
 
+COMMANDS = (
+    "learn",
+    "plan",
+    "neighbors",
+    "transform",
+    "certify",
+    "report",
+    "demo",
+    "warmup",
+    "info",
+)
+
+
 def test_help_names_the_exit_codes_and_every_command():
     said = " ".join(run("--help").stdout.replace("│", " ").split())
     for code in voice.Exit:
         assert re.search(rf"\b{int(code)} \w", said)
-    for name in ("learn", "plan", "neighbors", "certify", "demo", "warmup", "info"):
+    for name in COMMANDS:
         assert f" {name} " in said
         assert "Exit codes: 0 done" in run(name, "--help").stdout
 
@@ -349,6 +362,66 @@ def test_neighbors_for_scanpy(data):
     found = anndata.read_h5ad("near.h5ad")
     assert found.uns["neighbors"]["params"]["n_neighbors"] == 4
     assert_array_equal(np.diff(found.obsp["distances"].indptr), 3)
+
+
+def test_transform_measures_new_samples(data):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    new = data.iloc[:5].rename(index=lambda name: f"new {name}")
+    new.to_csv("new.csv")
+    run("transform", "out.npz", "new.csv", "-o", "far.csv")
+    table = pd.read_csv("far.csv", index_col=0, float_precision="round_trip")
+    assert list(table.index) == list(new.index)
+    assert list(table.columns) == list(data.index)
+    result = cm.load("out.npz")
+    assert_array_equal(table, result.transform(new))
+    assert_allclose(table, result.samples[:5], atol=1e-3)  # they are not so new
+    run("transform", "out.npz", "new.csv", "-o", "far.h5ad")
+    kept = anndata.read_h5ad("far.h5ad").obsm["cometric_distances"]
+    assert list(kept.columns) == list(data.index)
+    assert_array_equal(kept, table)
+
+
+def test_transform_names_the_nearest(data):
+    run("learn", "x.csv", "-o", "out.h5ad", *QUICK)
+    data.iloc[:5].to_csv("new.csv")
+    found = run("transform", "out.h5ad", "new.csv", "-o", "near.tsv", "-n", 2, "--json")
+    facts = json.loads(found.stdout)
+    assert (facts["new"], facts["learned"]) == (5, 24)
+    table = pd.read_csv("near.tsv", sep="\t")
+    assert list(table["sample"]) == list(np.repeat(data.index[:5], 2))
+    assert list(table["neighbor"][::2]) == list(data.index[:5])  # each is nearest to itself
+    said = run("transform", "out.h5ad", "new.csv", "-o", "y.h5ad", "-n", 2, code=2).stderr
+    assert "`y.h5ad` should end in .csv or .tsv" in said
+
+
+def test_transform_measures_new_features(data):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    data[["g3", "g4"]].to_csv("new.csv")
+    run("transform", "out.npz", "new.csv", "-o", "far.csv", "--of", "features")
+    table = pd.read_csv("far.csv", index_col=0)
+    assert list(table.index) == ["g3", "g4"]
+    assert list(table.columns) == list(data.columns)
+    data.rename(columns={"g3": "other"}).to_csv("wrong.csv")
+    said = run("transform", "out.npz", "wrong.csv", "-o", "y.csv", code=2).stderr
+    assert "differently than the data that was learned from (first: 'other' for 'g3')" in said
+
+
+def test_report_is_a_page(data):
+    pytest.importorskip("plotly")
+    run("learn", "x.csv", "-o", "out.h5ad", *QUICK)
+    held = anndata.read_h5ad("out.h5ad")
+    held.obs["kind"] = ["even", "odd"] * 12
+    held.write_h5ad("out.h5ad")
+    words = ["--labels", "kind", "--title", "A <b>title</b>", "--certify"]
+    run("report", "out.h5ad", "-o", "page.html", *words)
+    page = Path("page.html").read_text("utf-8")
+    assert "A &lt;b&gt;title&lt;/b&gt;" in page
+    assert "odd" in page
+    assert (
+        "exists; pass another name" in run("report", "out.h5ad", "-o", "page.html", code=2).stderr
+    )
+    said = run("report", "out.h5ad", "-o", "y.html", "--labels", "type", code=2).stderr
+    assert "`labels` is 'type'; `out.h5ad` has 'kind' columns for it." in said
 
 
 def test_info_knows_this_machine():

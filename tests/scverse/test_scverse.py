@@ -262,3 +262,54 @@ def test_nearest_sorts_and_leaves_itself_out():
     index, near = slots.nearest(distances, 2)
     assert_array_equal(index, [[3, 2], [0, 3], [0, 3], [0, 1]])
     assert_array_equal(near, [[0, 1], [2, 3], [1, 4], [0, 3]])
+
+
+# pl
+
+
+@pytest.fixture
+def plots():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield cms.pl
+    pyplot.close("all")
+
+
+def test_plots_show_what_was_learned(adata, plots):
+    cms.tl.learn(adata, **QUICK)
+    curve = plots.convergence(adata, "sweeps").lines[0]
+    history = cms.get.history(adata)
+    assert_array_equal(curve.get_ydata(), [line.residual for line in history])
+    near = plots.nearest(adata, "gene4", 3)
+    row = adata.varp["cometric_distances"][4]
+    named = [label.get_text() for label in near.get_yticklabels()]
+    assert named == [f"gene{k}" for k in np.argsort(row)[1:4]]
+    assert "cell0" in plots.flows(adata, "cell0", "cell20", 3).get_title()
+    assert "36 samples" in plots.embedding(adata, method="tsne", color="kind").get_title()
+
+
+def test_plots_group_by_columns(adata, plots):
+    cms.tl.learn(adata, **QUICK)
+    names = [label.get_text() for label in plots.distances(adata, groupby="kind").get_yticklabels()]
+    assert sorted(names) == ["a", "b", "c"]
+    adata.var["half"] = ["first"] * 9 + ["last"] * 9
+    genes = plots.distances(adata, "features", groupby="half")
+    assert sorted(label.get_text() for label in genes.get_yticklabels()) == ["first", "last"]
+    with pytest.raises(ValueError, match=r"`adata.obs` has no column 'type'; it has \['kind'\]"):
+        plots.distances(adata, groupby="type")
+
+
+def test_plots_skip_what_was_dropped(adata, plots):
+    dense = adata.X.toarray()
+    dense[3] = 0
+    adata.X = sparse.csr_matrix(dense)
+    cms.tl.learn(adata, drop_empty=True, **QUICK)
+    shown = plots.distances(adata, groupby="kind")
+    assert shown.images[0].get_array().shape == (35, 35)
+
+
+def test_there_are_no_other_namespaces():
+    with pytest.raises(AttributeError, match="module 'cometric.scverse' has no attribute 'ql'"):
+        cms.ql  # noqa: B018

@@ -117,18 +117,24 @@ def _write(
     return writing.targets(path)
 
 
-def _load(path: Path, key: str) -> Result:
-    """A result from what ``learn`` wrote."""
+def _load(path: Path, key: str) -> tuple[Result, AnnData | None]:
+    """A result from what ``learn`` wrote, and the data beside it, if there."""
     if reading.kind_of(path) == ".h5ad":
         from cometric.scverse import get
 
-        return get.result(reading.read(path), key=key)
+        data = reading.read(path)
+        return get.result(data, key=key), data
     if reading.kind_of(path) != ".npz":
         raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
     reading.check_npz(path)
-    return cometric.load(path)
+    return cometric.load(path), None
+
+
+def _check_side(of: str) -> None:
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -278,8 +284,7 @@ def neighbors(
     from cometric.scverse import slots
 
     writing.check(output, (".h5ad", *TABLES), [output], force=force)
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    _check_side(of)
     if reading.kind_of(output) == ".h5ad":
         if reading.kind_of(path) != ".h5ad" or of != "samples":
             raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
@@ -290,7 +295,7 @@ def neighbors(
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        result = _load(path, key)
+        result, _ = _load(path, key)
         distances, names = getattr(result, of), writing.names_of(result, of)
         count = len(names)
         if not 2 <= n_neighbors <= count:
@@ -298,12 +303,7 @@ def neighbors(
                 f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
             )
         index, near = slots.nearest(distances, n_neighbors - 1)
-        lines = (
-            [names[i], names[j], away]
-            for i, (others, row) in enumerate(zip(index.tolist(), near.tolist(), strict=True))
-            for j, away in zip(others, row, strict=True)
-        )
-        writing.save_lines(output, [of[:-1], "neighbor", "distance"], lines)
+        writing.save_neighbors(output, of[:-1], names, names, slots.graph(index, near))
     context.ensure_object(Voice).answer(
         f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
         {
@@ -313,6 +313,77 @@ def neighbors(
             "of": of,
             "items": count,
             "n_neighbors": n_neighbors,
+        },
+    )
+
+
+@app.command(epilog=EXIT_CODES)
+def transform(
+    context: typer.Context,
+    path: o.Learned,
+    new: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="New samples over the same features, in any format `learn` reads."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        o.output(
+            ".csv or .tsv (.gz): a row per new sample; .h5ad: the new data, distances in obsm.",
+            "With --n-neighbors a table of item, neighbor, distance.",
+        ),
+    ],
+    of: Annotated[
+        str, typer.Option("--of", help="samples, or features: new columns over old rows.")
+    ] = "samples",
+    n_neighbors: Annotated[
+        int | None, typer.Option("--n-neighbors", "-n", help="Keep the nearest only.")
+    ] = None,
+    threads: o.Threads = None,
+    layer: o.Layer = None,
+    use_raw: o.UseRaw = False,
+    transpose: o.Transpose = False,
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
+    key: o.Key = "cometric",
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Measure new samples: their distances to those of RESULT, whose metrics stay as they are."""
+    from cometric.scverse import slots
+
+    voice = context.ensure_object(Voice)
+    _check_side(of)
+    kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
+    writing.check(output, kinds, [output], force=force)
+    result, _ = _load(path, key)
+    data = _read(new, transpose, read_limit)
+    matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
+    distances = result.transform(
+        matrix, of=of, n_neighbors=n_neighbors, n_threads=threads, **voice.bar()
+    )
+    rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
+    columns = writing.names_of(result, of)
+    if n_neighbors is not None:
+        writing.save_neighbors(output, of[:-1], rows, columns, distances)
+    elif reading.kind_of(output) == ".h5ad":
+        import pandas as pd
+
+        data.obsm[slots.distances_key(key)] = pd.DataFrame(distances, data.obs_names, columns)
+        writing.save_anndata(data, output)
+    else:
+        writing.save_table(output, distances, rows, columns)
+    voice.answer(
+        f"The distances of {len(rows)} new {of} to {len(columns)} learned ones are in {output}.",
+        {
+            "command": "transform",
+            "input": [str(path), str(new)],
+            "output": [str(output)],
+            "of": of,
+            "new": len(rows),
+            "learned": len(columns),
         },
     )
 
@@ -328,7 +399,7 @@ def certify(
     debug: o.Debug = False,
 ) -> None:
     """Say what is proved of a RESULT, from its data and nothing else."""
-    found = _load(path, key).certify(n_threads=threads)
+    found = _load(path, key)[0].certify(n_threads=threads)
     facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
     context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
 
@@ -339,6 +410,53 @@ def _fields(found: Any) -> dict[str, Any]:
         name: value._asdict() if hasattr(value, "_asdict") else value
         for name, value in ((name, getattr(found, name)) for name in found.__dataclass_fields__)
     }
+
+
+@app.command(epilog=EXIT_CODES)
+def report(
+    context: typer.Context,
+    path: o.Learned,
+    output: Annotated[Path, o.output(".html: one page that needs nothing else.")],
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="Column of obs in the .h5ad file, for colors.")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Of the page.")] = None,
+    certificate: Annotated[
+        bool, typer.Option("--certify", help="Also say what is proved; takes longer.")
+    ] = False,
+    method: Annotated[str, typer.Option("--method", help="Of the maps: tsne or umap.")] = "tsne",
+    key: o.Key = "cometric",
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Write a page about RESULT: two linked maps, convergence, what is proved."""
+    writing.check(output, (".html",), [output], force=force)
+    result, data = _load(path, key)
+    chosen = None
+    if labels is not None:
+        if data is None or labels not in data.obs:
+            found = "no" if data is None else ", ".join(map(repr, data.obs)) or "no"
+            raise ValueError(f"`labels` is {labels!r}; `{path}` has {found} columns for it.")
+        chosen = data.obs[labels].to_numpy()[result.problem.samples.kept]
+    from cometric.report import write
+
+    proved = result.certify() if certificate else None
+    with writing.failures(output):
+        write(
+            result,
+            output,
+            labels=chosen,
+            title=title,
+            force=force,
+            certificate=proved,
+            method=method,
+        )
+    context.ensure_object(Voice).answer(
+        f"The report is in {output}.",
+        {"command": "report", "input": str(path), "output": [str(output)]},
+    )
 
 
 @app.command(epilog=EXIT_CODES)

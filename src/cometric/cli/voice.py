@@ -83,11 +83,13 @@ class Voice:
 
     def progress(self, tol: float) -> dict[str, Any]:
         """Options for ``learn``: a bar on a terminal, a line now and then elsewhere."""
-        if self.quiet:
-            return {}
-        if sys.stderr.isatty():
-            return {"progress": True}
+        if self.quiet or sys.stderr.isatty():
+            return self.bar()
         return {"callback": self._line_by_line(tol)}
+
+    def bar(self) -> dict[str, bool]:
+        """The option ``progress``: a bar where it can be redrawn."""
+        return {"progress": not self.quiet and sys.stderr.isatty()}
 
     def _line_by_line(self, tol: float) -> Callable[[Iterate, Record], None]:
         recent: deque[tuple[float, float]] = deque(maxlen=4)

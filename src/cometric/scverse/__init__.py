@@ -6,6 +6,20 @@
 >>> sc.tl.umap(adata), sc.tl.leiden(adata)
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cometric.scverse import get, pp, tl
 
-__all__ = ["get", "pp", "tl"]
+if TYPE_CHECKING:
+    from cometric.scverse import pl as pl
+
+__all__ = ["get", "pl", "pp", "tl"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pl":  # when first used: matplotlib is an extra of its own
+        return import_module("cometric.scverse.pl")
+    raise AttributeError(f"module 'cometric.scverse' has no attribute {name!r}")

@@ -1,0 +1,93 @@
+"""Plots: the pictures of :mod:`cometric.plot`, of metrics kept in an AnnData.
+
+Each draws on ``ax``, or on a new figure, and returns the Axes; none shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cometric import plot
+from cometric.scverse import get, slots
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+
+    from cometric.result import Result
+
+
+def convergence(
+    adata: AnnData, against: str = "iteration", *, key: str = "cometric", ax: Axes | None = None
+) -> Axes:
+    """The residual against "iteration", "sweeps" or "seconds", and the tolerance."""
+    return plot.convergence(get.result(adata, key=key), against=against, ax=ax)
+
+
+def distances(
+    adata: AnnData,
+    of: str = "samples",
+    groupby: str | None = None,
+    *,
+    key: str = "cometric",
+    ax: Axes | None = None,
+) -> Axes:
+    """The learned distances in the order of a clustering, grouped by a column if asked."""
+    found = get.result(adata, key=key)
+    labels = _column(adata, found, of, groupby, key)
+    return plot.distances(found, of, labels, ax=ax)
+
+
+def embedding(
+    adata: AnnData,
+    of: str = "samples",
+    method: str = "umap",
+    color: str | None = None,
+    *,
+    mark: Sequence[int | str] = (),
+    random_state: int | None = 0,
+    key: str = "cometric",
+    ax: Axes | None = None,
+) -> Axes:
+    """A map of the cells, or of the genes, made from their learned distances alone."""
+    found = get.result(adata, key=key)
+    labels = _column(adata, found, of, color, key)
+    return plot.embedding(found, of, method, labels, random_state, ax, mark=mark)
+
+
+def nearest(
+    adata: AnnData,
+    gene: int | str,
+    k: int = 10,
+    *,
+    key: str = "cometric",
+    ax: Axes | None = None,
+) -> Axes:
+    """The k genes nearest to one, and their distances to it."""
+    return plot.nearest(get.result(adata, key=key), gene, k, ax=ax)
+
+
+def flows(
+    adata: AnnData,
+    i: int | str,
+    j: int | str,
+    top: int = 20,
+    *,
+    key: str = "cometric",
+    ax: Axes | None = None,
+) -> Axes:
+    """Whose mass goes where from cell i to cell j: the costliest flows of the optimal plan."""
+    return plot.flows(get.result(adata, key=key), i, j, top, ax=ax)
+
+
+def _column(adata: AnnData, found: Result, of: str, name: str | None, key: str) -> Any:
+    """A column of ``obs`` (or ``var``), for the cells (or genes) that were learned from."""
+    if name is None:
+        return None
+    params = slots.read(adata, key)["params"]
+    genes, where = (adata.raw.var, "raw.var") if params["use_raw"] else (adata.var, "var")
+    table, where = (adata.obs, "obs") if of == "samples" else (genes, where)
+    if name not in table:
+        raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
+    return table[name].to_numpy()[getattr(found.problem, of).kept]
