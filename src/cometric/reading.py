@@ -123,7 +123,7 @@ def _check_size(size: float, limit: float, path: Path) -> None:
     if size > limit:
         raise ValueError(
             f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
-            f"{limit / 1e9:.3g} GB. If you trust it, raise the limit."
+            f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."
         )
 
 

@@ -117,18 +117,18 @@ def _write(
     return writing.targets(path)
 
 
-def _load(path: Path, key: str) -> tuple[Result, AnnData | None]:
+def _load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:
     """A result from what ``learn`` wrote, and the data beside it, if there."""
     if reading.kind_of(path) == ".h5ad":
         from cometric.scverse import get
 
-        data = reading.read(path)
+        data = _read(path, False, read_limit)
         return get.result(data, key=key), data
     if reading.kind_of(path) != ".npz":
         raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
-    reading.check_npz(path)
+    reading.check_npz(path, read_limit * 1e9)
     return cometric.load(path), None
 
 
@@ -274,6 +274,7 @@ def neighbors(
         int, typer.Option("--n-neighbors", "-n", help="Of each item, itself included.")
     ] = 15,
     of: Annotated[str, typer.Option("--of", help="samples or features (tables only).")] = "samples",
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     force: o.Force = False,
     as_json: o.Json = False,
@@ -290,12 +291,12 @@ def neighbors(
             raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
         from cometric.scverse import pp
 
-        data = reading.read(path)
+        data = _read(path, False, read_limit)
         pp.neighbors(data, n_neighbors, key=key)
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        result, _ = _load(path, key)
+        result, _ = _load(path, key, read_limit)
         distances, names = getattr(result, of), writing.names_of(result, of)
         count = len(names)
         if not 2 <= n_neighbors <= count:
@@ -358,7 +359,7 @@ def transform(
     _check_side(of)
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
-    result, _ = _load(path, key)
+    result, _ = _load(path, key, read_limit)
     data = _read(new, transpose, read_limit)
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
     distances = result.transform(
@@ -393,13 +394,14 @@ def certify(
     context: typer.Context,
     path: o.Learned,
     threads: o.Threads = None,
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
     """Say what is proved of a RESULT, from its data and nothing else."""
-    found = _load(path, key)[0].certify(n_threads=threads)
+    found = _load(path, key, read_limit)[0].certify(n_threads=threads)
     facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
     context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
 
@@ -425,6 +427,7 @@ def report(
         bool, typer.Option("--certify", help="Also say what is proved; takes longer.")
     ] = False,
     method: Annotated[str, typer.Option("--method", help="Of the maps: tsne or umap.")] = "tsne",
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     force: o.Force = False,
     as_json: o.Json = False,
@@ -433,7 +436,7 @@ def report(
 ) -> None:
     """Write a page about RESULT: two linked maps, convergence, what is proved."""
     writing.check(output, (".html",), [output], force=force)
-    result, data = _load(path, key)
+    result, data = _load(path, key, read_limit)
     chosen = None
     if labels is not None:
         if data is None or labels not in data.obs:

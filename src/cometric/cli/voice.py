@@ -116,8 +116,8 @@ class Voice:
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = self._showwarning
                 yield
-        except (typer.Exit, typer.Abort, UsageError):
-            raise
+        except (typer.Exit, typer.Abort, UsageError, BrokenPipeError):
+            raise  # typer knows what to do
         except KeyboardInterrupt as error:
             self._fail(error, " ".join(["interrupted.", *map(str, error.args)]), Exit.INTERRUPTED)
         except WriteError as error:

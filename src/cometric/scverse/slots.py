@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,8 +172,6 @@ def graph(index: np.ndarray, distances: np.ndarray) -> sparse.csr_matrix:
 
 def _plain(value: Any) -> Any:
     """Nested dictionaries, arrays, numbers and strings, without None."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
