@@ -473,7 +473,7 @@ def demo(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Learn the metrics of 700 blood cells and their genes, in about a minute."""
+    """Learn the metrics of 700 blood cells and their genes, in a minute or two."""
     voice = context.ensure_object(Voice)
     if output is not None:
         writing.check(output, RESULTS, writing.targets(output), force=force)
