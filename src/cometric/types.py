@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -49,18 +48,11 @@ class FreezableMap(DistanceMap, Protocol):
 
 
 @runtime_checkable
-class RestrictableMap(DistanceMap, Protocol):
-    """A map that can remember the solutions of some pairs from one call to the next."""
+class DivisibleMap(DistanceMap, Protocol):
+    """A map that can remember its solutions while only parts of them are asked for at a time."""
 
-    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
-        """The distances of the pairs ``index`` as a function of the cost, with a memory."""
-
-
-def restricted(phi: DistanceMap, index: Index) -> Callable[[Matrix], Vector]:
-    """The distances of the pairs ``index``, remembered where ``phi`` can do so."""
-    if isinstance(phi, RestrictableMap):
-        return phi.restrict(index)
-    return partial(phi.pairs, index=index)
+    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        """The distances of each part of the pairs as a function of the cost, remembered."""
 
 
 @dataclass(frozen=True)

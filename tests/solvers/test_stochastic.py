@@ -40,12 +40,11 @@ class Counting:
 def drawn(solver, n, steps):
     """The pairs of some steps of one side."""
     lift = Counting(n)
-    parts = solver._cut(lift, 0) if solver.draw == "parts" else ()
+    parts = solver._cut(lift, 0) if solver.draw == "parts" else []
     for t in range(1, steps + 1):
-        parts, place = solver._choose(lift, parts, t, 0)
-        index = parts[place].index
-        assert_array_equal(index, parts[place].distances(None))
-        yield index
+        part, _ = solver._choose(lift, parts, t, 0)
+        assert_array_equal(part.pairs, part.distances(None))
+        yield part.pairs
 
 
 @pytest.mark.parametrize("n", [2, 3, 11])
@@ -89,7 +88,7 @@ def test_what_maps_remember_of_a_part_changes_no_answer(eps):
     problem = cm.Problem.from_data(X)
     lift = fresh_lifts(problem, eps)[0]
     index = np.array([[0, 3], [5, 2], [7, 7], [4, 19]])
-    distances = lift.restrict(index)
+    _, distances = lift.divide([np.array([[1, 2]]), index])
     for cost in (norm_matrices(problem, "l1").features, norm_matrices(problem, "l2").features):
         assert_allclose(distances(cost), lift.pairs(cost, index), rtol=1e-9, atol=1e-15)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +113,7 @@ class EntropicMap:
         self.memory = (self.stored.itemsize if self.stored else 0) * scalings + self._fixed
         self._self = np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
         self._all: _Group | None = None
+        self._parts: list[_Group] = []  # see ``divide``
         self.margin = margin
         self.error = np.inf
         self.negatives = Negatives(0, 0.0)
@@ -151,25 +153,21 @@ class EntropicMap:
         return mirror(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        return self._restrict(index, self.dtype)(cost)
+        return self._renew(*self._group(check_index(index, self.shape[0]), self.dtype), cost)
 
-    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
-        """The divergences of the pairs ``index`` as a function of the cost, scalings remembered."""
-        return self._restrict(index, self.stored)
+    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        """Divergences of each part of the pairs as a function of the cost, scalings remembered."""
+        found = [self._group(check_index(index, self.shape[0]), self.stored) for index in parts]
+        self._parts = [group for group, _ in found]
+        return [partial(self._renew, group, order) for group, order in found]
 
-    def _restrict(self, index: Index, stored: np.dtype[Any] | None) -> Callable[[Matrix], Vector]:
-        group, order = self._group(check_index(index, self.shape[0]), stored)
-        alone = index[:, 0] == index[:, 1]
-
-        def divergences(cost: Matrix) -> Vector:
-            group.on_progress = self.on_progress
-            result = np.empty(len(order))
-            result[order] = group.solve(check_cost(cost, self.shape[1]))
-            self.error = group.error
-            result[alone] = 0.0
-            return result
-
-        return divergences
+    def _renew(self, group: _Group, order: Index, cost: Matrix) -> Vector:
+        group.on_progress = self.on_progress
+        result = np.empty(len(order))
+        result[order] = group.solve(check_cost(cost, self.shape[1]))
+        self.error = group.error
+        result[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
+        return result
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,7 @@ class ExactMap:
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self._all: _Batch | None = None  # the trees of all pairs, once they have been asked for
+        self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
         self.on_progress: Callable[[int, int], None] | None = None  # pairs done, of how many
 
     @property
@@ -116,15 +118,15 @@ class ExactMap:
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
 
-    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
-        """The distances of the pairs ``index`` as a function of the cost, trees remembered."""
-        batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=self.keeps_trees)
+    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        """The distances of each part of the pairs as a function of the cost, trees remembered."""
+        n = self.shape[0]
+        self._parts = [_Batch(self, check_index(index, n), self.keeps_trees) for index in parts]
+        return [partial(self._renew, batch) for batch in self._parts]
 
-        def distances(cost: Matrix) -> Vector:
-            batch.solve(check_cost(cost, self.shape[1]))
-            return batch.values.copy()
-
-        return distances
+    def _renew(self, batch: _Batch, cost: Matrix) -> Vector:
+        batch.solve(check_cost(cost, self.shape[1]))
+        return batch.values.copy()
 
     def plans(self, cost: Matrix, index: Index) -> Plans:
         """Optimal plans and duals of the pairs ``index`` (p, 2)."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from cometric.kernels import geometry
-from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, restricted
+from cometric.types import DistanceMap, DivisibleMap, FreezableMap, Index, Matrix, Vector
 
 
 class Regularized:
@@ -44,12 +45,17 @@ class Regularized:
         chosen: Vector = self.R[i, j]
         return self.phi.pairs(cost, index) + (self.tau * float(cost.max())) * chosen
 
-    def restrict(self, index: Index) -> Callable[[Matrix], Vector]:
-        """The distances of the pairs ``index`` as a function of the cost, remembered."""
-        distances = restricted(self.phi, index)
-        i, j = index.T
-        chosen = self.R[i, j]
-        return lambda cost: distances(cost) + (self.tau * float(cost.max())) * chosen
+    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        """The distances of each part of the pairs as a function of the cost, remembered."""
+        if isinstance(self.phi, DivisibleMap):
+            distances = self.phi.divide(parts)
+        else:
+            distances = [partial(self.phi.pairs, index=index) for index in parts]
+        chosen = [self.R[index[:, 0], index[:, 1]] for index in parts]
+        return [partial(self._add, *one) for one in zip(distances, chosen, strict=True)]
+
+    def _add(self, distances: Callable[[Matrix], Vector], R: Vector, cost: Matrix) -> Vector:
+        return distances(cost) + (self.tau * float(cost.max())) * R
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from cometric.cones import log_width
-from cometric.types import Coupled, DistanceMap, Index, Iterate, Matrix, Metrics, Vector, restricted
+from cometric.types import (
+    Coupled,
+    DistanceMap,
+    DivisibleMap,
+    Index,
+    Iterate,
+    Matrix,
+    Metrics,
+    Vector,
+)
 
 STEP_SIZES: dict[str, Callable[[int], float]] = {
     "sqrt": lambda t: 1.0 / math.sqrt(t),
@@ -23,36 +32,28 @@ DRAWS = ("parts", "pairs", "block")
 CONFIDENCE = 0.95
 
 
-class Seen(NamedTuple):
-    """<C, v>, <C, C> and the extremes of v / C, for entries C and their images v."""
+class Part(NamedTuple):
+    """Some pairs, and their distances as a function of the cost."""
 
-    cross: float
-    square: float
-    lowest: float
-    highest: float
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some pairs, their distances as a function of the cost, and what was last seen of them."""
-
-    index: Index
+    pairs: Index
     distances: Callable[[Matrix], Vector]
-    seen: Seen | None = None
 
 
 @dataclass(frozen=True)
 class StochasticIterate(Iterate):
     """An iterate that knows its number and what the steps of the last epoch saw.
 
-    ``doubt`` is the share of the pairs that may lie outside the sampled residual, with 95 %
+    ``features_seen`` and ``samples_seen`` have a row per step of an epoch: how many pairs it had,
+    and <C, v>, <C, C> and the extremes of v / C for entries C and their images v; NaN before it
+    came. ``doubt`` is the share of the pairs that may lie outside the sampled residual, with 95 %
     confidence: what independent draws leave open, 0 where every pair has had its turn.
     """
 
+    features_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
+    samples_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     steps: int = 0
-    features: tuple[Part, ...] = ()
-    samples: tuple[Part, ...] = ()
     doubt: float = 1.0
+    parts: tuple[list[Part], list[Part]] = field(default=([], []), metadata={"saved": False})
 
 
 @dataclass(frozen=True)
@@ -116,53 +117,49 @@ class StochasticIteration:
         return cls(fraction, "sqrt", draw="pairs", random_state=random_state)
 
     def init(self, phi: Coupled, start: Metrics) -> StochasticIterate:
-        now = StochasticIterate(start, values=(1.0, 1.0))
-        if self.draw != "parts":
-            return now
-        return replace(
-            now,
-            features=self._cut(phi.to_features, side=0),
-            samples=self._cut(phi.to_samples, side=1),
+        parts: tuple[list[Part], list[Part]] = ([], [])
+        if self.draw == "parts":
+            parts = self._cut(phi.to_features, side=0), self._cut(phi.to_samples, side=1)
+        rows = [len(side) or self._epoch for side in parts]
+        seen = [np.full((count, 5), np.nan) for count in rows]
+        return StochasticIterate(
+            start, (1.0, 1.0), features_seen=seen[0], samples_seen=seen[1], parts=parts
         )
 
     def step(self, phi: Coupled, now: StochasticIterate) -> StochasticIterate:
         t = now.steps + 1
         turn = (t + 1) // 2 if self.alternate else t
+        (samples, features), (lam, mu) = now.metrics, now.values
+        seen = [now.features_seen, now.samples_seen]
         if not self.alternate or t % 2 == 1:
-            parts, place = self._choose(phi.to_features, now.features, turn, side=0)
-            parts, features, lam = self._move(parts, place, *now.metrics, turn)
-            metrics, values = now.metrics._replace(features=features), (lam, now.values[1])
-            now = replace(now, metrics=metrics, values=values, features=parts)
+            part, row = self._choose(phi.to_features, now.parts[0], turn, side=0)
+            features, lam, seen[0] = self._move(part, row, samples, features, seen[0], turn)
         if not self.alternate or t % 2 == 0:
-            parts, place = self._choose(phi.to_samples, now.samples, turn, side=1)
-            cost, metric = now.metrics.features, now.metrics.samples
-            parts, samples, mu = self._move(parts, place, cost, metric, turn)
-            metrics, values = now.metrics._replace(samples=samples), (now.values[0], mu)
-            now = replace(now, metrics=metrics, values=values, samples=parts)
-        sides = now.features, now.samples
+            part, row = self._choose(phi.to_samples, now.parts[1], turn, side=1)
+            samples, mu, seen[1] = self._move(part, row, features, samples, seen[1], turn)
         return replace(
             now,
+            metrics=Metrics(samples, features),
+            values=(lam, mu),
+            features_seen=seen[0],
+            samples_seen=seen[1],
             steps=t,
             sweeps=math.floor(turn * self.fraction),
-            residual=max(self._spread(parts) for parts in sides),
-            doubt=max(self._doubt(parts) for parts in sides),
+            residual=max(map(_spread, seen)),
+            doubt=max(map(self._doubt, seen)),
         )
 
     def _move(
-        self, parts: tuple[Part, ...], place: int, cost: Matrix, metric: Matrix, t: int
-    ) -> tuple[tuple[Part, ...], Matrix, float]:
-        """The parts with one renewed, the metric after its pairs moved, and its value."""
-        part = parts[place]
-        i, j = part.index.T
+        self, part: Part, row: int, cost: Matrix, metric: Matrix, seen: Matrix, t: int
+    ) -> tuple[Matrix, float, Matrix]:
+        """The metric after the pairs of a part moved, its value, and what has been seen."""
+        i, j = part.pairs.T
         old, image = metric[i, j], part.distances(cost)
-        quotient = image / old
-        part = replace(
-            part,
-            seen=Seen(float(old @ image), float(old @ old), quotient.min(), quotient.max()),
-        )
-        parts = (*parts[:place], part, *parts[place + 1 :])
-        known = _seen(parts) if self.draw == "parts" else _seen((part,))
-        scale = sum(seen.cross for seen in known) / sum(seen.square for seen in known)
+        ratios = image / old
+        seen = seen.copy()
+        seen[row] = len(old), old @ image, old @ old, ratios.min(), ratios.max()
+        cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
+        scale = float(cross / square)
         alpha = self._alpha(t)
         if self.multiplicative:
             new = old ** (1.0 - alpha) * (image / scale) ** alpha
@@ -170,24 +167,24 @@ class StochasticIteration:
             new = (1.0 - alpha) * old + alpha * image / scale
         moved = metric.copy()
         moved[i, j] = moved[j, i] = new
-        return parts, moved / moved.max(), scale
+        return moved / moved.max(), scale, seen
 
-    def _cut(self, lift: DistanceMap, side: int) -> tuple[Part, ...]:
+    def _cut(self, lift: DistanceMap, side: int) -> list[Part]:
         """All pairs in a random order, cut into as many parts as an epoch has steps."""
         n = lift.shape[0]
         order = self._generator(0, side).permutation(_number(n))
         pieces = np.array_split(order, min(self._epoch, len(order)))
-        indices = (_pairs(np.sort(drawn), n) for drawn in pieces)
-        return tuple(Part(index, restricted(lift, index)) for index in indices)
+        indices = [_pairs(np.sort(drawn), n) for drawn in pieces]
+        if isinstance(lift, DivisibleMap):
+            return list(map(Part, indices, lift.divide(indices)))
+        return [Part(index, partial(lift.pairs, index=index)) for index in indices]
 
-    def _choose(
-        self, lift: DistanceMap, parts: tuple[Part, ...], t: int, side: int
-    ) -> tuple[tuple[Part, ...], int]:
-        """The parts of the last epoch and the place of this step's, which seed and step decide."""
+    def _choose(self, lift: DistanceMap, parts: list[Part], t: int, side: int) -> tuple[Part, int]:
+        """The part of a step and its row among those of an epoch; seed and step decide."""
         if self.draw == "parts":
             epoch, step = divmod(t - 1, len(parts))
-            order = self._generator(epoch + 1, side).permutation(len(parts))
-            return parts, int(order[step])
+            row = int(self._generator(epoch + 1, side).permutation(len(parts))[step])
+            return parts[row], row
         n, rng = lift.shape[0], self._generator(t, side)
         if self.draw == "pairs":
             count = math.ceil(self.fraction * _number(n))
@@ -197,26 +194,19 @@ class StochasticIteration:
             count = max(2, round(math.sqrt(self.fraction) * n))
             items = np.sort(rng.choice(n, count, replace=False))
             index = items[np.stack(np.triu_indices(count, 1), axis=1)]
-        parts = (*parts, Part(index, partial(lift.pairs, index=index)))[-self._epoch :]
-        return parts, len(parts) - 1
+        return Part(index, partial(lift.pairs, index=index)), (t - 1) % self._epoch
 
     @property
     def _epoch(self) -> int:
         return math.ceil(1.0 / self.fraction)
 
-    def _spread(self, parts: tuple[Part, ...]) -> float:
-        """Log of the largest over the smallest ratio v / C of an epoch, once it is over."""
-        seen = _seen(parts)
-        if len(seen) < (len(parts) if self.draw == "parts" else self._epoch):
-            return math.inf
-        return log_width((min(one.lowest for one in seen), max(one.highest for one in seen)))
-
-    def _doubt(self, parts: tuple[Part, ...]) -> float:
+    def _doubt(self, seen: Matrix) -> float:
         """1 - (1 - confidence)^(1 / draws); a block is one draw, since its pairs share items."""
+        known = seen[~np.isnan(seen[:, 0])]
         if self.draw == "parts":
-            return 1.0 - len(_seen(parts)) / len(parts)
-        draws = sum(1 if self.draw == "block" else len(part.index) for part in parts)
-        return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / max(1, draws)))
+            return 1.0 - len(known) / len(seen)
+        draws = len(known) if self.draw == "block" else known[:, 0].sum()
+        return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / max(1.0, draws)))
 
     def _generator(self, number: int, side: int) -> np.random.Generator:
         return np.random.Generator(
@@ -229,8 +219,11 @@ class StochasticIteration:
         return float(self.step_size(t) if callable(self.step_size) else self.step_size)
 
 
-def _seen(parts: tuple[Part, ...]) -> list[Seen]:
-    return [part.seen for part in parts if part.seen is not None]
+def _spread(seen: Matrix) -> float:
+    """Log of the largest over the smallest ratio v / C of an epoch, once it is over."""
+    if np.isnan(seen).any():
+        return math.inf
+    return log_width((float(seen[:, 3].min()), float(seen[:, 4].max())))
 
 
 def _number(n: int) -> int:
