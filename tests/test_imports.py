@@ -42,6 +42,7 @@ LAYERS = {
             "certificate",
             "diagnosis",
             "checkpoint",
+            "interruption",
         },
         BELOW_EDGES,
         ARRAYS,

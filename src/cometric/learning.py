@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,18 @@ from scipy import sparse
 
 from cometric.arrays import to_numpy
 from cometric.certificate import uniqueness
+from cometric.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Saved,
+    compare,
+    digest,
+    latest,
+    read_data,
+)
 from cometric.cones import log_width, normalize, ratio_bounds
+from cometric.interruption import Interruption
+from cometric.maps.checks import free_memory
 from cometric.maps.coupled import (
     entropic_lifts,
     exact_lifts,
@@ -23,7 +37,7 @@ from cometric.maps.coupled import (
     tensor_lifts,
 )
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, torch_device
+from cometric.maps.entropic_torch import TensorEntropicMap, torch_device, usable_memory
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
@@ -36,7 +50,7 @@ from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
 
-SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
+SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "anderson": AndersonIteration,
     "policy": PolicyIteration,
     "power": PowerIteration,
@@ -96,6 +110,8 @@ def learn(
     memory_limit: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 300.0,
     normalization_steps: int = 1,
     smoothing: float = 0.0,
     drop_empty: bool = False,
@@ -144,6 +160,11 @@ def learn(
         Show a bar with the residual and the time left.
     callback
         Called after each iteration with the iterate and its line of the history.
+    checkpoint, checkpoint_every
+        A folder to which all that the run needs to go on is written, so often (in seconds; 0
+        means after each iteration), when it ends, and at Ctrl-C or SIGTERM, after the iteration
+        they come in. The same call goes on from there, and so does :func:`resume`, to the same
+        bits (on the CPU) as if nothing had happened. ``max_iter`` may be another then.
     normalization_steps, smoothing, drop_empty
         How histograms are made, see :meth:`Problem.from_data`.
 
@@ -154,71 +175,115 @@ def learn(
     """
     _check_options(eps, tau, tol, max_iter)
     _check_device(device, eps)
+    folder = _check_checkpoint(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     norms = norm_matrices(problem, norm)
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
-    run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
-    if eps == 0.0:
-        lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
-        solution, name = run.exact(*lifts)
-    elif eps == math.inf:
-        solution, name = run.limit()
-    elif device != "cpu":
-        tensor_maps = tensor_lifts(
-            problem,
-            eps,
-            device=device,
-            sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
-            dtype="float32",
-            memory_limit=memory_limit,
-        )
-        solution, name = run.on_device(*tensor_maps)
-    else:
-        maps = entropic_lifts(
-            problem,
-            eps,
-            sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
-            dtype=dtype,
-            n_threads=n_threads,
-            memory_limit=memory_limit,
-        )
-        solution, name = run.entropic(*maps)
-    matrices = norm_name(norm) == "matrix"
-    result = Result(
-        samples=problem.samples.expand(solution.iterate.metrics.samples),
-        features=problem.features.expand(solution.iterate.metrics.features),
-        values=solution.iterate.values,
-        status=solution.status,
-        history=solution.history,
-        bracket=solution.iterate.bracket,
-        parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter),
-        problem=problem,
-        norms=(problem.samples.expand(norms.samples), problem.features.expand(norms.features))
-        if matrices
-        else None,
+    run = _Run(
+        problem,
+        norms,
+        begin,
+        eps=eps,
+        tau=tau,
+        norm=norm,
+        solver=solver,
+        tol=tol,
+        max_iter=max_iter,
+        sweeps=sweeps,
+        device=device,
+        dtype=dtype,
+        n_threads=n_threads,
+        memory_limit=memory_limit,
+        progress=progress,
+        callback=callback,
     )
+    if folder is None:
+        result = run.learn()
+    else:
+        drawn = isinstance(start, str) or start is None
+        asked = run.asked() | {
+            "start": start if drawn else digest(begin._asdict()),
+            "random_state": random_state,
+        }
+        saved = latest(folder)
+        if saved is not None:
+            compare(folder, saved, asked)
+        result = _keep(run, folder, checkpoint_every, asked, saved)
     if getattr(X, "is_cuda", False):
         result = replace(
             result,
             samples=_on(X.device, result.samples),
             features=_on(X.device, result.features),
         )
-    if result.status is Status.INTERRUPTED:
-        interruption = Interrupted("interrupted; what was reached is in `.result`")
-        interruption.result = result
-        raise interruption
-    if not result.converged:
-        warnings.warn(
-            f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
-            f"iterations, tolerance {tol:.0e}. {REMEDIES[result.status]}",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
     return result
+
+
+def resume(
+    checkpoint: str | os.PathLike[str],
+    *,
+    max_iter: int | None = None,
+    n_threads: int | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+    checkpoint_every: float = 300.0,
+) -> Result:
+    """Go on from the folder that ``learn(..., checkpoint=...)`` has written.
+
+    The data and all options come from there, but for those that do not change the answer;
+    ``max_iter`` may be raised.
+    """
+    folder = _check_checkpoint(checkpoint, checkpoint_every)
+    saved = None if folder is None else latest(folder)
+    if folder is None or saved is None:
+        raise CheckpointError(
+            f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
+        )
+    arrays, asked = read_data(folder, saved), saved.asked
+    try:
+        problem = Problem.from_arrays(arrays)
+        norm = asked["norm"]
+        if norm == "matrix":
+            norm = arrays["samples_norm"], arrays["features_norm"]
+        run = _Run(
+            problem,
+            norm_matrices(problem, norm),
+            _start(problem, None, None),  # not where we begin: the checkpoint says
+            eps=asked["eps"],
+            tau=asked["tau"],
+            norm=norm,
+            solver=_rebuild_solver(asked["solver"]),
+            tol=asked["tol"],
+            max_iter=saved.used["max_iter"] if max_iter is None else max_iter,
+            sweeps=asked["sweeps"],
+            device=asked["device"],
+            dtype=asked["dtype"],
+            n_threads=n_threads,
+            memory_limit=asked["memory_limit"],
+            progress=progress,
+            callback=callback,
+        )
+        _check_options(run.eps, run.tau, run.tol, run.max_iter)
+        _check_device(run.device, run.eps)
+    except KeyError as missing:
+        raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
+    return _keep(run, folder, checkpoint_every, asked, saved)
+
+
+def _keep(
+    run: _Run, folder: Path, every: float, asked: dict[str, Any], saved: Saved | None
+) -> Result:
+    """Learn with checkpoints, from the one that is there, if any."""
+    interruption = Interruption()
+    used = {
+        # How much memory there is decides in which precision maps remember: it must not change.
+        "memory_limit": run.usable_memory() if saved is None else saved.used["memory_limit"],
+        "max_iter": run.max_iter,
+    }
+    kept = Checkpoint(folder, every, asked, used, run.data, interruption, saved)
+    with interruption.listening():
+        return replace(run, memory_limit=used["memory_limit"], checkpoint=kept).learn()
 
 
 @dataclass(frozen=True)
@@ -226,14 +291,124 @@ class _Run:
     """One call of ``learn``, whatever the kind of transport."""
 
     problem: Problem
-    tau: float
     norms: Metrics
     begin: Metrics
+    eps: float
+    tau: float
+    norm: Any
     solver: str | Solver[Any]
     tol: float
     max_iter: int
+    sweeps: int
+    device: str
+    dtype: Any
+    n_threads: int | None
+    memory_limit: float | None
     progress: bool
     callback: Callback | None
+    checkpoint: Checkpoint | None = None
+
+    def learn(self) -> Result:
+        """What comes out, or the exception or the warning that belongs to how it ended."""
+        solution, name = self._transport()
+        saved = self.checkpoint is not None and self.checkpoint.flush()
+        signal = None if self.checkpoint is None else self.checkpoint.interruption.number
+        if signal is not None:
+            solution = solution._replace(status=Status.INTERRUPTED)
+        result = Result(
+            samples=self.problem.samples.expand(solution.iterate.metrics.samples),
+            features=self.problem.features.expand(solution.iterate.metrics.features),
+            values=solution.iterate.values,
+            status=solution.status,
+            history=solution.history,
+            bracket=solution.iterate.bracket,
+            parameters=Parameters(
+                self.eps, self.tau, norm_name(self.norm), name, self.tol, self.max_iter
+            ),
+            problem=self.problem,
+            norms=self._norm_matrices(),
+        )
+        if signal == SIGTERM:
+            raise SystemExit(128 + SIGTERM)
+        if result.status is Status.INTERRUPTED:
+            further = ""
+            if saved and self.checkpoint is not None:
+                further = f"; cometric.resume({str(self.checkpoint.folder)!r}) goes on"
+            interruption = Interrupted(f"interrupted; what was reached is in `.result`{further}")
+            interruption.result = result
+            raise interruption
+        if not result.converged:
+            warnings.warn(
+                f"{result.status.value}. Residual {result.residual:.1e} after "
+                f"{result.iterations} iterations, tolerance {self.tol:.0e}. "
+                f"{REMEDIES[result.status]}",
+                ConvergenceWarning,
+                stacklevel=3 if self.checkpoint is None else 4,
+            )
+        return result
+
+    def asked(self) -> dict[str, Any]:
+        """All that changes the answer, but for where it starts."""
+        name = norm_name(self.norm)
+        plain = self.norm if isinstance(self.norm, str) else float(self.norm)
+        return {
+            "data": digest(self.data()),
+            "eps": float(self.eps),
+            "tau": float(self.tau),
+            "norm": name if name == "matrix" else plain,
+            "solver": _describe(self.solver),
+            "tol": float(self.tol),
+            "sweeps": int(self.sweeps),
+            "device": str(self.device),
+            "dtype": np.dtype(self.dtype).name,
+            "memory_limit": None if self.memory_limit is None else float(self.memory_limit),
+        }
+
+    def data(self) -> dict[str, Any]:
+        """What is learned from, as arrays."""
+        arrays, matrices = self.problem.to_arrays(), self._norm_matrices()
+        if matrices is not None:
+            arrays |= {"samples_norm": matrices[0], "features_norm": matrices[1]}
+        return arrays
+
+    def usable_memory(self) -> float:
+        """Bytes that maps may remember in."""
+        if self.memory_limit is not None:
+            return self.memory_limit
+        return free_memory() / 2 if self.device == "cpu" else usable_memory(self.device)
+
+    def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
+        """R, where it was given as matrices, between all kept items."""
+        if norm_name(self.norm) != "matrix":
+            return None
+        samples, features = self.problem.samples, self.problem.features
+        return samples.expand(self.norms.samples), features.expand(self.norms.features)
+
+    def _transport(self) -> tuple[Solution, str]:
+        """Solve with the kind of transport that eps asks for."""
+        if self.eps == 0.0:
+            lifts = exact_lifts(
+                self.problem, n_threads=self.n_threads, memory_limit=self.memory_limit
+            )
+            return self.exact(*lifts)
+        if self.eps == math.inf:
+            return self.limit()
+        options: dict[str, Any] = {
+            "sweeps": self.sweeps,
+            "tol": INNER * math.sqrt(self.tol),
+            "memory_limit": self.memory_limit,
+        }
+        if self.device != "cpu":
+            return self.on_device(
+                *tensor_lifts(
+                    self.problem, self.eps, device=self.device, dtype="float32", **options
+                )
+            )
+        return self.entropic(
+            *entropic_lifts(
+                self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
+            )
+        )
 
     def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
@@ -350,6 +525,11 @@ class _Run:
         max_iter: int | None = None,
         callback: Callback | None = None,
     ) -> Solution:
+        stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
+        if stage is not None and stage.finished:  # before the run was stopped
+            last = stage.history[-1]
+            end = Iterate(begin, (last.lam, last.mu), last.residual, sweeps=last.sweeps)
+            return Solution(end, Status.CONVERGED, stage.history)
         return solve(
             phi,
             chosen,
@@ -359,6 +539,7 @@ class _Run:
             progress=self.progress,
             callback=callback,
             spent=spent,
+            stage=stage,
         )
 
     def _confirm(self, phi: Coupled, chosen: Solver[Any], solution: Solution) -> Solution:
@@ -484,6 +665,44 @@ def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
         raise ValueError(f"`tau` is {tau}; it must be finite.")
     if max_iter != int(max_iter) or max_iter < 1:
         raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")
+
+
+def _check_checkpoint(folder: Any, every: Any) -> Path | None:
+    if not isinstance(every, int | float) or isinstance(every, bool) or not 0.0 <= every < math.inf:
+        raise ValueError(f"`checkpoint_every` is {every!r}; pass seconds, at least 0.")
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"`checkpoint` is {folder!r}; pass the path of a folder.")
+    path = Path(os.fspath(folder))
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"`checkpoint` is {str(path)!r}, which is a file; pass a folder.")
+    return path
+
+
+def _describe(value: Any) -> Any:
+    """A solver (or one of its hyperparameters) as JSON."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+    found = {"kind": f"{kind.__module__}.{kind.__qualname__}"}
+    if is_dataclass(value):
+        found |= {part.name: _describe(getattr(value, part.name)) for part in fields(value)}
+    return found
+
+
+def _rebuild_solver(told: Any) -> Any:
+    """The solver that ``_describe`` told of, if it is one of ours."""
+    if not isinstance(told, dict):
+        return told
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
+    kind = kinds.get(told["kind"])
+    if kind is None:
+        raise CheckpointError(
+            f"The checkpoint was made with {told['kind']}, which cannot be stored. Go on with "
+            "learn(X, ..., checkpoint=...), as it was begun."
+        )
+    return kind(**{name: _rebuild_solver(part) for name, part in told.items() if name != "kind"})
 
 
 def _check_device(device: str, eps: float) -> None:

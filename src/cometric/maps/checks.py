@@ -66,6 +66,16 @@ def check_index(given: Any, n: int) -> Index:
     return index.astype(np.int64, copy=False)
 
 
+def fill(target: Any, given: Any, what: str) -> None:
+    """Copy what a map remembered into the room it has for it."""
+    if given.shape != target.shape or given.dtype != target.dtype:
+        raise ValueError(
+            f"the {what} in memory are {given.dtype} of shape {given.shape}; these histograms "
+            f"need {target.dtype} of shape {target.shape}."
+        )
+    target[...] = given
+
+
 def free_memory() -> float:
     """Bytes of memory that can be used now without swapping."""
     try:

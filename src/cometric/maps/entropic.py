@@ -16,6 +16,7 @@ from cometric.maps.checks import (
     check_eps,
     check_histograms,
     check_index,
+    fill,
     free_memory,
     mirror,
 )
@@ -158,6 +159,21 @@ class EntropicMap:
         self.error = group.error
         result[index[:, 0] == index[:, 1]] = 0.0
         return result
+
+    def snapshot(self) -> dict[str, Any]:
+        kept = self._all
+        scalings = {} if kept is None or kept.state is None else {"scalings": kept.state}
+        return {"self": self._self, "margin": self.margin, "error": self.error, **scalings}
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        fill(self._self, memory["self"], "scalings of histograms to themselves")
+        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+        self._all = None
+        if "scalings" in memory:
+            group = _Group(self, all_pairs(self.shape[0]), self.stored)
+            group.state = np.empty(group.room[-1], self.stored)
+            fill(group.state, memory["scalings"], "scalings")
+            self._all = group
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""

@@ -17,6 +17,7 @@ from cometric.maps.checks import (
     check_cost,
     check_histograms,
     check_index,
+    fill,
     free_memory,
     mirror,
 )
@@ -128,16 +129,40 @@ class ExactMap:
         The couplings are written out if that fits into the memory limit; otherwise each call
         reads them off the trees again, which takes a few times longer.
         """
-        batch = self._solve_all(check_cost(cost, self.shape[1]))
         if not self.keeps_trees:
             raise MemoryError(
                 f"couplings need {self.memory.trees / 1e9:.1f} GB for the trees of all pairs, "
                 f"more than the limit of {self._memory_limit / 1e9:.1f} GB. Raise "
                 "`memory_limit`, or pass solver='power', which does without."
             )
+        self._solve_all(check_cost(cost, self.shape[1]))
+        return self.couplings()
+
+    def couplings(self) -> FrozenMap | ReplayedMap:
+        """What the last ``freeze`` gave, from the trees."""
+        batch = self._all
+        if batch is None:
+            raise ValueError("no couplings are kept yet; call `freeze` first.")
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(whole=False), self._threads)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {} if self._all is None else {"tree": self._all.tree, "state": self._all.state}
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        if not memory:
+            self._all = None
+            return
+        batch = _Batch(self, all_pairs(self.shape[0]))
+        fill(batch.tree, memory["tree"], "trees")
+        fill(batch.state, memory["state"], "states of the trees")
+        # The kernel trusts what it is given: a parent outside its pair would be read.
+        highest = np.maximum.reduceat(batch.tree, batch.room[:-1])
+        outside = batch.tree.min() < 0 or (highest >= np.diff(batch.room)).any()
+        if outside or batch.state.max() > kernel.FULL_TREE:
+            raise ValueError("the trees in memory are none of these histograms.")
+        self._all = batch
 
     def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
         """Proved lower and upper bounds of all distances: dual and primal values."""

@@ -45,9 +45,16 @@ class Regularized:
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
+        return Regularized(self._freezable().freeze(cost), self.tau, self.R)
+
+    def couplings(self) -> Regularized:
+        """What the last ``freeze`` gave, from memory."""
+        return Regularized(self._freezable().couplings(), self.tau, self.R)
+
+    def _freezable(self) -> FreezableMap:
         if not isinstance(self.phi, FreezableMap):
             raise TypeError(f"{type(self.phi).__name__} has no couplings to freeze.")
-        return Regularized(self.phi.freeze(cost), self.tau, self.R)
+        return self.phi
 
 
 def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
