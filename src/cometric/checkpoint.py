@@ -395,7 +395,7 @@ def _read_array(archive: zipfile.ZipFile, part: zipfile.ZipInfo, limit: int) -> 
     with archive.open(part) as file:
         header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
         shape, in_columns, dtype = header[npy.read_magic(file)](file)
-        raw = file.read()
+        raw = bytearray(file.read())  # bytes would make arrays that cannot be written to
     if dtype.hasobject or prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(f"{part.filename} does not hold what its header says")
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if in_columns else "C")
@@ -450,7 +450,7 @@ def digest(arrays: Arrays) -> str:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         total.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        total.update(memoryview(array.reshape(-1).view(np.uint8)) if array.size else b"")
+        total.update(array.tobytes())
     return total.hexdigest()
 
 

@@ -349,13 +349,14 @@ class _Run:
 
     def asked(self) -> dict[str, Any]:
         """All that changes the answer, but for where it starts."""
-        name = norm_name(self.norm)
-        plain = self.norm if isinstance(self.norm, str) else float(self.norm)
+        name: Any = norm_name(self.norm)
+        if name != "matrix":
+            name = self.norm if isinstance(self.norm, str) else float(self.norm)
         return {
             "data": digest(self.data()),
             "eps": float(self.eps),
             "tau": float(self.tau),
-            "norm": name if name == "matrix" else plain,
+            "norm": name,
             "solver": _describe(self.solver),
             "tol": float(self.tol),
             "sweeps": int(self.sweeps),
