@@ -41,6 +41,8 @@ from cometric.maps.entropic_torch import TensorEntropicMap, torch_device, usable
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
+from cometric.maps.workers import check_process, workers
+from cometric.planning import check_memory
 from cometric.problem import Problem, Side
 from cometric.result import Parameters, Record, Result
 from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
@@ -179,6 +181,8 @@ def learn(
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
+    check_process()
+    check_memory(problem, _is_accelerated(solver))
     norms = norm_matrices(problem, norm)
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
     run = _Run(
@@ -240,6 +244,7 @@ def resume(
         raise CheckpointError(
             f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
+    check_process()
     arrays, asked = read_data(folder, saved), saved.asked
     try:
         problem = Problem.from_arrays(arrays)
@@ -310,7 +315,8 @@ class _Run:
 
     def learn(self) -> Result:
         """What comes out, or the exception or the warning that belongs to how it ended."""
-        solution, name = self._transport()
+        with workers(self.n_threads):
+            solution, name = self._transport()
         saved = self.checkpoint is not None and self.checkpoint.flush()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
@@ -376,7 +382,9 @@ class _Run:
         """Bytes that maps may remember in."""
         if self.memory_limit is not None:
             return self.memory_limit
-        return free_memory() / 2 if self.device == "cpu" else usable_memory(self.device)
+        if self.device != "cpu":
+            return usable_memory(self.device)
+        return min(free_memory() / 2, check_memory(self.problem, _is_accelerated(self.solver)))
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
         """R, where it was given as matrices, between all kept items."""
@@ -387,17 +395,17 @@ class _Run:
 
     def _transport(self) -> tuple[Solution, str]:
         """Solve with the kind of transport that eps asks for."""
+        limit = self.usable_memory()
         if self.eps == 0.0:
-            lifts = exact_lifts(
-                self.problem, n_threads=self.n_threads, memory_limit=self.memory_limit
-            )
+            lifts = exact_lifts(self.problem, n_threads=self.n_threads, memory_limit=limit)
+            self._check_promise(sum(lift.kept for lift in lifts))
             return self.exact(*lifts)
         if self.eps == math.inf:
             return self.limit()
         options: dict[str, Any] = {
             "sweeps": self.sweeps,
             "tol": INNER * math.sqrt(self.tol),
-            "memory_limit": self.memory_limit,
+            "memory_limit": limit,
         }
         if self.device != "cpu":
             return self.on_device(
@@ -405,11 +413,16 @@ class _Run:
                     self.problem, self.eps, device=self.device, dtype="float32", **options
                 )
             )
-        return self.entropic(
-            *entropic_lifts(
-                self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
-            )
+        maps = entropic_lifts(
+            self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
         )
+        self._check_promise(sum(lift.memory for lift in maps))
+        return self.entropic(*maps)
+
+    def _check_promise(self, kept: float) -> None:
+        """A ``memory_limit`` of the user's own may be more than there is."""
+        if self.memory_limit is not None:
+            check_memory(self.problem, _is_accelerated(self.solver), kept)
 
     def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
@@ -704,6 +717,14 @@ def _rebuild_solver(told: Any) -> Any:
             "learn(X, ..., checkpoint=...), as it was begun."
         )
     return kind(**{name: _rebuild_solver(part) for name, part in told.items() if name != "kind"})
+
+
+def _is_accelerated(solver: str | Solver[Any]) -> bool:
+    """Whether a solver, as far as its name tells, keeps a history of metrics."""
+    return not (
+        solver in ("power", "stochastic")
+        or isinstance(solver, PowerIteration | StochasticIteration)
+    )
 
 
 def _check_device(device: str, eps: float) -> None:

@@ -192,6 +192,12 @@ class ExactMap:
             moves=nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8,
         )
 
+    @property
+    def kept(self) -> int:
+        """Bytes of ``memory`` that the limit allows to be used."""
+        trees, moves = self.memory
+        return next((k for k in (trees + moves, trees) if k <= self._memory_limit), 0)
+
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
         if batch is None:
