@@ -43,6 +43,7 @@ LAYERS = {
             "diagnosis",
             "checkpoint",
             "interruption",
+            "options",
         },
         BELOW_EDGES,
         ARRAYS,

@@ -37,11 +37,12 @@ from cometric.maps.coupled import (
     tensor_lifts,
 )
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, torch_device, usable_memory
+from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
 from cometric.maps.workers import check_process, workers
+from cometric.options import check_folder, check_options
 from cometric.planning import check_memory
 from cometric.problem import Problem, Side
 from cometric.result import Parameters, Record, Result
@@ -175,9 +176,24 @@ def learn(
     Result
         Not converged results come with a :class:`ConvergenceWarning`.
     """
-    _check_options(eps, tau, tol, max_iter)
-    _check_device(device, eps)
-    folder = _check_checkpoint(checkpoint, checkpoint_every)
+    check_options(
+        eps=eps,
+        tau=tau,
+        tol=tol,
+        max_iter=max_iter,
+        sweeps=sweeps,
+        device=device,
+        dtype=dtype,
+        random_state=random_state,
+        n_threads=n_threads,
+        memory_limit=memory_limit,
+        callback=callback,
+        solver=solver,
+        solvers=SOLVERS,
+        progress=progress,
+        drop_empty=drop_empty,
+    )
+    folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
@@ -238,7 +254,7 @@ def resume(
     The data and all options come from there, but for those that do not change the answer;
     ``max_iter`` may be raised.
     """
-    folder = _check_checkpoint(checkpoint, checkpoint_every)
+    folder = check_folder(checkpoint, checkpoint_every)
     saved = None if folder is None else latest(folder)
     if folder is None or saved is None:
         raise CheckpointError(
@@ -269,8 +285,21 @@ def resume(
             progress=progress,
             callback=callback,
         )
-        _check_options(run.eps, run.tau, run.tol, run.max_iter)
-        _check_device(run.device, run.eps)
+        check_options(
+            eps=run.eps,
+            tau=run.tau,
+            tol=run.tol,
+            max_iter=run.max_iter,
+            sweeps=run.sweeps,
+            device=run.device,
+            dtype=run.dtype,
+            n_threads=n_threads,
+            memory_limit=run.memory_limit,
+            callback=callback,
+            solver=run.solver,
+            solvers=SOLVERS,
+            progress=progress,
+        )
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
     return _keep(run, folder, checkpoint_every, asked, saved)
@@ -574,13 +603,7 @@ class _Run:
     def _choose(self, default: str) -> Solver[Any]:
         if not isinstance(self.solver, str):
             return self.solver
-        name = default if self.solver == "auto" else self.solver
-        if name not in SOLVERS:
-            raise ValueError(
-                f"`solver` is {self.solver!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
-                "or pass an instance."
-            )
-        return SOLVERS[name]()
+        return SOLVERS[default if self.solver == "auto" else self.solver]()
 
 
 def _on(device: Any, matrix: Matrix) -> Any:
@@ -661,7 +684,11 @@ def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
 
 def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     n = len(side.labels)
-    matrix = np.array(matrix, dtype=np.float64)
+    try:
+        matrix = np.array(matrix)
+        matrix = matrix.astype(np.float64, casting="same_kind" if matrix.size else "unsafe")
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"`start` for {name} cannot be read as a matrix: {problem}.") from problem
     if matrix.shape != (n, n):
         raise ValueError(f"`start` for {name} has shape {matrix.shape}; there are {n} {name}.")
     if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
@@ -669,29 +696,6 @@ def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     if (matrix != matrix.T).any():
         raise ValueError(f"`start` for {name} is not symmetric.")
     return normalize(matrix[np.ix_(side.first, side.first)])[0]
-
-
-def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
-    for name, value in (("eps", eps), ("tau", tau), ("tol", tol)):
-        if not value >= 0.0:
-            raise ValueError(f"`{name}` is {value}; it must not be negative.")
-    if not math.isfinite(tau):
-        raise ValueError(f"`tau` is {tau}; it must be finite.")
-    if max_iter != int(max_iter) or max_iter < 1:
-        raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")
-
-
-def _check_checkpoint(folder: Any, every: Any) -> Path | None:
-    if not isinstance(every, int | float) or isinstance(every, bool) or not 0.0 <= every < math.inf:
-        raise ValueError(f"`checkpoint_every` is {every!r}; pass seconds, at least 0.")
-    if folder is None:
-        return None
-    if not isinstance(folder, str | os.PathLike):
-        raise ValueError(f"`checkpoint` is {folder!r}; pass the path of a folder.")
-    path = Path(os.fspath(folder))
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"`checkpoint` is {str(path)!r}, which is a file; pass a folder.")
-    return path
 
 
 def _describe(value: Any) -> Any:
@@ -725,15 +729,3 @@ def _is_accelerated(solver: str | Solver[Any]) -> bool:
         solver in ("power", "stochastic")
         or isinstance(solver, PowerIteration | StochasticIteration)
     )
-
-
-def _check_device(device: str, eps: float) -> None:
-    if device == "cpu":
-        return
-    if not 0.0 < eps < math.inf:
-        kind = "exact transport" if eps == 0.0 else "the linear limit"
-        raise ValueError(
-            f"`device` is {device!r}, but eps = {eps:g} means {kind}, which runs on the CPU: "
-            "leave `device` out, or pass a positive, finite `eps`."
-        )
-    torch_device(device)

@@ -67,8 +67,9 @@ def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
         return _pairwise(hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
+        found = f"an array of {matrix.dtype}" if matrix.ndim else repr(norm)
         raise ValueError(
-            f"`norm` is {norm!r}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
+            f"`norm` is {found}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
             "or a pair of matrices (for samples, for features)."
         )
     if matrix.shape != (k, k):
@@ -96,6 +97,8 @@ def norm_name(norm: Any) -> str:
 
 def _power(norm: Any) -> float | None:
     """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
+    if isinstance(norm, bool):
+        return None
     try:
         power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)
     except (TypeError, ValueError):
