@@ -103,7 +103,7 @@ def options():
                 yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass a number"
         for value in (-1, -1e-12, -np.inf, np.nan, np.float32(-2)):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; it must not be negative"
-    for name in ("tau", "tol", "checkpoint_every"):
+    for name in ("tau", "checkpoint_every"):
         yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"
     for name in ("max_iter", "sweeps", "n_threads"):
         for value in (0, -1, 1.5, np.nan, np.inf, "3", True, [1], 1j):

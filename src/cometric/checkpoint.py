@@ -13,9 +13,10 @@ A folder holds
     manifest-000012     its own checksum, then JSON: what was asked for, where the run
                         stands, checksums of the other two
 
-for the two latest checkpoints. Each file is written aside, synced and renamed, the manifest last:
-a checkpoint without one does not count, and a crash at any moment leaves the previous one. Nothing
-is pickled, nothing is larger in memory than on disk.
+for the two latest checkpoints, and a lock that keeps a second run out. Each file is written
+aside, synced and renamed, the manifest last: a checkpoint without one does not count, and a crash
+at any moment leaves the previous one. Nothing is pickled, nothing is larger in memory than on
+disk.
 """
 
 from __future__ import annotations
@@ -127,7 +128,14 @@ class Checkpoint:
         self._good = [saved.number] if saved else []
         self._data_mark: dict[str, Any] | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(folder)
         self._clean()
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def stage(self, phi: Coupled) -> Stage:
         """The next of the solves that the run consists of."""
@@ -428,6 +436,25 @@ def _write_file(folder: Path, name: str, fill: Callable[[Any], Any]) -> dict[str
         aside.unlink(missing_ok=True)
         raise
     return mark
+
+
+def _lock(folder: Path) -> int | None:
+    """Keep other runs out until the handle is closed, or the process dies."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return None
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise CheckpointError(
+            f"`{folder}` is in use by another run. Wait for it, or pass another folder."
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    return handle
 
 
 def _sync(folder: Path) -> None:

@@ -316,8 +316,11 @@ def _keep(
         "max_iter": run.max_iter,
     }
     kept = Checkpoint(folder, every, asked, used, run.data, interruption, saved)
-    with interruption.listening():
-        return replace(run, memory_limit=used["memory_limit"], checkpoint=kept).learn()
+    try:
+        with interruption.listening():
+            return replace(run, memory_limit=used["memory_limit"], checkpoint=kept).learn()
+    finally:
+        kept.close()
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ import numpy as np
 from cometric.maps.entropic_torch import torch_device
 
 
-def check_number(name: str, value: Any, *, least: float = 0.0, finite: bool = True) -> None:
-    """Refuse what is no real number, or one outside its range."""
+def check_number(name: str, value: Any, *, finite: bool = True) -> None:
+    """Refuse what is no real number, or a negative one."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {_shown(value)}; pass a number.")
-    if not float(value) >= least:  # true for NaN
-        words = "not be negative" if least == 0.0 else f"be at least {least:g}"
-        raise ValueError(f"`{name}` is {value}; it must {words}.")
+    if not float(value) >= 0.0:  # true for NaN
+        raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
         raise ValueError(f"`{name}` is {value}; it must be finite.")
 
@@ -57,7 +56,7 @@ def check_options(
     """
     check_number("eps", eps, finite=False)
     check_number("tau", tau)
-    check_number("tol", tol)
+    check_number("tol", tol, finite=False)
     check_count("max_iter", max_iter, floats=True)
     check_count("sweeps", sweeps)
     if n_threads is not None:

@@ -67,7 +67,7 @@ def norm_matrix(hist: sparse.csr_array, norm: Any) -> Matrix:
         return _pairwise(hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
-        found = f"an array of {matrix.dtype}" if matrix.ndim else repr(norm)
+        found = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
         raise ValueError(
             f"`norm` is {found}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
             "or a pair of matrices (for samples, for features)."
