@@ -163,6 +163,20 @@ def test_norms_names_and_starts_come_along(tmp_path):
     cm.learn(X, checkpoint=tmp_path / "unseeded", **options)  # not refused: the start was drawn
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    options = {
+        "eps": np.float64(0.1),
+        "tau": np.float32(0.5),
+        "max_iter": np.int64(500),
+        "random_state": np.int32(1),
+        "memory_limit": np.int64(10**6),
+        "solver": cm.AndersonIteration(memory=np.int64(3)),
+    }
+    start(tmp_path, 2, **options)
+    assert_same(cm.resume(tmp_path), cm.learn(X, **options))
+    cm.learn(X, checkpoint=tmp_path, **options)
+
+
 def test_a_checkpoint_is_written_so_many_seconds_apart(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

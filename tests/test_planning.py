@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
     small_machine(7e6)
-    words = "`memory_limit` promises .* GB more; 0.007 GB are available. Pass a `memory_limit` of"
+    words = "`memory_limit` promises .* GB more; 0.00759 GB are available. Pass a `memory_limit` of"
     with pytest.raises(MemoryError, match=words):
         cm.learn(X, eps, drop_empty=True, memory_limit=1e12)
     with pytest.warns(cm.ConvergenceWarning):

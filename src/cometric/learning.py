@@ -225,7 +225,7 @@ def learn(
         drawn = isinstance(start, str) or start is None
         asked = run.asked() | {
             "start": start if drawn else digest(begin._asdict()),
-            "random_state": random_state,
+            "random_state": None if random_state is None else int(random_state),
         }
         saved = latest(folder)
         if saved is not None:
@@ -313,7 +313,7 @@ def _keep(
     used = {
         # How much memory there is decides in which precision maps remember: it must not change.
         "memory_limit": run.usable_memory() if saved is None else saved.used["memory_limit"],
-        "max_iter": run.max_iter,
+        "max_iter": int(run.max_iter),
     }
     kept = Checkpoint(folder, every, asked, used, run.data, interruption, saved)
     try:
@@ -416,7 +416,8 @@ class _Run:
             return self.memory_limit
         if self.device != "cpu":
             return usable_memory(self.device)
-        return min(free_memory() / 2, check_memory(self.problem, _is_accelerated(self.solver)))
+        left = check_memory(self.problem, _is_accelerated(self.solver), taken=self._taken())
+        return min(free_memory() / 2, left)
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
         """R, where it was given as matrices, between all kept items."""
@@ -454,7 +455,11 @@ class _Run:
     def _check_promise(self, kept: float) -> None:
         """A ``memory_limit`` of the user's own may be more than there is."""
         if self.memory_limit is not None:
-            check_memory(self.problem, _is_accelerated(self.solver), kept)
+            check_memory(self.problem, _is_accelerated(self.solver), kept, self._taken())
+
+    def _taken(self) -> float:
+        """Bytes of the matrices that are there already."""
+        return float(sum(matrix.nbytes for pair in (self.norms, self.begin) for matrix in pair))
 
     def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
@@ -703,6 +708,8 @@ def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
 
 def _describe(value: Any) -> Any:
     """A solver (or one of its hyperparameters) as JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)

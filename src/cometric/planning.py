@@ -35,13 +35,15 @@ def dense_memory(n: int, m: int, accelerated: bool) -> float:
     return MATRICES["accelerated" if accelerated else "plain"] * 8.0 * (n * n + m * m)
 
 
-def check_memory(problem: Problem, accelerated: bool, kept: float = 0.0) -> float:
-    """Bytes that are left for maps to remember in, or an error before anything is allocated.
+def check_memory(
+    problem: Problem, accelerated: bool, kept: float = 0.0, taken: float = 0.0
+) -> float:
+    """Bytes that are left for maps to remember in, or an error before they are allocated.
 
-    ``kept`` is what they were promised, if they were.
+    ``kept`` is what maps were promised, if they were, and ``taken`` what is allocated already.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
-    needed, free = dense_memory(n, m, accelerated), free_memory()
+    needed, free = dense_memory(n, m, accelerated), free_memory() + taken
     if needed + kept <= free:
         return free - needed
     cures = ["take fewer samples or features"]
