@@ -413,7 +413,7 @@ class _Run:
     def usable_memory(self) -> float:
         """Bytes that maps may remember in."""
         if self.memory_limit is not None:
-            return self.memory_limit
+            return float(self.memory_limit)
         if self.device != "cpu":
             return usable_memory(self.device)
         left = check_memory(self.problem, _is_accelerated(self.solver), taken=self._taken())
