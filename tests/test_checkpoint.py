@@ -43,6 +43,14 @@ class Stopped(Exception):
 
 
 @pytest.fixture(autouse=True)
+def attentive():
+    """Ctrl-C is heard here, even if whoever started the tests ignores it, as nohup does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def quick_disk(monkeypatch):
     """No test here cuts the power."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
@@ -556,6 +564,7 @@ import os, signal, sys
 import numpy as np
 import cometric as cm
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder, name, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
 data = np.load(folder + ".npy")
 
