@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus test check bench clean
+.PHONY: help demo torus test check bench torture clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,6 +32,9 @@ check: $(VENV)/.test ## Format, then the same as test
 bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 	$(RUN) benchmarks/exact.py
 	$(RUN) benchmarks/entropic.py speed
+
+torture: $(VENV)/.test ## Kill, corrupt and starve runs, write the figures into docs/reliability.md
+	$(RUN) benchmarks/torture.py
 
 clean: ## Remove everything the other targets made
 	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -43,6 +43,8 @@ LAYERS = {
             "certificate",
             "diagnosis",
             "checkpoint",
+            "interruption",
+            "options",
         },
         BELOW_EDGES,
         ARRAYS,

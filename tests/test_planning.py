@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cometric as cm
+from cometric.maps import checks
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
 
@@ -40,3 +41,65 @@ def test_the_time_of_a_sweep_is_of_the_right_order():
         phi(cost)
         spent += time.perf_counter() - began
     assert spent / 10 < planned.seconds < 10 * spent
+
+
+# Memory
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """A way to pretend that only so many bytes are free."""
+
+    def pretend(free):
+        for module in ("planning", "learning", "maps.coupled", "maps.exact", "maps.entropic"):
+            monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
+
+    return pretend
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, np.inf])
+@pytest.mark.parametrize(
+    ("free", "words"),
+    [
+        (5e5, "need about 0.0059 GB .* 0.0005 GB are available. Take fewer samples"),
+        (3e6, "0.003 GB are available. Pass solver='power', which needs about 0.00236 GB, or ta"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_allocated(
+    eps, free, words, small_machine, monkeypatch
+):
+    def allocate(*args):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("cometric.learning.norm_matrices", allocate)
+    small_machine(free)
+    with pytest.raises(MemoryError, match=f"150 samples and 120 features .*{words}"):
+        cm.learn(X, eps, drop_empty=True)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
+    small_machine(7e6)
+    words = "`memory_limit` promises .* GB more; 0.00759 GB are available. Pass a `memory_limit` of"
+    with pytest.raises(MemoryError, match=words):
+        cm.learn(X, eps, drop_empty=True, memory_limit=1e12)
+    with pytest.warns(cm.ConvergenceWarning):
+        cm.learn(X, eps, drop_empty=True, memory_limit=1e4, max_iter=1)
+
+
+def test_maps_remember_only_in_what_the_metrics_leave(small_machine):
+    small_machine(5.95e6)
+    with pytest.warns(cm.ConvergenceWarning):
+        result = cm.learn(X, 0.0, drop_empty=True, max_iter=1)
+    assert result.parameters.solver == "PowerIteration"
+
+
+def test_the_memory_of_a_group_counts(tmp_path):
+    room = checks._room_in_group
+    assert room(str(tmp_path)) == np.inf
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    assert room(str(tmp_path)) == 450.0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert room(str(tmp_path)) == np.inf

@@ -15,10 +15,13 @@ __version__ = "0.1.0"
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
     "learn": "learning",
+    "resume": "learning",
     "plan": "planning",
     "Plan": "planning",
     "warmup": "learning",
     "ConvergenceWarning": "learning",
+    "CheckpointError": "checkpoint",
+    "CheckpointWarning": "checkpoint",
     "Interrupted": "learning",
     "load": "result",
     "Result": "result",
@@ -44,11 +47,14 @@ if TYPE_CHECKING:
     from cometric import datasets as datasets
     from cometric import plot as plot
     from cometric import report as report
+    from cometric.checkpoint import CheckpointError as CheckpointError
+    from cometric.checkpoint import CheckpointWarning as CheckpointWarning
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn
+    from cometric.learning import resume as resume
     from cometric.learning import warmup as warmup
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap

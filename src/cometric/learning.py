@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,18 @@ from scipy import sparse
 
 from cometric.arrays import to_numpy
 from cometric.certificate import uniqueness
+from cometric.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Saved,
+    compare,
+    digest,
+    latest,
+    read_data,
+)
 from cometric.cones import log_width, normalize, ratio_bounds
+from cometric.interruption import Interruption
+from cometric.maps.checks import free_memory
 from cometric.maps.coupled import (
     entropic_lifts,
     exact_lifts,
@@ -23,10 +37,13 @@ from cometric.maps.coupled import (
     tensor_lifts,
 )
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, torch_device
+from cometric.maps.entropic_torch import TensorEntropicMap, torch_device, usable_memory
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
+from cometric.maps.workers import check_process, workers
+from cometric.options import check_folder, check_options
+from cometric.planning import check_memory
 from cometric.problem import Problem, Side
 from cometric.result import Parameters, Record, Result
 from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
@@ -36,7 +53,7 @@ from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
 
-SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
+SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "anderson": AndersonIteration,
     "policy": PolicyIteration,
     "power": PowerIteration,
@@ -96,6 +113,8 @@ def learn(
     memory_limit: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 300.0,
     normalization_steps: int = 1,
     smoothing: float = 0.0,
     drop_empty: bool = False,
@@ -144,6 +163,11 @@ def learn(
         Show a bar with the residual and the time left.
     callback
         Called after each iteration with the iterate and its line of the history.
+    checkpoint, checkpoint_every
+        A folder to which all that the run needs to go on is written, so often (in seconds; 0
+        means after each iteration), when it ends, and at Ctrl-C or SIGTERM, after the iteration
+        they come in. The same call goes on from there, and so does :func:`resume`, to the same
+        bits (on the CPU) as if nothing had happened. ``max_iter`` may be another then.
     normalization_steps, smoothing, drop_empty
         How histograms are made, see :meth:`Problem.from_data`.
 
@@ -152,78 +176,151 @@ def learn(
     Result
         Not converged results come with a :class:`ConvergenceWarning`.
     """
-    _check_options(eps, tau, tol, max_iter)
-    _check_device(device, eps)
+    check_options(
+        eps=eps,
+        tau=tau,
+        tol=tol,
+        max_iter=max_iter,
+        sweeps=sweeps,
+        device=device,
+        dtype=dtype,
+        random_state=random_state,
+        n_threads=n_threads,
+        memory_limit=memory_limit,
+        callback=callback,
+        solver=solver,
+        solvers=SOLVERS,
+        progress=progress,
+        drop_empty=drop_empty,
+    )
+    folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
-    norms = norm_matrices(problem, norm, None if device == "cpu" else torch_device(device))
+    check_process()
+    check_memory(problem, _is_accelerated(solver))
+    norms = norm_matrices(problem, norm, _tensors_on(device))
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
-    run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
-    if eps == 0.0:
-        lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
-        solution, name = run.exact(*lifts)
-    elif eps == math.inf:
-        solution, name = run.limit()
-    elif device != "cpu":
-        tensor_maps = tensor_lifts(
-            problem,
-            eps,
-            device=device,
-            sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
-            memory_limit=memory_limit,
-        )
-        rough = "tf32" if all(lift.engine == "dense" for lift in tensor_maps) else "float32"
-        for lift in tensor_maps:
-            lift.precision = rough
-        solution, name = run.on_device(*tensor_maps)
-    else:
-        maps = entropic_lifts(
-            problem,
-            eps,
-            sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
-            dtype=dtype,
-            n_threads=n_threads,
-            memory_limit=memory_limit,
-        )
-        solution, name = run.entropic(*maps)
-    matrices = norm_name(norm) == "matrix"
-    result = Result(
-        samples=problem.samples.expand(solution.iterate.metrics.samples),
-        features=problem.features.expand(solution.iterate.metrics.features),
-        values=solution.iterate.values,
-        status=solution.status,
-        history=solution.history,
-        bracket=solution.iterate.bracket,
-        parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter),
-        problem=problem,
-        norms=(problem.samples.expand(norms.samples), problem.features.expand(norms.features))
-        if matrices
-        else None,
+    run = _Run(
+        problem,
+        norms,
+        begin,
+        eps=eps,
+        tau=tau,
+        norm=norm,
+        solver=solver,
+        tol=tol,
+        max_iter=max_iter,
+        sweeps=sweeps,
+        device=device,
+        dtype=dtype,
+        n_threads=n_threads,
+        memory_limit=memory_limit,
+        progress=progress,
+        callback=callback,
     )
+    if folder is None:
+        result = run.learn()
+    else:
+        drawn = isinstance(start, str) or start is None
+        asked = run.asked() | {
+            "start": start if drawn else digest(begin._asdict()),
+            "random_state": None if random_state is None else int(random_state),
+        }
+        saved = latest(folder)
+        if saved is not None:
+            compare(folder, saved, asked)
+        result = _keep(run, folder, checkpoint_every, asked, saved)
     if getattr(X, "is_cuda", False):
         result = replace(
             result,
             samples=_on(X.device, result.samples),
             features=_on(X.device, result.features),
         )
-    if result.status is Status.INTERRUPTED:
-        interruption = Interrupted("interrupted; what was reached is in `.result`")
-        interruption.result = result
-        raise interruption
-    if not result.converged:
-        warnings.warn(shortfall(result), ConvergenceWarning, stacklevel=2)
     return result
 
 
-def shortfall(result: Result) -> str:
-    """What kept a result from converging, and what to do about it."""
-    return (
-        f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
-        f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"
-    )
+def resume(
+    checkpoint: str | os.PathLike[str],
+    *,
+    max_iter: int | None = None,
+    n_threads: int | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+    checkpoint_every: float = 300.0,
+) -> Result:
+    """Go on from the folder that ``learn(..., checkpoint=...)`` has written.
+
+    The data and all options come from there, but for those that do not change the answer;
+    ``max_iter`` may be raised.
+    """
+    folder = check_folder(checkpoint, checkpoint_every)
+    saved = None if folder is None else latest(folder)
+    if folder is None or saved is None:
+        raise CheckpointError(
+            f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
+        )
+    check_process()
+    arrays, asked = read_data(folder, saved), saved.asked
+    try:
+        problem = Problem.from_arrays(arrays)
+        norm = asked["norm"]
+        if norm == "matrix":
+            norm = arrays["samples_norm"], arrays["features_norm"]
+        run = _Run(
+            problem,
+            norm_matrices(problem, norm, _tensors_on(asked["device"])),
+            _start(problem, None, None),  # not where we begin: the checkpoint says
+            eps=asked["eps"],
+            tau=asked["tau"],
+            norm=norm,
+            solver=_rebuild_solver(asked["solver"]),
+            tol=asked["tol"],
+            max_iter=saved.used["max_iter"] if max_iter is None else max_iter,
+            sweeps=asked["sweeps"],
+            device=asked["device"],
+            dtype=asked["dtype"],
+            n_threads=n_threads,
+            memory_limit=asked["memory_limit"],
+            progress=progress,
+            callback=callback,
+        )
+        check_options(
+            eps=run.eps,
+            tau=run.tau,
+            tol=run.tol,
+            max_iter=run.max_iter,
+            sweeps=run.sweeps,
+            device=run.device,
+            dtype=run.dtype,
+            n_threads=n_threads,
+            memory_limit=run.memory_limit,
+            callback=callback,
+            solver=run.solver,
+            solvers=SOLVERS,
+            progress=progress,
+        )
+    except KeyError as missing:
+        raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
+    return _keep(run, folder, checkpoint_every, asked, saved)
+
+
+def _keep(
+    run: _Run, folder: Path, every: float, asked: dict[str, Any], saved: Saved | None
+) -> Result:
+    """Learn with checkpoints, from the one that is there, if any."""
+    interruption = Interruption()
+    used = {
+        # How much memory there is decides in which precision maps remember: it must not change.
+        "memory_limit": run.usable_memory() if saved is None else saved.used["memory_limit"],
+        "max_iter": int(run.max_iter),
+    }
+    kept = Checkpoint(folder, every, asked, used, run.data, interruption, saved)
+    try:
+        with interruption.listening():
+            return replace(run, memory_limit=used["memory_limit"], checkpoint=kept).learn()
+    finally:
+        kept.close()
 
 
 @dataclass(frozen=True)
@@ -231,14 +328,136 @@ class _Run:
     """One call of ``learn``, whatever the kind of transport."""
 
     problem: Problem
-    tau: float
     norms: Metrics
     begin: Metrics
+    eps: float
+    tau: float
+    norm: Any
     solver: str | Solver[Any]
     tol: float
     max_iter: int
+    sweeps: int
+    device: str
+    dtype: Any
+    n_threads: int | None
+    memory_limit: float | None
     progress: bool
     callback: Callback | None
+    checkpoint: Checkpoint | None = None
+
+    def learn(self) -> Result:
+        """What comes out, or the exception or the warning that belongs to how it ended."""
+        with workers(self.n_threads):
+            solution, name = self._transport()
+        saved = self.checkpoint is not None and self.checkpoint.flush()
+        signal = None if self.checkpoint is None else self.checkpoint.interruption.number
+        if signal is not None:
+            solution = solution._replace(status=Status.INTERRUPTED)
+        result = Result(
+            samples=self.problem.samples.expand(solution.iterate.metrics.samples),
+            features=self.problem.features.expand(solution.iterate.metrics.features),
+            values=solution.iterate.values,
+            status=solution.status,
+            history=solution.history,
+            bracket=solution.iterate.bracket,
+            parameters=Parameters(
+                self.eps, self.tau, norm_name(self.norm), name, self.tol, self.max_iter
+            ),
+            problem=self.problem,
+            norms=self._norm_matrices(),
+        )
+        if signal == SIGTERM:
+            raise SystemExit(128 + SIGTERM)
+        if result.status is Status.INTERRUPTED:
+            further = ""
+            if saved and self.checkpoint is not None:
+                further = f"; cometric.resume({str(self.checkpoint.folder)!r}) goes on"
+            interruption = Interrupted(f"interrupted; what was reached is in `.result`{further}")
+            interruption.result = result
+            raise interruption
+        if not result.converged:
+            warnings.warn(
+                shortfall(result),
+                ConvergenceWarning,
+                stacklevel=3 if self.checkpoint is None else 4,
+            )
+        return result
+
+    def asked(self) -> dict[str, Any]:
+        """All that changes the answer, but for where it starts."""
+        name: Any = norm_name(self.norm)
+        if name != "matrix":
+            name = self.norm if isinstance(self.norm, str) else float(self.norm)
+        return {
+            "data": digest(self.data()),
+            "eps": float(self.eps),
+            "tau": float(self.tau),
+            "norm": name,
+            "solver": _describe(self.solver),
+            "tol": float(self.tol),
+            "sweeps": int(self.sweeps),
+            "device": str(self.device),
+            "dtype": np.dtype(self.dtype).name,
+            "memory_limit": None if self.memory_limit is None else float(self.memory_limit),
+        }
+
+    def data(self) -> dict[str, Any]:
+        """What is learned from, as arrays."""
+        arrays, matrices = self.problem.to_arrays(), self._norm_matrices()
+        if matrices is not None:
+            arrays |= {"samples_norm": matrices[0], "features_norm": matrices[1]}
+        return arrays
+
+    def usable_memory(self) -> float:
+        """Bytes that maps may remember in."""
+        if self.memory_limit is not None:
+            return float(self.memory_limit)
+        if self.device != "cpu":
+            return usable_memory(self.device)
+        left = check_memory(self.problem, _is_accelerated(self.solver), taken=self._taken())
+        return min(free_memory() / 2, left)
+
+    def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
+        """R, where it was given as matrices, between all kept items."""
+        if norm_name(self.norm) != "matrix":
+            return None
+        samples, features = self.problem.samples, self.problem.features
+        return samples.expand(self.norms.samples), features.expand(self.norms.features)
+
+    def _transport(self) -> tuple[Solution, str]:
+        """Solve with the kind of transport that eps asks for."""
+        limit = self.usable_memory()
+        if self.eps == 0.0:
+            lifts = exact_lifts(self.problem, n_threads=self.n_threads, memory_limit=limit)
+            self._check_promise(sum(lift.kept for lift in lifts))
+            return self.exact(*lifts)
+        if self.eps == math.inf:
+            return self.limit()
+        options: dict[str, Any] = {
+            "sweeps": self.sweeps,
+            "tol": INNER * math.sqrt(self.tol),
+            "memory_limit": limit,
+        }
+        if self.device != "cpu":
+            tensors = tensor_lifts(self.problem, self.eps, device=self.device, **options)
+            rough = "tf32" if all(lift.engine == "dense" for lift in tensors) else "float32"
+            for lift in tensors:
+                lift.precision = rough
+            return self.on_device(*tensors)
+        maps = entropic_lifts(
+            self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
+        )
+        self._check_promise(sum(lift.memory for lift in maps))
+        return self.entropic(*maps)
+
+    def _check_promise(self, kept: float) -> None:
+        """A ``memory_limit`` of the user's own may be more than there is."""
+        if self.memory_limit is not None:
+            check_memory(self.problem, _is_accelerated(self.solver), kept, self._taken())
+
+    def _taken(self) -> float:
+        """Bytes of the matrices that are there already."""
+        return float(sum(matrix.nbytes for pair in (self.norms, self.begin) for matrix in pair))
 
     def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
@@ -359,6 +578,11 @@ class _Run:
         max_iter: int | None = None,
         callback: Callback | None = None,
     ) -> Solution:
+        stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
+        if stage is not None and stage.finished:  # before the run was stopped
+            last = stage.history[-1]
+            end = Iterate(begin, (last.lam, last.mu), last.residual, sweeps=last.sweeps)
+            return Solution(end, Status.CONVERGED, stage.history)
         return solve(
             phi,
             chosen,
@@ -368,6 +592,7 @@ class _Run:
             progress=self.progress,
             callback=callback,
             spent=spent,
+            stage=stage,
         )
 
     def _confirm(self, phi: Coupled, chosen: Solver[Any], solution: Solution) -> Solution:
@@ -388,13 +613,20 @@ class _Run:
     def _choose(self, default: str) -> Solver[Any]:
         if not isinstance(self.solver, str):
             return self.solver
-        name = default if self.solver == "auto" else self.solver
-        if name not in SOLVERS:
-            raise ValueError(
-                f"`solver` is {self.solver!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
-                "or pass an instance."
-            )
-        return SOLVERS[name]()
+        return SOLVERS[default if self.solver == "auto" else self.solver]()
+
+
+def shortfall(result: Result) -> str:
+    """What kept a result from converging, and what to do about it."""
+    return (
+        f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
+        f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"
+    )
+
+
+def _tensors_on(device: str) -> Any:
+    """The torch device to compute on, or None where NumPy does."""
+    return None if device == "cpu" else torch_device(device)
 
 
 def _on(device: Any, matrix: Matrix) -> Any:
@@ -475,7 +707,11 @@ def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
 
 def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     n = len(side.labels)
-    matrix = np.array(matrix, dtype=np.float64)
+    try:
+        matrix = np.array(matrix)
+        matrix = matrix.astype(np.float64, casting="same_kind" if matrix.size else "unsafe")
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"`start` for {name} cannot be read as a matrix: {problem}.") from problem
     if matrix.shape != (n, n):
         raise ValueError(f"`start` for {name} has shape {matrix.shape}; there are {n} {name}.")
     if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
@@ -485,23 +721,36 @@ def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     return normalize(matrix[np.ix_(side.first, side.first)])[0]
 
 
-def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
-    for name, value in (("eps", eps), ("tau", tau), ("tol", tol)):
-        if not value >= 0.0:
-            raise ValueError(f"`{name}` is {value}; it must not be negative.")
-    if not math.isfinite(tau):
-        raise ValueError(f"`tau` is {tau}; it must be finite.")
-    if max_iter != int(max_iter) or max_iter < 1:
-        raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")
+def _describe(value: Any) -> Any:
+    """A solver (or one of its hyperparameters) as JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+    found = {"kind": f"{kind.__module__}.{kind.__qualname__}"}
+    if is_dataclass(value):
+        found |= {part.name: _describe(getattr(value, part.name)) for part in fields(value)}
+    return found
 
 
-def _check_device(device: str, eps: float) -> None:
-    if device == "cpu":
-        return
-    if not 0.0 < eps < math.inf:
-        kind = "exact transport" if eps == 0.0 else "the linear limit"
-        raise ValueError(
-            f"`device` is {device!r}, but eps = {eps:g} means {kind}, which runs on the CPU: "
-            "leave `device` out, or pass a positive, finite `eps`."
+def _rebuild_solver(told: Any) -> Any:
+    """The solver that ``_describe`` told of, if it is one of ours."""
+    if not isinstance(told, dict):
+        return told
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
+    kind = kinds.get(told["kind"])
+    if kind is None:
+        raise CheckpointError(
+            f"The checkpoint was made with {told['kind']}, which cannot be stored. Go on with "
+            "learn(X, ..., checkpoint=...), as it was begun."
         )
-    torch_device(device)
+    return kind(**{name: _rebuild_solver(part) for name, part in told.items() if name != "kind"})
+
+
+def _is_accelerated(solver: str | Solver[Any]) -> bool:
+    """Whether a solver, as far as its name tells, keeps a history of metrics."""
+    return not (
+        solver in ("power", "stochastic")
+        or isinstance(solver, PowerIteration | StochasticIteration)
+    )

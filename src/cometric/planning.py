@@ -25,6 +25,42 @@ TYPICAL_SWEEPS = {"exact": 8, "entropic": 40, "limit": 30}
 """Sweeps (both sides) a solve takes where nothing is special about the data."""
 
 
+MATRICES = {"accelerated": 20.0, "plain": 8.0}
+"""Copies of the metrics alive at the peak of a solve (measured): iterates, norms, logarithms,
+numbers of pairs, and Anderson's memory."""
+
+
+def dense_memory(n: int, m: int, accelerated: bool) -> float:
+    """Bytes that matrices of the size of the metrics take at the peak, whatever maps keep."""
+    return MATRICES["accelerated" if accelerated else "plain"] * 8.0 * (n * n + m * m)
+
+
+def check_memory(
+    problem: Problem, accelerated: bool, kept: float = 0.0, taken: float = 0.0
+) -> float:
+    """Bytes that are left for maps to remember in, or an error before they are allocated.
+
+    ``kept`` is what maps were promised, if they were, and ``taken`` what is allocated already.
+    """
+    n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
+    needed, free = dense_memory(n, m, accelerated), free_memory() + taken
+    if needed + kept <= free:
+        return free - needed
+    cures = ["take fewer samples or features"]
+    if accelerated and dense_memory(n, m, False) + kept <= free:
+        light = dense_memory(n, m, False) / 1e9
+        cures.insert(0, f"pass solver='power', which needs about {light:.3g} GB")
+    if kept and needed <= free:
+        cures.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
+    advice = ", or ".join(cures)
+    promised = f", and `memory_limit` promises {kept / 1e9:.3g} GB more" if kept else ""
+    raise MemoryError(
+        f"{n} samples and {m} features need about {needed / 1e9:.3g} GB for their metrics and "
+        f"what the solver keeps of them{promised}; {free / 1e9:.3g} GB are available. "
+        f"{advice[0].upper()}{advice[1:]}."
+    )
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a solve is expected to take on this machine.
@@ -77,10 +113,10 @@ def plan(
     problem = Problem.from_data(X, **histograms)
     sides = (problem.samples, problem.features)
     n, m = (side.hist.shape[0] for side in sides)
-    metrics = 8.0 * (n * n + m * m)
+    dense = dense_memory(n, m, accelerated=True)
     operations, seconds = 0.0, 0.0
     if eps == np.inf:
-        kind, engine, memory = "limit", "matrix products; closed form for tau = 0", 3 * metrics
+        kind, engine, memory = "limit", "matrix products; closed form for tau = 0", dense
         operations = 2.0 * problem.samples.hist.nnz * (n + m)
         seconds = operations / 1e9
     elif eps == 0.0:
@@ -89,7 +125,7 @@ def plan(
         keeps = all(lift.keeps_trees for lift in exact)
         engine = "network simplex, " + ("policy iteration" if keeps else "power iteration")
         kept = sum(lift.memory.trees + lift.memory.moves for lift in exact) if keeps else 0.0
-        memory = kept + 6 * metrics
+        memory = kept + dense_memory(n, m, accelerated=keeps)
         seconds = sum(
             _probe(lambda hist: ExactMap(hist, n_threads=n_threads), side, bins, warm=False)
             for side, bins in (sides, sides[::-1])
@@ -103,7 +139,7 @@ def plan(
             f"{name}: Sinkhorn, {_form(lift)}"
             for name, lift in zip(("samples", "features"), lifts, strict=True)
         )
-        memory = sum(lift.memory for lift in lifts) + 6 * metrics + 11 * 4.0 * n * n  # Anderson
+        memory = sum(lift.memory for lift in lifts) + dense
         operations = sum(2.0 * float(side.hist.nnz) ** 2 for side in sides)
         seconds = sum(
             _probe(

@@ -197,6 +197,54 @@ class Problem:
         all_kept = np.ones(hist.shape[0], dtype=bool)
         return _side(hist, _label(hist), bins.labels, all_kept, _names(X, *own))
 
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """All there is, as named arrays to be stored."""
+        arrays: dict[str, NDArray[Any]] = {"smoothing": np.array(self.smoothing)}
+        for name in ("samples", "features"):
+            side: Side = getattr(self, name)
+            arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
+            if side.names is not None:
+                arrays[f"{name}_names"] = np.array(side.names, dtype=np.str_)
+            if side.scale is not None:
+                arrays[f"{name}_scale"] = side.scale
+            for part in ("hist", "full"):
+                hist = getattr(side, part)
+                arrays |= {
+                    f"{name}_{part}_indptr": hist.indptr,
+                    f"{name}_{part}_indices": hist.indices,
+                    f"{name}_{part}_data": hist.data,
+                    f"{name}_{part}_shape": np.array(hist.shape),
+                }
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Problem:
+        """The problem that :meth:`to_arrays` took apart."""
+        sides = _stored_side(arrays, "samples"), _stored_side(arrays, "features")
+        return cls(*sides, float(arrays["smoothing"]))
+
+
+def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
+    parts = []
+    for part in ("hist", "full"):
+        data, indices, indptr = (
+            arrays[f"{name}_{part}_{field}"] for field in ("data", "indices", "indptr")
+        )
+        shape = tuple(arrays[f"{name}_{part}_shape"].tolist())
+        hist = sparse.csr_array((data, indices, indptr), shape=shape)
+        hist.check_format(full_check=True)  # kernels trust the indices
+        parts.append(hist)
+    hist, full = parts
+    names = arrays.get(f"{name}_names")
+    return Side(
+        hist,
+        hist if hist.shape == full.shape else full,
+        arrays[f"{name}_labels"],
+        arrays[f"{name}_kept"],
+        None if names is None else tuple(names.tolist()),
+        arrays.get(f"{name}_scale"),
+    )
+
 
 def _names(X: Any, *attributes: str) -> list[str] | None:
     """What AnnData or pandas call the items of one side."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.problem import Problem, Side
+from cometric.problem import Problem
 from cometric.types import Matrix, Metrics, Status
 
 if TYPE_CHECKING:
@@ -199,29 +199,14 @@ class Result:
             "bracket": self.bracket,
             "status": self.status.name,
             "parameters": asdict(self.parameters),
-            "smoothing": self.problem.smoothing,
         }
         arrays = {
             "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
             "samples": self.samples,
             "features": self.features,
             "history": np.array(self.history, dtype=np.float64).reshape(-1, len(Record._fields)),
+            **self.problem.to_arrays(),
         }
-        for name in ("samples", "features"):
-            side: Side = getattr(self.problem, name)
-            arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
-            if side.names is not None:
-                arrays[f"{name}_names"] = np.array(side.names, dtype=np.str_)
-            if side.scale is not None:
-                arrays[f"{name}_scale"] = side.scale
-            for part in ("hist", "full"):
-                hist = getattr(side, part)
-                arrays |= {
-                    f"{name}_{part}_indptr": hist.indptr,
-                    f"{name}_{part}_indices": hist.indices,
-                    f"{name}_{part}_data": hist.data,
-                    f"{name}_{part}_shape": np.array(hist.shape),
-                }
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
         path = Path(path)
@@ -271,9 +256,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     norms = None
     if "samples_norm" in arrays:
         norms = (arrays["samples_norm"], arrays["features_norm"])
-    problem = Problem(
-        _read_side(arrays, "samples"), _read_side(arrays, "features"), header["smoothing"]
-    )
+    problem = Problem.from_arrays(arrays)
     for key in ("samples", "features"):
         n = len(getattr(problem, key).labels)
         if arrays[key].shape != (n, n):
@@ -288,24 +271,4 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         parameters=Parameters(**header["parameters"]),
         problem=problem,
         norms=norms,
-    )
-
-
-def _read_side(arrays: dict[str, Any], name: str) -> Side:
-    hist, full = (
-        sparse.csr_array(
-            tuple(arrays[f"{name}_{part}_{field}"] for field in ("data", "indices", "indptr")),
-            shape=tuple(arrays[f"{name}_{part}_shape"].tolist()),
-        )
-        for part in ("hist", "full")
-    )
-    same = hist.shape == full.shape
-    names = arrays.get(f"{name}_names")
-    return Side(
-        hist,
-        hist if same else full,
-        arrays[f"{name}_labels"],
-        arrays[f"{name}_kept"],
-        None if names is None else tuple(names.tolist()),
-        arrays.get(f"{name}_scale"),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cometric.arrays import upper
+from cometric.checkpoint import Stage
 from cometric.progress import Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
@@ -56,33 +57,38 @@ def solve(
     progress: bool = False,
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
+    stage: Stage | None = None,
 ) -> Solution:
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
     one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. The
-    history counts on from what was ``spent`` before.
+    history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
+    have one to go on from.
     """
     history: list[Record] = []
-    began = time.perf_counter() - spent.seconds
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
-    status = Status.MAX_ITER
-    bar = Bar(progress, tol, spent.iterations)
+    if stage is not None:
+        now, history = stage.resume(now), list(stage.history)
+    before = spent.iterations
+    began = time.perf_counter() - (history[-1].seconds if history else spent.seconds)
+    status = _ending(now, history, tol, max_iter)
+    bar = Bar(progress, tol, before + len(history))
     try:
         with bar.watching(phi):
-            for iteration in range(spent.iterations + 1, spent.iterations + max_iter + 1):
+            while status is None:
+                if stage is not None:
+                    stage.leave()
                 now = solver.step(phi, now)
                 seconds = time.perf_counter() - began
+                iteration = before + len(history) + 1
                 history.append(Record(iteration, now.residual, *now.values, now.sweeps, seconds))
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
-                if _touches_boundary(now.metrics):
-                    status = Status.BOUNDARY
-                    break
-                if now.residual <= tol:
-                    status = Status.CONVERGED
-                    break
+                status = _ending(now, history, tol, max_iter)
+                if stage is not None and stage.keep(now, history[-1]):
+                    status = Status.INTERRUPTED
     except (KeyboardInterrupt, SystemError) as error:
         if not is_interruption(error):
             raise
@@ -98,6 +104,17 @@ def is_interruption(error: BaseException | None) -> bool:
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
+
+
+def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> Status | None:
+    """How the loop ends after the last step of the history, or None: it goes on."""
+    if not history:
+        return None
+    if _touches_boundary(now.metrics):
+        return Status.BOUNDARY
+    if now.residual <= tol:
+        return Status.CONVERGED
+    return Status.MAX_ITER if len(history) >= max_iter else None
 
 
 def _touches_boundary(metrics: Metrics) -> bool:

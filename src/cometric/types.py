@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,20 @@ class FreezableMap(DistanceMap, Protocol):
 
     def freeze(self, cost: Matrix) -> DistanceMap:
         """The linear map (up to the tau term) of the couplings optimal at ``cost``."""
+
+    def couplings(self) -> DistanceMap:
+        """What the last ``freeze`` gave, from memory."""
+
+
+@runtime_checkable
+class RememberingMap(DistanceMap, Protocol):
+    """A map whose next answer depends, within tolerance, on what it computed before."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """All it remembers, by name: the arrays themselves, not copies."""
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        """Go on from a snapshot of a map of the same histograms and options."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.maps.workers import check_process
 from cometric.types import Index, Matrix, Vector
 
 
@@ -44,6 +45,7 @@ def check_eps(eps: float) -> float:
 
 def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
+    check_process()  # every call of a map comes by here
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
     if cost.shape != (d, d):
         raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
@@ -66,14 +68,37 @@ def check_index(given: Any, n: int) -> Index:
     return index.astype(np.int64, copy=False)
 
 
+def fill(target: Any, given: Any, what: str) -> None:
+    """Copy what a map remembered into the room it has for it."""
+    if given.shape != target.shape or given.dtype != target.dtype:
+        raise ValueError(
+            f"the {what} in memory are {given.dtype} of shape {given.shape}; these histograms "
+            f"need {target.dtype} of shape {target.shape}."
+        )
+    target[...] = given
+
+
 def free_memory() -> float:
     """Bytes of memory that can be used now without swapping."""
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":") for line in file)
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
+        free = 1024.0 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError, ValueError):
         return 4e9  # not Linux: a size most machines have
+    return min(free, _room_in_group())
+
+
+def _room_in_group(folder: str = "/sys/fs/cgroup") -> float:
+    """Bytes left of what a container or a batch system allows; infinite without such a limit."""
+    try:
+        with open(f"{folder}/memory.max") as most, open(f"{folder}/memory.current") as now:
+            room = float(int(most.read()) - int(now.read()))
+        with open(f"{folder}/memory.stat") as file:
+            stat = dict(line.split() for line in file)
+        return max(0.0, room + int(stat["inactive_file"]))  # cached files make way
+    except (OSError, KeyError, ValueError):
+        return float("inf")
 
 
 def all_pairs(n: int) -> Index:

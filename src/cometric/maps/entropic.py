@@ -17,6 +17,7 @@ from cometric.maps.checks import (
     check_eps,
     check_histograms,
     check_index,
+    fill,
     free_memory,
     mirror,
 )
@@ -168,6 +169,30 @@ class EntropicMap:
         self.error = group.error
         result[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
         return result
+
+    def snapshot(self) -> dict[str, Any]:
+        memory = {"self": self._self, "margin": self.margin, "error": self.error}
+        for name, group in self._kept().items():
+            if group.state is not None:
+                memory[name] = group.state
+        return memory
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        fill(self._self, memory["self"], "scalings of histograms to themselves")
+        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+        self._all = None
+        if "scalings" in memory:
+            self._all = _Group(self, all_pairs(self.shape[0]), self.stored)
+        for name, group in self._kept().items():
+            group.state = None
+            if name in memory:
+                group.state = np.empty(group.room[-1], self.stored)
+                fill(group.state, memory[name], "scalings")
+
+    def _kept(self) -> dict[str, _Group]:
+        """The groups whose scalings outlive a call, by name."""
+        parts = {f"part{k}": group for k, group in enumerate(self._parts)}
+        return parts if self._all is None else {"scalings": self._all, **parts}
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cometric.arrays import is_tensor
-from cometric.maps.checks import check_cost, check_eps, check_histograms, check_index, free_memory
+from cometric.maps.checks import (
+    check_cost,
+    check_eps,
+    check_histograms,
+    check_index,
+    fill,
+    free_memory,
+)
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
 from cometric.types import Index, Matrix, Vector
 
@@ -246,6 +253,43 @@ class TensorEntropicMap:
         result = unit * (result - 0.5 * (own[i] + own[j]))
         result[i == j] = 0.0
         return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
+
+    def snapshot(self) -> dict[str, Any]:
+        import torch
+
+        kept = {} if self._state is None else dict(enumerate(self._state))
+        return {
+            "self": self._self,
+            "margin": self.margin,
+            "error": self.error,
+            "precision": self.precision,
+            # NumPy knows no bfloat16: its bits travel as integers.
+            **{
+                f"scalings{place}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
+                for place, part in kept.items()
+                if part is not None
+            },
+        }
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        """Go on from a snapshot; scalings cut into other blocks than ours are left out."""
+        import torch
+
+        self.precision = str(memory["precision"])
+        fill(self._self, self._tensor(memory["self"]), "scalings of histograms to themselves")
+        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+        self._state = None
+        n = self.shape[0]
+        state: list[Any] = []
+        for place, (first, last, width) in enumerate(self._blocks):
+            part = memory.get(f"scalings{place}")
+            fits = part is not None and part.shape == (last - first, n - first, width)
+            if not fits or self._stored is None:
+                return
+            part = self._tensor(part)
+            part = part.view(torch.bfloat16) if part.dtype == torch.int16 else part
+            state.append(part.to(self._stored))
+        self._state = state
 
     def _attempt(self, cost: Any) -> tuple[Any, float]:
         """One evaluation; where memory or range run out, another with less or with more."""

@@ -18,6 +18,7 @@ from cometric.maps.checks import (
     check_cost,
     check_histograms,
     check_index,
+    fill,
     free_memory,
     mirror,
 )
@@ -141,16 +142,46 @@ class ExactMap:
         The couplings are written out if that fits into the memory limit; otherwise each call
         reads them off the trees again, which takes a few times longer.
         """
-        batch = self._solve_all(check_cost(cost, self.shape[1]))
         if not self.keeps_trees:
             raise MemoryError(
                 f"couplings need {self.memory.trees / 1e9:.1f} GB for the trees of all pairs, "
                 f"more than the limit of {self._memory_limit / 1e9:.1f} GB. Raise "
                 "`memory_limit`, or pass solver='power', which does without."
             )
+        self._solve_all(check_cost(cost, self.shape[1]))
+        return self.couplings()
+
+    def couplings(self) -> FrozenMap | ReplayedMap:
+        """What the last ``freeze`` gave, from the trees."""
+        batch = self._all
+        if batch is None:
+            raise ValueError("no couplings are kept yet; call `freeze` first.")
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(whole=False), self._threads)
+
+    def snapshot(self) -> dict[str, Any]:
+        memory: dict[str, Any] = {}
+        for name, batch in self._kept().items():
+            memory |= {f"{name}tree": batch.tree, f"{name}state": batch.state}
+        return memory
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        self._all = _Batch(self, all_pairs(self.shape[0])) if "tree" in memory else None
+        for name, batch in self._kept().items():
+            fill(batch.tree, memory[f"{name}tree"], "trees")
+            fill(batch.state, memory[f"{name}state"], "states of the trees")
+            # The kernel trusts what it is given: a parent outside its pair would be read.
+            if len(batch.tree):
+                highest = np.maximum.reduceat(batch.tree, batch.room[:-1])
+                outside = batch.tree.min() < 0 or (highest >= np.diff(batch.room)).any()
+                if outside or batch.state.max() > kernel.FULL_TREE:
+                    raise ValueError("the trees in memory are none of these histograms.")
+
+    def _kept(self) -> dict[str, _Batch]:
+        """The batches whose trees outlive a call, by name."""
+        parts = {f"part{k}_": batch for k, batch in enumerate(self._parts)}
+        return parts if self._all is None else {"": self._all, **parts}
 
     def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
         """Proved lower and upper bounds of all distances: dual and primal values."""
@@ -179,6 +210,12 @@ class ExactMap:
             trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
             moves=nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8,
         )
+
+    @property
+    def kept(self) -> int:
+        """Bytes of ``memory`` that the limit allows to be used."""
+        trees, moves = self.memory
+        return next((k for k in (trees + moves, trees) if k <= self._memory_limit), 0)
 
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all

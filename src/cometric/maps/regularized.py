@@ -59,9 +59,16 @@ class Regularized:
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
+        return Regularized(self._freezable().freeze(cost), self.tau, self.R)
+
+    def couplings(self) -> Regularized:
+        """What the last ``freeze`` gave, from memory."""
+        return Regularized(self._freezable().couplings(), self.tau, self.R)
+
+    def _freezable(self) -> FreezableMap:
         if not isinstance(self.phi, FreezableMap):
             raise TypeError(f"{type(self.phi).__name__} has no couplings to freeze.")
-        return Regularized(self.phi.freeze(cost), self.tau, self.R)
+        return self.phi
 
 
 def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix:
@@ -77,8 +84,9 @@ def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix
         return _pairwise(hist, power) if device is None else _pairwise_on(device, hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
+        found = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
         raise ValueError(
-            f"`norm` is {norm!r}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
+            f"`norm` is {found}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
             "or a pair of matrices (for samples, for features)."
         )
     if matrix.shape != (k, k):
@@ -106,6 +114,8 @@ def norm_name(norm: Any) -> str:
 
 def norm_power(norm: Any) -> float | None:
     """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
+    if isinstance(norm, bool):
+        return None
     try:
         power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)
     except (TypeError, ValueError):

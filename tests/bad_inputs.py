@@ -1,0 +1,201 @@
+"""Bad inputs for ``learn``, each with the exception and the words it must raise.
+
+A table rather than tests, so that it can be run under ``python -O`` too, where no assertion helps.
+"""
+
+import numpy as np
+from scipy import sparse
+
+import cometric as cm
+
+X = np.array([[3.0, 1.0, 0.5], [1.0, 2.0, 1.0], [0.5, 1.0, 4.0], [1.0, 5.0, 2.0]])
+A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
+KINDS = {
+    "array": np.asarray,
+    "fortran": np.asfortranarray,
+    "list": lambda matrix: matrix.tolist(),
+    "csr": sparse.csr_array,
+    "csc": sparse.csc_matrix,
+    "coo": sparse.coo_array,
+}
+SPOTS = [(0, 0), (1, 2), (3, 1), (2, 0)]
+ENTRIES = [
+    (np.nan, "NaN entry", "Fill them in"),
+    (np.inf, "infinite entry", "Replace them by finite values"),
+    (-np.inf, "infinite entry", "Replace them by finite values"),
+    (-1.0, "negative entry", "Shift or clip the data"),
+    (-1e-300, "negative entry", "Shift or clip the data"),
+]
+NOT_NUMBERS = ["0.1", None, 1j, [0.1], np.ones(2), object, True, {}]
+
+
+def changed(matrix, where, value):
+    matrix = np.array(matrix, dtype=float)
+    matrix[where] = value
+    return matrix
+
+
+def entries():
+    for kind, make in KINDS.items():
+        for spot in SPOTS:
+            for value, what, cure in ENTRIES:
+                words = rf"`X` has 1 {what} \(first: row {spot[0]}, column {spot[1]}\). {cure}"
+                yield f"{value} at {spot}, {kind}", {"X": make(changed(X, spot, value))}, words
+
+
+def empties():
+    for kind, make in KINDS.items():
+        for row in range(4):
+            words = rf"`X` has 1 empty row \(first: {row}\). Drop them, or pass `drop_empty=True`"
+            yield f"empty row {row}, {kind}", {"X": make(changed(X, row, 0.0))}, words
+        for column in range(3):
+            words = rf"`X` has 1 empty column \(first: {column}\). Drop them, or pass"
+            where = (slice(None), column)
+            yield f"empty column {column}, {kind}", {"X": make(changed(X, where, 0.0))}, words
+
+
+def shapes():
+    for n, m in [(0, 0), (0, 1), (1, 0), (0, 3), (3, 0), (1, 1), (1, 2), (2, 1), (1, 9), (9, 1)]:
+        for kind in ("array", "csr", "coo"):
+            words = rf"`X` has shape \({n}, {m}\); need at least 2 rows and 2 columns"
+            yield f"{n} x {m}, {kind}", {"X": KINDS[kind](np.ones((n, m)))}, words
+    for data, count in [(3.0, "0 dimensions"), (None, "0 dimensions"), ("x.csv", "0 dimensions"),
+                        ([], "1 dimension;"), (np.ones(5), "1 dimension;"),
+                        (np.ones((2, 2, 2)), "3 dimensions"), ({}, "0 dimensions")]:  # fmt: skip
+        yield f"{count} of {type(data).__name__}", {"X": data}, f"`X` has {count}"
+    for dtype in (complex, object, str, bytes, "timedelta64[s]", "datetime64[s]"):
+        yield f"dtype {dtype}", {"X": X.astype(int).astype(dtype)}, "`X` has dtype .*; pass real"
+    yield "ragged", {"X": [[1, 2], [3]]}, "`X` cannot be read as a matrix"
+    yield "all proportional", {"X": np.outer([1, 2, 3], [1, 2])}, "All rows of `X` are proportional"
+    yield "constant", {"X": np.ones((3, 3))}, "All rows of `X` are proportional"
+    yield "nothing left", {"X": np.diag([1.0, 0.0]), "drop_empty": True}, "keeps 1 row and 1 column"
+    yield "all zero", {"X": np.zeros((3, 3)), "drop_empty": True}, "keeps 0 rows and 0 columns"
+
+
+def histograms():
+    for pair, words in [
+        ((A, B.T), "`A` has shape .* and `B` has shape .*B must be m x n"),
+        ((A[0], B), "`A` has 1 dimension"),
+        ((A, B[0]), "`B` has 1 dimension"),
+        ((X, B), "`A` has 4 rows whose sum is not 1"),
+        ((A, X.T), "`B` has 3 rows whose sum is not 1"),
+        ((A.astype(complex), B), "`A` has dtype complex128"),
+        ((A, None), "`B` has 0 dimensions"),
+    ]:
+        yield f"histograms: {words}", {"X": pair}, words
+    for name in ("A", "B"):
+        for value, what, _ in ENTRIES:
+            pair = {"A": A, "B": B}
+            pair[name] = changed(pair[name], (1, 2), value)
+            words = rf"`{name}` has 1 {what} \(first: row 1, column 2\)"
+            yield f"histograms {name} with {value}", {"X": (pair["A"], pair["B"])}, words
+        pair = {"A": A, "B": B}
+        pair[name] = changed(pair[name], 1, 0.0)
+        words = rf"`{name}` has 1 empty row \(first: 1\). Every histogram needs some mass"
+        yield f"histograms {name}, empty", {"X": (pair["A"], pair["B"])}, words
+    yield "histograms scaled", {"X": (A, B), "normalization_steps": 2}, "are histograms already"
+
+
+def options():
+    for name in ("eps", "tau", "tol", "checkpoint_every", "memory_limit"):
+        for value in NOT_NUMBERS:
+            if (name, value is None) != ("memory_limit", True):
+                yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass a number"
+        for value in (-1, -1e-12, -np.inf, np.nan, np.float32(-2)):
+            yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; it must not be negative"
+    for name in ("tau", "checkpoint_every"):
+        yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"
+    for name in ("max_iter", "sweeps", "n_threads"):
+        for value in (0, -1, 1.5, np.nan, np.inf, "3", True, [1], 1j):
+            words = f"`{name}` is .*; pass a whole number, at least 1"
+            yield f"{name} = {value!r}", {name: value}, words
+    for value in (0, -2, 1.0, "1", True, None, np.nan):
+        words = "`normalization_steps` is .*; pass an integer, at least 1"
+        yield f"normalization_steps = {value!r}", {"normalization_steps": value}, words
+    for value in (-0.1, np.inf, np.nan, "a", None, 1j):
+        words = "`smoothing` is .*; pass a finite number, at least 0"
+        yield f"smoothing = {value!r}", {"smoothing": value}, words
+    for value in ("f2", "i4", complex, "no such", None, 3, str):
+        words = "`dtype` is .*; choose float64 or float32"
+        yield f"dtype = {value!r}", {"dtype": value}, words
+    for value in (1.5, "seed", True, [1]):
+        words = "`random_state` is .*; pass a whole number"
+        yield f"random_state = {value!r}", {"random_state": value}, words
+    yield "random_state = -1", {"random_state": -1}, "`random_state` is -1; it must not be negative"
+    for value in ("newton", "", "Auto", "POLICY"):
+        yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; choose 'auto', 'anderson'"
+    for value in (3, None, cm.PowerIteration, object(), ["power"]):
+        yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; pass a name or an instance"
+    for name in ("progress", "drop_empty"):
+        for value in (1, None, "yes", 0.0):
+            yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass True or False"
+    for value in (3, "print", [print]):
+        yield f"callback = {value!r}", {"callback": value}, "`callback` is .*; pass a function"
+    for value in (3, None, ["cuda"]):
+        yield f"device = {value!r}", {"device": value}, "`device` is .*; pass 'cpu' or 'cuda'"
+    for value, eps in (("cuda", 0.0), ("cuda", np.inf), ("cuda:1", 0)):
+        words = "`device` is 'cuda.*which runs on the CPU"
+        yield f"device = {value}, eps = {eps}", {"device": value, "eps": eps}, words
+    for value in (3, ["a"], b"a", ""):
+        words = "`checkpoint` is .*; pass the path of a folder"
+        yield f"checkpoint = {value!r}", {"checkpoint": value}, words
+    yield "checkpoint a file", {"checkpoint": __file__}, "which is a file; pass a folder"
+
+
+def norms():
+    for value in ("euclid", "l0", "l-1", "l0.5", 0.5, 0, -1, np.nan, None, "", ["l1"], True, {}):
+        yield f"norm = {value!r}", {"norm": value}, "`norm` is .*; pass 'l1', 'l2', 'linf'"
+    yield "norm one matrix", {"norm": np.ones((4, 4))}, "`norm` is one matrix; pass two"
+    good = np.ones((4, 4)) - np.eye(4), np.ones((3, 3)) - np.eye(3)
+    for matrix, words in [
+        (np.ones((3, 3)), r"`norm` has shape \(3, 3\); this side has 4 items"),
+        (np.ones((4, 4)), "must be finite and symmetric with a zero diagonal"),
+        (changed(good[0], (0, 1), 2.0), "must be finite and symmetric with a zero diagonal"),
+        (changed(good[0], (0, 1), np.nan), "must be finite and symmetric with a zero diagonal"),
+        (0 * good[0], "`norm` is 0 between the different items 0 and 1"),
+        (-good[0], "`norm` is -1 between the different items 0 and 1"),
+        (good[0].astype(complex), "`norm` is .*; pass 'l1'"),
+        (good[0].astype(str), "`norm` is .*; pass 'l1'"),
+    ]:
+        yield f"norm matrix: {words}", {"norm": (matrix, good[1])}, words
+
+
+def starts():
+    good = np.ones((4, 4)) - np.eye(4)
+    for value, words in [
+        ("here", "`start` is 'here'; the only name it knows is 'random'"),
+        ("", "`start` is ''; the only name it knows is 'random'"),
+        (good[:3, :3], r"`start` for samples has shape \(3, 3\); there are 4 samples"),
+        (good[0], r"`start` for samples has shape \(4,\)"),
+        (3, r"`start` for samples has shape \(\)"),
+        (-good, "`start` for samples must be finite, nonnegative, zero on the diagonal"),
+        (good + np.eye(4), "`start` for samples must be finite, nonnegative, zero on the diag"),
+        (np.nan * good, "`start` for samples must be finite"),
+        (np.inf * (good + 1), "`start` for samples must be finite"),
+        (changed(good, (0, 1), 2.0), "`start` for samples is not symmetric"),
+        (0 * good, "maximum 0.0; a metric needs a positive, finite one"),
+        ((good, good), r"`start` for features has shape \(4, 4\); there are 3 features"),
+        ((None, 2 * np.eye(3)), "`start` for features must be finite"),
+        ((good,), r"`start` has 1 matrices; pass \(samples, features\) or one"),
+        ((good, None, None), "`start` has 3 matrices"),
+        (object(), "`start` for samples cannot be read as a matrix"),
+        ([["a"] * 4] * 4, "`start` for samples cannot be read as a matrix"),
+        (good + 0j, "`start` for samples cannot be read as a matrix"),
+        ([[0, 1], [1]], "`start` for samples cannot be read as a matrix"),
+    ]:
+        yield f"start: {words} {type(value).__name__}", {"start": value}, words
+
+
+def cases():
+    """Name, arguments of ``learn``, and the words of the ValueError they must raise."""
+    for table in (entries, empties, shapes, histograms, options, norms, starts):
+        yield from table()
+
+
+def outcome(arguments):
+    """What ``learn`` raises, as its type and its words."""
+    try:
+        cm.learn(**{"X": X, "eps": 0.1, "tau": 0.1} | arguments)
+    except Exception as raised:
+        return type(raised).__name__, str(raised)
+    return "nothing", ""
