@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -43,7 +44,7 @@ class WassersteinSingularVectors(
     Parameters
     ----------
     eps, tau, norm, solver, tol, max_iter, sweeps, device, dtype, start, random_state, n_threads, \
-memory_limit, progress, callback, normalization_steps, smoothing
+memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_steps, smoothing
         As for :func:`cometric.learn`.
     drop_empty
         Leave out empty features, which are an error otherwise. Empty samples always are.
@@ -90,6 +91,8 @@ memory_limit, progress, callback, normalization_steps, smoothing
         memory_limit: float | None = None,
         progress: bool = False,
         callback: Callback | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: float = 300.0,
         normalization_steps: int = 1,
         smoothing: float = 0.0,
         drop_empty: bool = False,
@@ -111,6 +114,8 @@ memory_limit, progress, callback, normalization_steps, smoothing
         self.memory_limit = memory_limit
         self.progress = progress
         self.callback = callback
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.normalization_steps = normalization_steps
         self.smoothing = smoothing
         self.drop_empty = drop_empty

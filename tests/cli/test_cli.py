@@ -70,6 +70,23 @@ def test_learn_gives_what_learn_gives(data):
     assert "24 samples, 10 features from x.csv" in found.stderr
 
 
+def test_resume_goes_on_to_the_same_bits(data):
+    run("learn", "x.csv", "-o", "cut.npz", *QUICK, "--checkpoint", "saved", "--max-iter", 2, code=3)
+    found = run("resume", "saved", "-o", "out.npz", "--max-iter", 100)
+    assert "converged: the residual is below the tolerance" in found.stdout
+    whole = cm.learn(data, 0.5, 0.1, tol=1e-4)
+    assert_array_equal(cm.load("out.npz").samples, whole.samples)
+    found = run("learn", "x.csv", "-o", "again.h5ad", *QUICK, "--checkpoint", "saved")
+    assert "written to       again.h5ad" in found.stdout
+
+
+def test_resume_says_what_it_needs(data):
+    found = run("resume", "nowhere", "-o", "out.npz", code=2)
+    assert "`nowhere` holds no checkpoint" in found.stderr
+    found = run("resume", "nowhere", "-o", "out.h5ad", code=2)
+    assert "should end in .npz or .csv or .tsv" in found.stderr
+
+
 def test_learn_writes_tables_with_names(data):
     run("learn", "x.csv", "-o", "out.tsv.gz", *QUICK)
     result = cm.learn(data, 0.5, 0.1, tol=1e-4)

@@ -103,15 +103,20 @@ def _write(
     used: dict[str, Any],
 ) -> list[Path]:
     """The result, in the way the ending of ``path`` asks for; which files it went to."""
-    kind = reading.kind_of(path)
-    if kind == ".npz":
+    if reading.kind_of(path) != ".h5ad":
+        return _write_alone(result, path)
+    from cometric.scverse import slots
+
+    slots.store(data, result, key, source=source, options=used)
+    writing.save_anndata(data, path)
+    return writing.targets(path)
+
+
+def _write_alone(result: Result, path: Path) -> list[Path]:
+    """The same without the data beside it."""
+    if reading.kind_of(path) == ".npz":
         with writing.failures(path):
             result.save(path)
-    elif kind == ".h5ad":
-        from cometric.scverse import slots
-
-        slots.store(data, result, key, source=source, options=used)
-        writing.save_anndata(data, path)
     else:
         writing.save_metrics(result, path)
     return writing.targets(path)
@@ -161,6 +166,8 @@ def learn(
     seed: o.Seed = None,
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = None,
+    checkpoint: o.Checkpoint = None,
+    checkpoint_every: o.CheckpointEvery = 300.0,
     layer: o.Layer = None,
     use_raw: o.UseRaw = False,
     transpose: o.Transpose = False,
@@ -204,20 +211,70 @@ def learn(
             random_state=seed,
             n_threads=threads,
             memory_limit=_bytes(memory_limit),
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
             **used,
             **voice.progress(tol),
         )
     except cometric.Interrupted as interruption:
-        # Not to `output`: who finds a file there takes it for an answer.
-        partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
-        with writing.failures(partial):
-            interruption.result.save(partial)
-        interruption.args = (f"What was reached is in {partial}.",)
+        if checkpoint is None:
+            _keep(interruption, output)
+        else:
+            interruption.args = (f"The same command goes on from {checkpoint}.",)
         raise
     written = [str(name) for name in _write(result, output, data, key, source, used)]
     voice.answer(
         f"{result}\n  written to       {', '.join(written)}",
         {"command": "learn", "input": str(path), "output": written, **_facts(result)},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
+
+
+def _keep(interruption: cometric.Interrupted, output: Path) -> None:
+    """Save what was reached, not to ``output``: who finds a file there takes it for an answer."""
+    partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
+    with writing.failures(partial):
+        interruption.result.save(partial)
+    interruption.args = (f"What was reached is in {partial}.",)
+
+
+@app.command(epilog=EXIT_CODES)
+def resume(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="What `learn --checkpoint` wrote.")],
+    output: Annotated[
+        Path,
+        o.output(".npz, or .csv or .tsv (.gz); for .h5ad repeat the command that was stopped."),
+    ],
+    max_iter: Annotated[
+        int | None, typer.Option("--max-iter", help="Another limit than before.")
+    ] = None,
+    threads: o.Threads = None,
+    checkpoint_every: o.CheckpointEvery = 300.0,
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Go on from a checkpoint to the end."""
+    voice = context.ensure_object(Voice)
+    endings = tuple(kind for kind in RESULTS if kind != ".h5ad")
+    writing.check(output, endings, writing.targets(output), force=force)
+    try:
+        result = cometric.resume(
+            folder,
+            max_iter=max_iter,
+            n_threads=threads,
+            checkpoint_every=checkpoint_every,
+            progress=voice.bar()["progress"],
+        )
+    except cometric.Interrupted as interruption:
+        interruption.args = (f"The same command goes on from {folder}.",)
+        raise
+    written = [str(name) for name in _write_alone(result, output)]
+    voice.answer(
+        f"{result}\n  written to       {', '.join(written)}",
+        {"command": "resume", "input": str(folder), "output": written, **_facts(result)},
         Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
     )
 

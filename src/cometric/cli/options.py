@@ -116,6 +116,19 @@ MemoryLimit = Annotated[
     _option("--memory-limit", help="GB for trees and couplings.", rich_help_panel=LEARNING),
 ]
 
+Checkpoint = Annotated[
+    Path | None,
+    _option(
+        "--checkpoint",
+        help="A folder to which the run is saved; the same command, or `resume`, goes on from it.",
+        rich_help_panel=LEARNING,
+    ),
+]
+CheckpointEvery = Annotated[
+    float,
+    _option("--checkpoint-every", help="Seconds between saving.", rich_help_panel=LEARNING),
+]
+
 NormalizationSteps = Annotated[
     int,
     _option(
