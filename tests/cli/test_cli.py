@@ -44,12 +44,19 @@ def run(*words, code=0):
 
 
 def spawn(*words, program=("-m", "cometric"), **settings):
-    """A real process, as from a shell."""
+    """A real process, as from a shell; in its background Ctrl-C would be ignored."""
+    further = settings.pop("preexec_fn", lambda: None)
+
+    def prepare():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        further()
+
     return subprocess.Popen(
         [sys.executable, *program, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=prepare,
         env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **settings.pop("env", {})},
         **settings,
     )
@@ -119,7 +126,8 @@ def test_options_reach_learn(data, monkeypatch):
     words = (
         "--eps inf --tau 0.5 --norm 3 --solver power --tol 1e-3 --max-iter 7 --sweeps 2 "
         "--device cuda --dtype float32 --start random --seed 4 --threads 1 --memory-limit 0.5 "
-        "--normalization-steps 2 --smoothing 0.1 --drop-empty --transpose"
+        "--normalization-steps 2 --smoothing 0.1 --drop-empty --transpose "
+        "--checkpoint saved --checkpoint-every 60"
     )
     run("learn", "x.csv", "-o", "out.npz", *words.split(), code=2)
     assert seen.pop("X").shape == (10, 24)
@@ -138,6 +146,8 @@ def test_options_reach_learn(data, monkeypatch):
         "random_state": 4,
         "n_threads": 1,
         "memory_limit": 0.5e9,
+        "checkpoint": Path("saved"),
+        "checkpoint_every": 60.0,
         "normalization_steps": 2,
         "smoothing": 0.1,
         "drop_empty": True,
