@@ -158,6 +158,9 @@ class StochasticIteration:
         ratios = image / old
         seen = seen.copy()
         seen[row] = len(old), old @ image, old @ old, ratios.min(), ratios.max()
+        # Old and new distances side by side may be a cost at which divergences are negative:
+        # such a pair waits for its next turn, and the residual is infinite until it has come.
+        image = np.where(image > 0.0, image, old * (old @ image) / (old @ old))
         cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
         scale = float(cross / square)
         alpha = self._alpha(t)
