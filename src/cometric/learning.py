@@ -34,7 +34,7 @@ from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
-from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
+from cometric.types import Coupled, DistanceMap, Iterate, Matrix, Metrics, Solver, Status
 
 SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
     "anderson": AndersonIteration,
@@ -42,6 +42,8 @@ SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
     "power": PowerIteration,
     "stochastic": StochasticIteration,
 }
+
+DEFAULT_TAU = 1e-3
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
@@ -81,8 +83,9 @@ class Interrupted(KeyboardInterrupt):
 def learn(
     X: Any,
     eps: float = 0.1,
-    tau: float = 1e-3,
+    tau: float = DEFAULT_TAU,
     *,
+    restart: float = 0.0,
     norm: Any = "l1",
     solver: str | Solver[Any] = "auto",
     tol: float = 1e-6,
@@ -117,6 +120,12 @@ def learn(
         linear limit (correspondence analysis at tau = 0).
     tau
         Weight of the norm R. Positive values make the answer unique; 0 is allowed.
+    restart
+        A share alpha of R in every distance, instead of tau: with positive alpha, below 1,
+
+            Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
+
+        It means the same on all data, which tau does not; see docs/choosing.md.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
@@ -153,13 +162,15 @@ def learn(
         Not converged results come with a :class:`ConvergenceWarning`.
     """
     _check_options(eps, tau, tol, max_iter)
+    _check_restart(restart, tau, solver)
+    tau = 0.0 if restart > 0.0 else tau
     _check_device(device, eps)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     norms = norm_matrices(problem, norm, None if device == "cpu" else torch_device(device))
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
-    run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
+    run = _Run(problem, tau, restart, norms, begin, solver, tol, max_iter, progress, callback)
     if eps == 0.0:
         lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
         solution, name = run.exact(*lifts)
@@ -197,7 +208,7 @@ def learn(
         status=solution.status,
         history=solution.history,
         bracket=solution.iterate.bracket,
-        parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter),
+        parameters=Parameters(eps, tau, norm_name(norm), name, tol, max_iter, restart),
         problem=problem,
         norms=(problem.samples.expand(norms.samples), problem.features.expand(norms.features))
         if matrices
@@ -232,6 +243,7 @@ class _Run:
 
     problem: Problem
     tau: float
+    restart: float
     norms: Metrics
     begin: Metrics
     solver: str | Solver[Any]
@@ -245,17 +257,17 @@ class _Run:
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
         begin, spent = self.begin, NOTHING_YET
-        if self.tau == 0.0 and isinstance(chosen, PolicyIteration):
+        if self._plain and isinstance(chosen, PolicyIteration):
             for weight in CONTINUATION:
                 phi = regularize(to_samples, to_features, weight, self.norms)
                 stage = self._solve(phi, chosen, begin, spent, tol=max(self.tol, 1e-2 * weight))
                 begin, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
                 if stage.status is Status.INTERRUPTED:
                     return stage, type(chosen).__name__
-        phi = regularize(to_samples, to_features, self.tau, self.norms)
+        phi = self._regularize(to_samples, to_features)
         solution = self._solve(phi, chosen, begin, spent, callback=self.callback)
         solution = self._confirm(phi, chosen, solution)
-        if self.tau == 0.0:
+        if self._plain:
             status = _status_at_zero(self.problem, solution, to_samples, to_features)
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
@@ -269,7 +281,7 @@ class _Run:
         """
         lifts = to_samples, to_features
         chosen = self._choose("anderson")
-        phi = regularize(*lifts, self.tau, self.norms)
+        phi = self._regularize(*lifts)
 
         def tighten(now: Iterate, record: Record) -> None:
             if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
@@ -330,8 +342,8 @@ class _Run:
     def limit(self) -> tuple[Solution, str]:
         """The closed form at tau = 0; otherwise a linear map to iterate."""
         sides = self.problem.samples.hist, self.problem.features.hist
-        phi = regularize(LimitMap(sides[0]), LimitMap(sides[1]), self.tau, self.norms)
-        if self.tau > 0.0 or self.solver != "auto":
+        phi = self._regularize(LimitMap(sides[0]), LimitMap(sides[1]))
+        if not self._plain or self.solver != "auto":
             chosen = self._choose("anderson")
             return self._solve(phi, chosen, self.begin, callback=self.callback), type(
                 chosen
@@ -348,6 +360,14 @@ class _Run:
         record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
         status = Status.CONVERGED if found.gap > 1e-9 else Status.NON_UNIQUE
         return Solution(iterate, status, [record]), "CorrespondenceAnalysis"
+
+    @property
+    def _plain(self) -> bool:
+        """Whether there is transport only, no share of R."""
+        return self.tau == 0.0 and self.restart == 0.0
+
+    def _regularize(self, to_samples: DistanceMap, to_features: DistanceMap) -> Coupled:
+        return regularize(to_samples, to_features, self.tau, self.norms, self.restart)
 
     def _solve(
         self,
@@ -493,6 +513,21 @@ def _check_options(eps: float, tau: float, tol: float, max_iter: int) -> None:
         raise ValueError(f"`tau` is {tau}; it must be finite.")
     if max_iter != int(max_iter) or max_iter < 1:
         raise ValueError(f"`max_iter` is {max_iter}; pass a whole number, at least 1.")
+
+
+def _check_restart(restart: float, tau: float, solver: str | Solver[Any]) -> None:
+    if not 0.0 <= restart < 1.0:
+        raise ValueError(f"`restart` is {restart}; it must be at least 0 and below 1.")
+    if restart > 0.0 and tau not in (0.0, DEFAULT_TAU):
+        raise ValueError(
+            f"`restart` is {restart} and `tau` is {tau}; both say how much the norm counts. "
+            "Pass one of them."
+        )
+    if restart > 0.0 and (solver == "stochastic" or isinstance(solver, StochasticIteration)):
+        raise ValueError(
+            "`restart` needs the largest of all distances in each step, and stochastic iteration "
+            "looks at a part of them. Pass `tau`, or another `solver`."
+        )
 
 
 def _check_device(device: str, eps: float) -> None:
