@@ -43,6 +43,8 @@ LAYERS = {
             "certificate",
             "diagnosis",
             "checkpoint",
+            "baselines",
+            "scores",
         },
         BELOW_EDGES,
         ARRAYS,
