@@ -62,7 +62,7 @@ def kernel_pca(
     return l2(make.fit_transform(dense))
 
 
-def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None) -> Matrix:
+def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
     """Sinkhorn divergences between samples under a fixed cost between features.
 
     Parameters
@@ -72,12 +72,14 @@ def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None) -> Matrix:
     ground
         The cost between features, by default one minus the cosine between their columns: the
         choice of Huizing, Peyré and Cantini (2022) for single cells.
+    tol
+        Marginal error to which every Sinkhorn problem is solved; values are right to its square.
     """
     problem = Problem.from_data(X)
     cost = cosine(X.T) if ground is None else np.asarray(ground, dtype=np.float64)
     cost = problem.features.reduce(cost)
     hist = problem.samples.hist
-    phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps)
+    phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps, tol=tol)
     return problem.samples.expand(phi(cost))
 
 
