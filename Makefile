@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus test check bench torture clean
+.PHONY: help demo torus paper test check bench torture clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -17,6 +17,9 @@ demo: $(VENV)/.demo ## Learn the metrics of 700 blood cells and their genes, wri
 
 torus: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
 	$(RUN) examples/torus.py
+
+paper: $(VENV)/.paper ## Recompute the figures and tables of the paper, write paper/index.html
+	$(RUN) examples/paper.py
 
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
@@ -37,7 +40,7 @@ torture: $(VENV)/.test ## Kill, corrupt and starve runs, write the figures into 
 	$(RUN) benchmarks/torture.py
 
 clean: ## Remove everything the other targets made
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) demo paper dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learned --group (PEP 735) in 25.1; a fresh venv may bring an older one.
@@ -49,7 +52,7 @@ $(VENV)/.pip:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+$(VENV)/.demo $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
 	$(PIP) --editable . --group $*
 	@touch $@
 

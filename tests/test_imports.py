@@ -45,6 +45,8 @@ LAYERS = {
             "checkpoint",
             "interruption",
             "options",
+            "baselines",
+            "scores",
         },
         BELOW_EDGES,
         ARRAYS,

@@ -16,12 +16,13 @@ from cometric.cones import hilbert_distance, ratio_bounds
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import Regularized, norm_matrix
+from cometric.maps.regularized import Regularized, Restarted, norm_matrix
 from cometric.problem import Problem
 from cometric.solvers.power import PowerIteration
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
 
 TAU = 0.1
+ALPHA = 0.2
 
 # U <= k |a - b|_1 for each norm: the constant of the Lipschitz bound 1 + 2 tau k (C4).
 CONSTANTS = {"l1": 1.0, "l2": 2.0**-0.5, "discrete": 0.5}
@@ -36,7 +37,11 @@ def with_norm(norm):
     return make_map
 
 
-MAPS = {"exact": ExactMap} | {norm: with_norm(norm) for norm in CONSTANTS}
+def restarted(hist):
+    return Restarted(ExactMap(hist), ALPHA, norm_matrix(sparse.csr_array(hist), "discrete"))
+
+
+MAPS = {"exact": ExactMap} | {norm: with_norm(norm) for norm in CONSTANTS} | {"restart": restarted}
 every_map = pytest.mark.parametrize("make_map", MAPS.values(), ids=MAPS.keys())
 every_regularized_map = pytest.mark.parametrize("norm", CONSTANTS)
 
@@ -100,6 +105,21 @@ def test_the_hilbert_distance_contracts_as_lemma_1_says(norm, data, lift):
     assume(live.any())
     image = phi(cost)[live]
     theta = (ExactMap(hist)(cost)[live] / image).max()
+    ratios = phi(other)[live] / image
+    before, after = hilbert_distance(cost, other), np.log(ratios.max() / ratios.min())
+    assert after <= np.log(1 - theta + theta * np.exp(before)) + 1e-9
+
+
+@fewer(2)
+@given(data=st.data(), lift=lifts(cost=positive_costs))
+def test_restarts_contract_by_the_same_lemma(data, lift):
+    hist, cost, _ = lift
+    other = data.draw(positive_costs(len(cost)))
+    phi = restarted(hist)
+    live = norm_matrix(sparse.csr_array(hist), "l1") > 1e-6
+    assume(live.any())
+    image = phi(cost)[live]
+    theta = ((1 - ALPHA) * ExactMap(hist)(cost)[live] / image).max()
     ratios = phi(other)[live] / image
     before, after = hilbert_distance(cost, other), np.log(ratios.max() / ratios.min())
     assert after <= np.log(1 - theta + theta * np.exp(before)) + 1e-9

@@ -50,6 +50,12 @@ class Certificate:
     largest_values: tuple[float, float]
     triangle: tuple[float, float]
     uniqueness: Uniqueness
+    restart: float = 0.0
+
+    @property
+    def contracts(self) -> bool:
+        """Whether a share of R makes the map contract, hence its singular vectors unique."""
+        return self.tau > 0 or self.restart > 0
 
     def __str__(self) -> str:
         low, high = self.value
@@ -60,12 +66,13 @@ class Certificate:
                 f"samples {self.samples_error:.1e}, features {self.features_error:.1e} "
                 "(Hilbert distance to the true ones)"
             )
-        elif self.tau > 0:
-            error = "no bound: the residual is too large for this tau"
+        elif self.contracts:
+            weight = "restart" if self.restart > 0 else "tau"
+            error = f"no bound: the residual is too large for this {weight}"
         else:
             error = "no bound exists at tau = 0: a small residual proves nothing there"
         worst = max(self.triangle)
-        shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.tau > 0 else ""
+        shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.contracts else ""
         return "\n".join(
             [
                 "Certificate, from one exact transport sweep on each side",
@@ -76,7 +83,7 @@ class Certificate:
                 f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}{shrinks}",
                 f"  C5 diagnostic  triangle inequality violated by at most {worst:.1e} of the "
                 "largest distance",
-                f"  C6 {'theorem   ' if self.tau > 0 else 'diagnostic'}  unique: "
+                f"  C6 {'theorem   ' if self.contracts else 'diagnostic'}  unique: "
                 f"{words[self.uniqueness.unique]}, {self.uniqueness.reason}",
             ]
         )
@@ -100,8 +107,12 @@ def certify(
     tau: float,
     norms: Metrics,
     spreads: Metrics,
+    restart: float = 0.0,
 ) -> Certificate:
     """Certify the pair for Phi(C) = W_C + tau max(C) R.
+
+    Or, with ``restart``, for (1 - restart) W_C + restart max(W_C) R / max(R): the same lemma
+    holds for it, theta being again the largest share of transport in a distance.
 
     Parameters
     ----------
@@ -123,10 +134,11 @@ def certify(
                 "items; only positive ones can be certified."
             )
     samples, features = metrics
-    a = _bound(to_samples, features, samples, tau, norms.samples, spreads.samples)
-    b = _bound(to_features, samples, features, tau, norms.features, spreads.features)
+    share = tau, restart
+    a = _bound(to_samples, features, samples, share, norms.samples, spreads.samples)
+    b = _bound(to_features, samples, features, share, norms.features, spreads.features)
     r1, r2 = log_width((a.low, a.high)), log_width((b.low, b.high))
-    samples_error, features_error = _vector_bounds(r1, r2, a.theta, b.theta, tau)
+    samples_error, features_error = _vector_bounds(r1, r2, a.theta, b.theta)
     n, m = len(samples), len(features)
     return Certificate(
         tau=tau,
@@ -142,36 +154,47 @@ def certify(
             float(geometry.triangle_violation(np.ascontiguousarray(samples)) / samples.max()),
             float(geometry.triangle_violation(np.ascontiguousarray(features)) / features.max()),
         ),
-        uniqueness=Uniqueness(True, 1, 1, "since tau > 0")
-        if tau > 0
+        uniqueness=Uniqueness(True, 1, 1, f"since {'tau' if tau > 0 else 'restart'} > 0")
+        if tau > 0 or restart > 0
         else uniqueness(metrics, to_samples, to_features),
+        restart=restart,
     )
 
 
 def _bound(
-    phi: ExactMap, cost: Matrix, image: Matrix, tau: float, norm: Matrix, spread: Matrix
+    phi: ExactMap,
+    cost: Matrix,
+    image: Matrix,
+    share: tuple[float, float],
+    norm: Matrix,
+    spread: Matrix,
 ) -> _Side:
+    tau, restart = share
     lower, upper = phi.bounds(cost)
     off = np.triu_indices(len(image), 1)
-    term = tau * cost.max() * norm[off]
-    below, above = lower[off] + term, upper[off] + term
+    transport_low, transport_high = (1 - restart) * lower[off], (1 - restart) * upper[off]
+    term_low = term_high = tau * cost.max() * norm[off]
+    if restart > 0:
+        term_low, term_high = (restart * w.max() * norm[off] / norm.max() for w in (lower, upper))
+    below, above = transport_low + term_low, transport_high + term_high
     with np.errstate(invalid="ignore", divide="ignore"):
         gap = np.nan_to_num((upper[off] - lower[off]) / upper[off], nan=0.0)
     return _Side(
         low=float((below / image[off]).min()) * (1 - ROUNDING),
         high=float((above / image[off]).max()) * (1 + ROUNDING),
-        theta=float((upper[off] / above).max()) * (1 + ROUNDING) if tau > 0 else 1.0,
+        theta=float((transport_high / (transport_high + term_low)).max()) * (1 + ROUNDING)
+        if tau > 0 or restart > 0
+        else 1.0,
         gap=float(gap.max(initial=0.0)),
+        # A restarted distance is at most the largest transport distance.
         cap=float((0.5 * spread[off] + tau * norm[off]).max()),
     )
 
 
-def _vector_bounds(
-    r1: float, r2: float, theta_a: float, theta_b: float, tau: float
-) -> tuple[float, float]:
+def _vector_bounds(r1: float, r2: float, theta_a: float, theta_b: float) -> tuple[float, float]:
     """C3 in its pair form, for samples and for features; infinite when it says nothing."""
     room = 1.0 - np.exp(r1 + r2) * theta_a * theta_b
-    if tau == 0.0 or not room > 0.0:
+    if not room > 0.0:  # always so where both thetas are 1
         return float("inf"), float("inf")
     # x - 1 instead of x, through expm1, so that tiny bounds keep their digits.
     q1, q2 = np.expm1(r1), np.expm1(r2)

@@ -15,6 +15,7 @@ from cometric.cones import log_width
 from cometric.kernels import geometry
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.limit import LimitMap
+from cometric.maps.regularized import restart_weights
 from cometric.types import Index, Metrics
 
 SAMPLE = 2_000
@@ -39,6 +40,7 @@ class Diagnosis:
     pairs: int
     negatives: int
     triangle: tuple[float, float]
+    restart: float = 0.0
 
     def __str__(self) -> str:
         samples, features = self.residuals
@@ -67,8 +69,13 @@ def diagnose(
     eps: float,
     tau: float,
     norms: Metrics,
+    restart: float = 0.0,
 ) -> Diagnosis:
-    """Diagnose the pair for Phi(C) = S_C + tau max(C) R; the maps come without the tau term."""
+    """Diagnose the pair for Phi(C) = S_C + tau max(C) R; the maps come without the tau term.
+
+    With ``restart`` for (1 - restart) S_C + restart max(S_C) R / max(R), where max(S_C) is taken
+    over the pairs looked at, among them the one where the given metrics have it.
+    """
     samples, features = metrics
     residuals, widths, pairs, negatives = [], [], 0, 0
     for lift, cost, metric, R in (
@@ -76,13 +83,20 @@ def diagnose(
         (to_features, samples, features, norms.features),
     ):
         index = _sample(len(metric))
+        if restart > 0.0:
+            weights = restart_weights(restart, R)
+            farthest = np.unravel_index(np.argmax(metric / weights), metric.shape)
+            index = np.concatenate([index, [np.sort(farthest)]])
         i, j = index.T
         if isinstance(lift, EntropicMap):
             low, high = lift.bounds(cost, index)
             image = 0.5 * (low + high)
         else:
             low = high = image = lift.pairs(cost, index)
-        image = image + tau * cost.max() * R[i, j]
+        if restart > 0.0:
+            image = (1.0 - restart) * image + restart * image.max() * R[i, j] / R.max()
+        else:
+            image = image + tau * cost.max() * R[i, j]
         ratios = image / metric[i, j]
         residuals.append(log_width((float(ratios.min()), float(ratios.max()))))
         widths.append(float((high - low).max() / image.max()))
@@ -97,6 +111,7 @@ def diagnose(
         pairs=pairs,
         negatives=negatives,
         triangle=(violations[0], violations[1]),
+        restart=restart,
     )
 
 

@@ -43,8 +43,9 @@ class WassersteinSingularVectors(
 
     Parameters
     ----------
-    eps, tau, norm, solver, tol, max_iter, sweeps, device, dtype, start, random_state, n_threads, \
-memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_steps, smoothing
+    eps, tau, restart, norm, solver, tol, max_iter, sweeps, device, dtype, start, random_state, \
+n_threads, memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_steps, \
+smoothing
         As for :func:`cometric.learn`.
     drop_empty
         Leave out empty features, which are an error otherwise. Empty samples always are.
@@ -78,6 +79,7 @@ memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_st
         eps: float = 0.1,
         tau: float = 1e-3,
         *,
+        restart: float = 0.0,
         norm: Any = "l1",
         solver: str | Solver[Any] = "auto",
         tol: float = 1e-6,
@@ -101,6 +103,7 @@ memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_st
     ) -> None:
         self.eps = eps
         self.tau = tau
+        self.restart = restart
         self.norm = norm
         self.solver = solver
         self.tol = tol

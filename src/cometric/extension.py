@@ -18,7 +18,7 @@ from cometric.learning import INNER, ConvergenceWarning
 from cometric.maps.checks import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import norm_power
+from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.problem import MERGE_TOLERANCE, Side
 from cometric.types import Matrix
 
@@ -49,7 +49,7 @@ def extend(
         known, bins, cost, value = problem.samples, problem.features, result.features, mu
     else:
         known, bins, cost, value = problem.features, problem.samples, result.samples, lam
-    if asked.tau > 0.0 and asked.norm == "matrix":
+    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
         raise ValueError(
             f"`norm` was a pair of matrices, which do not say how far new {of} are. "
             "Learn with a norm that has a name, or with tau = 0."
@@ -57,12 +57,17 @@ def extend(
     if n_neighbors is not None:
         _check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
+    weight = asked.tau * across.cost.max()
+    if asked.restart > 0.0:
+        R = norm_matrix(known.full, asked.norm)
+        metric = known.reduce(to_numpy(result.samples if of == "samples" else result.features))
+        weight = asked.restart * largest_transport(metric, value, asked.restart, R) / R.max()
     rows = []
     with _bar(progress, len(new.labels) * known.hist.shape[0]) as bar:
         for part in across.blocks():
             distances = across.transport(part, bar)
-            if asked.tau > 0.0:
-                weight = asked.tau * across.cost.max()
+            if weight > 0.0:
+                distances *= 1.0 - asked.restart
                 distances += weight * _norms(new.full[part], known.full, asked.norm)
             distances = _above_zero(distances / value)[:, known.labels]
             rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))

@@ -51,7 +51,7 @@ from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
-from cometric.types import Coupled, Iterate, Matrix, Metrics, Solver, Status
+from cometric.types import Coupled, DistanceMap, Iterate, Matrix, Metrics, Solver, Status
 
 SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "anderson": AndersonIteration,
@@ -59,6 +59,8 @@ SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "power": PowerIteration,
     "stochastic": StochasticIteration,
 }
+
+DEFAULT_TAU = 1e-3
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
@@ -98,8 +100,9 @@ class Interrupted(KeyboardInterrupt):
 def learn(
     X: Any,
     eps: float = 0.1,
-    tau: float = 1e-3,
+    tau: float = DEFAULT_TAU,
     *,
+    restart: float = 0.0,
     norm: Any = "l1",
     solver: str | Solver[Any] = "auto",
     tol: float = 1e-6,
@@ -136,6 +139,12 @@ def learn(
         linear limit (correspondence analysis at tau = 0).
     tau
         Weight of the norm R. Positive values make the answer unique; 0 is allowed.
+    restart
+        A share alpha of R in every distance, instead of tau: with positive alpha, below 1,
+
+            Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
+
+        It means the same on all data, which tau does not; see docs/choosing.md.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
@@ -193,6 +202,8 @@ def learn(
         progress=progress,
         drop_empty=drop_empty,
     )
+    _check_restart(restart, tau, solver)
+    tau = 0.0 if restart > 0.0 else tau
     folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
@@ -207,6 +218,7 @@ def learn(
         begin,
         eps=eps,
         tau=tau,
+        restart=restart,
         norm=norm,
         solver=solver,
         tol=tol,
@@ -273,6 +285,7 @@ def resume(
             _start(problem, None, None),  # not where we begin: the checkpoint says
             eps=asked["eps"],
             tau=asked["tau"],
+            restart=asked["restart"],
             norm=norm,
             solver=_rebuild_solver(asked["solver"]),
             tol=asked["tol"],
@@ -332,6 +345,7 @@ class _Run:
     begin: Metrics
     eps: float
     tau: float
+    restart: float
     norm: Any
     solver: str | Solver[Any]
     tol: float
@@ -361,7 +375,13 @@ class _Run:
             history=solution.history,
             bracket=solution.iterate.bracket,
             parameters=Parameters(
-                self.eps, self.tau, norm_name(self.norm), name, self.tol, self.max_iter
+                self.eps,
+                self.tau,
+                norm_name(self.norm),
+                name,
+                self.tol,
+                self.max_iter,
+                self.restart,
             ),
             problem=self.problem,
             norms=self._norm_matrices(),
@@ -392,6 +412,7 @@ class _Run:
             "data": digest(self.data()),
             "eps": float(self.eps),
             "tau": float(self.tau),
+            "restart": float(self.restart),
             "norm": name,
             "solver": _describe(self.solver),
             "tol": float(self.tol),
@@ -464,17 +485,17 @@ class _Run:
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
         begin, spent = self.begin, NOTHING_YET
-        if self.tau == 0.0 and isinstance(chosen, PolicyIteration):
+        if self._plain and isinstance(chosen, PolicyIteration):
             for weight in CONTINUATION:
                 phi = regularize(to_samples, to_features, weight, self.norms)
                 stage = self._solve(phi, chosen, begin, spent, tol=max(self.tol, 1e-2 * weight))
                 begin, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
                 if stage.status is Status.INTERRUPTED:
                     return stage, type(chosen).__name__
-        phi = regularize(to_samples, to_features, self.tau, self.norms)
+        phi = self._regularize(to_samples, to_features)
         solution = self._solve(phi, chosen, begin, spent, callback=self.callback)
         solution = self._confirm(phi, chosen, solution)
-        if self.tau == 0.0:
+        if self._plain:
             status = _status_at_zero(self.problem, solution, to_samples, to_features)
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
@@ -488,7 +509,7 @@ class _Run:
         """
         lifts = to_samples, to_features
         chosen = self._choose("anderson")
-        phi = regularize(*lifts, self.tau, self.norms)
+        phi = self._regularize(*lifts)
 
         def tighten(now: Iterate, record: Record) -> None:
             if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
@@ -549,8 +570,8 @@ class _Run:
     def limit(self) -> tuple[Solution, str]:
         """The closed form at tau = 0; otherwise a linear map to iterate."""
         sides = self.problem.samples.hist, self.problem.features.hist
-        phi = regularize(LimitMap(sides[0]), LimitMap(sides[1]), self.tau, self.norms)
-        if self.tau > 0.0 or self.solver != "auto":
+        phi = self._regularize(LimitMap(sides[0]), LimitMap(sides[1]))
+        if not self._plain or self.solver != "auto":
             chosen = self._choose("anderson")
             return self._solve(phi, chosen, self.begin, callback=self.callback), type(
                 chosen
@@ -567,6 +588,14 @@ class _Run:
         record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
         status = Status.CONVERGED if found.gap > 1e-9 else Status.NON_UNIQUE
         return Solution(iterate, status, [record]), "CorrespondenceAnalysis"
+
+    @property
+    def _plain(self) -> bool:
+        """Whether there is transport only, no share of R."""
+        return self.tau == 0.0 and self.restart == 0.0
+
+    def _regularize(self, to_samples: DistanceMap, to_features: DistanceMap) -> Coupled:
+        return regularize(to_samples, to_features, self.tau, self.norms, self.restart)
 
     def _solve(
         self,
@@ -732,6 +761,21 @@ def _describe(value: Any) -> Any:
     if is_dataclass(value):
         found |= {part.name: _describe(getattr(value, part.name)) for part in fields(value)}
     return found
+
+
+def _check_restart(restart: float, tau: float, solver: str | Solver[Any]) -> None:
+    if not 0.0 <= restart < 1.0:
+        raise ValueError(f"`restart` is {restart}; it must be at least 0 and below 1.")
+    if restart > 0.0 and tau not in (0.0, DEFAULT_TAU):
+        raise ValueError(
+            f"`restart` is {restart} and `tau` is {tau}; both say how much the norm counts. "
+            "Pass one of them."
+        )
+    if restart > 0.0 and (solver == "stochastic" or isinstance(solver, StochasticIteration)):
+        raise ValueError(
+            "`restart` needs the largest of all distances in each step, and stochastic iteration "
+            "looks at a part of them. Pass `tau`, or another `solver`."
+        )
 
 
 def _rebuild_solver(told: Any) -> Any:

@@ -341,7 +341,7 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
             f"No distance between samples is off by more than {samples:.1g} % of itself, and none "
             f"between features by more than {features:.1g} %."
         )
-    elif certificate.tau > 0:
+    elif certificate.contracts:
         words.append("The residual is too large for a bound on the error of the distances.")
     else:
         words.append("At tau = 0 no bound on the error of the distances exists.")

@@ -43,6 +43,7 @@ class Parameters:
     solver: str
     tol: float
     max_iter: int
+    restart: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +96,13 @@ class Result:
         product = f"lam mu in [{low:.10g}, {high:.10g}]"
         if asked.eps > 0.0:  # the interval is a theorem for exact transport only
             product = f"lam mu = {lam * mu:.8g}"
+        weight = f"restart = {asked.restart:g}" if asked.restart else f"tau = {asked.tau:g}"
         lines = [
             f"Learned a distance between {n} samples and one between {m} features",
             f"  {self.status.value}",
             f"  residual         {self.residual:.2e} (tolerance {asked.tol:.0e}, Hilbert metric)",
             f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
-            f"  asked for        eps = {asked.eps:g}, tau = {asked.tau:g}, norm {asked.norm}, "
-            f"{asked.solver}",
+            f"  asked for        eps = {asked.eps:g}, {weight}, norm {asked.norm}, {asked.solver}",
         ]
         if self.history:
             last = self.history[-1]
@@ -119,17 +120,31 @@ class Result:
         """
         from cometric.maps.coupled import fresh_lifts, norm_matrices
 
-        eps, tau = self.parameters.eps, self.parameters.tau
-        norms = norm_matrices(self.problem, self.norms or self.parameters.norm)
+        asked, eps = self.parameters, self.parameters.eps
+        norms = norm_matrices(self.problem, self.norms or asked.norm)
         lifts = fresh_lifts(self.problem, eps, n_threads=n_threads)
         if eps > 0.0:
             from cometric.diagnosis import diagnose
 
-            return diagnose(self._distinct(), *lifts, eps=eps, tau=tau, norms=norms)
+            return diagnose(
+                self._distinct(),
+                *lifts,
+                eps=eps,
+                tau=asked.tau,
+                norms=norms,
+                restart=asked.restart,
+            )
         from cometric.certificate import certify
 
         spreads = norm_matrices(self.problem, "l1")
-        return certify(self._distinct(), *lifts, tau=tau, norms=norms, spreads=spreads)
+        return certify(
+            self._distinct(),
+            *lifts,
+            tau=asked.tau,
+            norms=norms,
+            spreads=spreads,
+            restart=asked.restart,
+        )
 
     def explain(self, i: int, j: int, of: str = "samples") -> Explanation:
         """Which features' mass goes where on the way from sample i to sample j.

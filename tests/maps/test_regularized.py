@@ -9,7 +9,13 @@ from scipy import sparse
 
 import naive
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import Regularized, norm_matrix, norm_name
+from cometric.maps.regularized import (
+    Regularized,
+    Restarted,
+    largest_transport,
+    norm_matrix,
+    norm_name,
+)
 from strategies import fewer, histograms, lifts
 
 HIST = sparse.csr_array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.2, 0.3, 0.5]])
@@ -116,3 +122,58 @@ def test_a_map_without_couplings_cannot_be_frozen():
     frozen = ExactMap(HIST).freeze(COST)
     with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
         Regularized(frozen, 0.1, norm_matrix(HIST, "l1")).freeze(COST)
+
+
+# Restarts
+
+
+def test_a_restart_is_a_share_of_the_largest_distance():
+    exact, R = ExactMap(HIST), norm_matrix(HIST, "l2")
+    phi, plain = Restarted(exact, 0.1, R), exact(COST)
+    assert_allclose(phi(COST), 0.9 * plain + 0.1 * plain.max() * R / R.max(), rtol=1e-15)
+    assert_allclose(phi.pairs(COST, np.array([[2, 0]])), phi(COST)[2, 0], rtol=1e-15)
+    assert phi.shape == (3, 3)
+    assert phi.monotone
+    assert phi.homogeneous
+    assert repr(phi).startswith("0.9 ExactMap(3 histograms")
+
+
+@fewer(2)
+@given(lift=lifts(), alpha=st.floats(0.01, 0.9))
+def test_a_restart_is_tau_set_as_it_runs(lift, alpha):
+    hist, cost, _ = lift
+    R = norm_matrix(sparse.csr_array(hist), "discrete")
+    plain = ExactMap(hist)(cost)
+    if not plain.any():
+        return
+    tau = alpha / (1 - alpha) * plain.max() / (cost.max() * R.max())
+    want = (1 - alpha) * Regularized(ExactMap(hist), tau, R)(cost)
+    assert_allclose(Restarted(ExactMap(hist), alpha, R)(cost), want, rtol=1e-12, atol=1e-15)
+
+
+@fewer(2)
+@given(lift=lifts(), alpha=st.floats(0.01, 0.9))
+def test_the_largest_transport_can_be_read_off_the_image(lift, alpha):
+    hist, cost, _ = lift
+    R = norm_matrix(sparse.csr_array(hist), "discrete")
+    image = Restarted(ExactMap(hist), alpha, R)(cost)
+    found = largest_transport(image / 3.0, 3.0, alpha, R)
+    assert_allclose(found, ExactMap(hist)(cost).max(), rtol=1e-12, atol=1e-15)
+
+
+@fewer(2)
+@given(lift=lifts())
+def test_freezing_a_restart_holds_the_couplings_but_not_the_maximum(lift):
+    hist, cost, rise = lift
+    exact, R = ExactMap(hist), norm_matrix(sparse.csr_array(hist), "discrete")
+    frozen = Restarted(exact, 0.1, R).freeze(cost)
+    other = cost + rise
+    plain = exact.freeze(cost)(other)
+    want = 0.9 * plain + 0.1 * plain.max() * R
+    assert_allclose(frozen(other), want, rtol=1e-13, atol=1e-15 * other.max())
+
+
+def test_a_restarted_map_without_couplings_cannot_be_frozen():
+    frozen = ExactMap(HIST).freeze(COST)
+    with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
+        Restarted(frozen, 0.1, norm_matrix(HIST, "l1")).freeze(COST)

@@ -72,6 +72,10 @@ Tau = Annotated[
     float,
     _option("--tau", help="Weight of the norm; > 0 for uniqueness.", rich_help_panel=LEARNING),
 ]
+Restart = Annotated[
+    float,
+    _option("--restart", help="Share of the norm; instead of --tau.", rich_help_panel=LEARNING),
+]
 Norm = Annotated[
     str,
     _option("--norm", help="l1, l2, linf, a power, or discrete.", rich_help_panel=LEARNING),

@@ -13,7 +13,7 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
-from cometric.maps.regularized import Regularized, norm_matrix
+from cometric.maps.regularized import Regularized, Restarted, norm_matrix
 from cometric.problem import Problem, Side
 from cometric.types import Coupled, DistanceMap, Metrics
 
@@ -76,9 +76,18 @@ def fresh_lifts(problem: Problem, eps: float, *, n_threads: int | None = None) -
 
 
 def regularize(
-    to_samples: DistanceMap, to_features: DistanceMap, tau: float, norms: Metrics
+    to_samples: DistanceMap,
+    to_features: DistanceMap,
+    tau: float,
+    norms: Metrics,
+    restart: float = 0.0,
 ) -> Coupled:
-    """The maps with the tau term, or as they are when ``tau`` is 0."""
+    """The maps with the tau term or the restart, or as they are when both are 0."""
+    if restart > 0.0:
+        return Coupled(
+            Restarted(to_samples, restart, norms.samples),
+            Restarted(to_features, restart, norms.features),
+        )
     if tau == 0.0:
         return Coupled(to_samples, to_features)
     return Coupled(

@@ -1,4 +1,4 @@
-"""Any distance map plus tau |C|_inf R: the term that keeps all distances positive."""
+"""Any distance map plus a share of a norm R: the term that keeps all distances positive."""
 
 from __future__ import annotations
 
@@ -59,16 +59,82 @@ class Regularized:
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
-        return Regularized(self._freezable().freeze(cost), self.tau, self.R)
+        return Regularized(_freezable(self.phi).freeze(cost), self.tau, self.R)
 
     def couplings(self) -> Regularized:
         """What the last ``freeze`` gave, from memory."""
-        return Regularized(self._freezable().couplings(), self.tau, self.R)
+        return Regularized(_freezable(self.phi).couplings(), self.tau, self.R)
 
-    def _freezable(self) -> FreezableMap:
-        if not isinstance(self.phi, FreezableMap):
-            raise TypeError(f"{type(self.phi).__name__} has no couplings to freeze.")
-        return self.phi
+
+class Restarted:
+    """``(1 - alpha) phi(cost) + alpha max(phi(cost)) R / max(R)``: R as a fixed share.
+
+    Where ``Regularized`` weighs R against the largest cost, this weighs it against the largest
+    distance, so that the same ``alpha`` means the same on all data. It is what ``Regularized``
+    would be with tau = alpha / (1 - alpha) max(phi(cost)) / (max(cost) max(R)), set anew at
+    each cost. Monotone and homogeneous where ``phi`` is.
+
+    Parameters
+    ----------
+    phi
+        The map to restart.
+    alpha
+        Share of R, strictly between 0 and 1.
+    R
+        Symmetric matrix with zero diagonal, positive between different histograms.
+    """
+
+    def __init__(self, phi: DistanceMap, alpha: float, R: Matrix) -> None:
+        self.phi, self.alpha, self.R = phi, alpha, R / R.max()
+        self.homogeneous, self.monotone = phi.homogeneous, phi.monotone
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.phi.shape
+
+    def __repr__(self) -> str:
+        return f"{1 - self.alpha:g} {self.phi!r} + {self.alpha:g} |.| R / |R|"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        distances = self.phi(cost)
+        most = float(distances.max())
+        restarted: Matrix = (1.0 - self.alpha) * distances + (self.alpha * most) * self.R
+        return restarted
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        """The distances of some pairs; the largest of all is needed, so all are computed."""
+        i, j = np.asarray(index).T
+        chosen: Vector = self(cost)[i, j]
+        return chosen
+
+    def freeze(self, cost: Matrix) -> Restarted:
+        """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
+        return Restarted(_freezable(self.phi).freeze(cost), self.alpha, self.R)
+
+    def couplings(self) -> Restarted:
+        """What the last ``freeze`` gave, from memory."""
+        return Restarted(_freezable(self.phi).couplings(), self.alpha, self.R)
+
+
+def _freezable(phi: DistanceMap) -> FreezableMap:
+    if not isinstance(phi, FreezableMap):
+        raise TypeError(f"{type(phi).__name__} has no couplings to freeze.")
+    return phi
+
+
+def largest_transport(metric: Matrix, value: float, alpha: float, R: Matrix) -> float:
+    """max(phi(cost)) of a restarted map, from its image ``value * metric`` alone.
+
+    With w that maximum, value D_ij = (1 - alpha) W_ij + alpha w R_ij / max(R) and W_ij <= w give
+    w >= value D_ij / (1 - alpha + alpha R_ij / max(R)), with equality where W_ij = w.
+    """
+    return float(value * (metric / restart_weights(alpha, R)).max())
+
+
+def restart_weights(alpha: float, R: Matrix) -> Matrix:
+    """1 - alpha + alpha R / max(R): a restarted distance over a transport part as large as any."""
+    weights: Matrix = 1.0 - alpha + (alpha / R.max()) * R
+    return weights
 
 
 def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix:

@@ -102,6 +102,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
             str(params["solver"]),
             float(params["tol"]),
             int(params["max_iter"]),
+            float(params.get("restart", 0.0)),
         ),
         problem=problem,
     )

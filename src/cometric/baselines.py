@@ -1,0 +1,206 @@
+"""The distances others use, each between all samples: what learned ones are compared with.
+
+``X`` is samples by features. For distances between features pass ``X.T``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.spatial.distance import cdist
+
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from cometric.problem import Problem
+from cometric.types import Matrix
+
+
+def l1(X: Any) -> Matrix:
+    """Manhattan distances."""
+    return _pairwise(_dense(X), "cityblock")
+
+
+def l2(X: Any) -> Matrix:
+    """Euclidean distances."""
+    return _pairwise(_dense(X), "euclidean")
+
+
+def cosine(X: Any) -> Matrix:
+    """One minus the cosine of the angle between samples."""
+    return _pairwise(_dense(X), "cosine")
+
+
+def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
+    """Euclidean distances in the plane of the first principal components."""
+    from sklearn.decomposition import PCA
+
+    dense = _dense(X)
+    _check_components(n_components, min(dense.shape))
+    return l2(PCA(n_components, random_state=random_state).fit_transform(dense))
+
+
+def kernel_pca(
+    X: Any, n_components: int = 30, gamma: float | None = None, random_state: int | None = 0
+) -> Matrix:
+    """Euclidean distances on the first kernel principal components, Gaussian kernel.
+
+    The kernel is exp(-gamma |x - y|²), with gamma = 1 / (number of features) by default, as in
+    scikit-learn.
+    """
+    from sklearn.decomposition import KernelPCA
+
+    dense = _dense(X)
+    _check_components(n_components, len(dense))
+    make = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
+    return l2(make.fit_transform(dense))
+
+
+def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
+    """Sinkhorn divergences between samples under a fixed cost between features.
+
+    Parameters
+    ----------
+    eps
+        Entropic regularization relative to the largest cost; 0 for exact transport.
+    ground
+        The cost between features, by default one minus the cosine between their columns: the
+        choice of Huizing, Peyré and Cantini (2022) for single cells.
+    tol
+        Marginal error to which every Sinkhorn problem is solved; values are right to its square.
+    """
+    problem = Problem.from_data(X)
+    cost = cosine(X.T) if ground is None else np.asarray(ground, dtype=np.float64)
+    cost = problem.features.reduce(cost)
+    hist = problem.samples.hist
+    phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps, tol=tol)
+    return problem.samples.expand(phi(cost))
+
+
+def gene_mover(
+    X: Any,
+    genes: Sequence[str],
+    vectors: Mapping[str, Any],
+    eps: float = 0.0,
+) -> Matrix:
+    """Gene Mover Distance: transport between cells, genes as far apart as their vectors.
+
+    Genes without a vector are left out, with a warning that says how many.
+
+    Parameters
+    ----------
+    X
+        Cells by genes, nonnegative.
+    genes
+        The names of the columns.
+    vectors
+        A vector for each gene, see :func:`read_gene2vec`.
+    eps
+        0 for exact transport, positive for Sinkhorn divergences.
+    """
+    if len(genes) != X.shape[1]:
+        raise ValueError(f"`genes` has {len(genes)} names for {X.shape[1]} columns of `X`.")
+    known = np.flatnonzero([gene in vectors for gene in genes])
+    if len(known) < 2:
+        raise ValueError(
+            f"`vectors` knows {len(known)} of the {len(genes)} genes. Are both human gene symbols, "
+            "in the same spelling?"
+        )
+    columns = sparse.csr_array(X)[:, known]
+    empty = np.flatnonzero(np.asarray(columns.sum(axis=1)).ravel() == 0)
+    if len(empty):
+        raise ValueError(
+            f"`X` has {len(empty)} cells (first: {empty[0]}) without any gene that has a vector. "
+            "Drop them."
+        )
+    if len(known) < len(genes):
+        warnings.warn(
+            f"{len(genes) - len(known)} of {len(genes)} genes have no vector and are left out.",
+            stacklevel=2,
+        )
+    ground = l2(np.array([vectors[gene] for gene in genes if gene in vectors], dtype=np.float64))
+    return sinkhorn(columns, eps, ground)
+
+
+def read_gene2vec(path: str | Path) -> dict[str, NDArray[np.float32]]:
+    """Gene vectors from the text file that Gene2Vec publishes, plain or gzipped.
+
+    One gene per line: its symbol, then the numbers, separated by blanks or tabs. A first line
+    with the number of genes and of dimensions, as word2vec writes it, may be there.
+    """
+    path = Path(path)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return _vectors(file, path.name)
+
+
+def _vectors(lines: Iterable[str], name: str) -> dict[str, NDArray[np.float32]]:
+    vectors: dict[str, NDArray[np.float32]] = {}
+    size = 0
+    for number, line in enumerate(lines, start=1):
+        gene, *entries = line.split() or [""]
+        if not gene or (number == 1 and len(entries) == 1):
+            continue
+        try:
+            vector = np.array(entries, dtype=np.float32)
+        except ValueError:
+            raise ValueError(f"`{name}`, line {number}: not a gene and its numbers.") from None
+        size = size or len(vector)
+        if len(vector) != size or size == 0:
+            raise ValueError(
+                f"`{name}`, line {number}: {len(vector)} numbers, {size} on the lines before."
+            )
+        vectors[gene] = vector
+    if not vectors:
+        raise ValueError(f"`{name}` holds no gene vectors.")
+    return vectors
+
+
+def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: int = 0) -> Matrix:
+    """Euclidean distances between the latent means of scVI, trained on raw counts.
+
+    Needs scvi-tools, which no extra of ours brings. One thread is used: more of them wait for
+    one another on batches this small.
+    """
+    try:
+        import scvi as tools
+    except ImportError:
+        raise ImportError("scVI is not installed: pip install scvi-tools.") from None
+    import anndata
+    import torch
+
+    data = anndata.AnnData(sparse.csr_matrix(counts))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tools.settings.seed = random_state
+        tools.model.SCVI.setup_anndata(data)
+        model = tools.model.SCVI(data, n_latent=n_latent)
+        model.train(max_epochs=max_epochs, accelerator="cpu", enable_progress_bar=False)
+        return l2(model.get_latent_representation())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _dense(X: Any) -> Matrix:
+    dense: Matrix = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
+    if dense.ndim != 2 or len(dense) < 2:
+        raise ValueError(f"`X` has shape {dense.shape}; pass at least two samples as rows.")
+    return dense
+
+
+def _pairwise(dense: Matrix, metric: Any) -> Matrix:
+    distances: Matrix = cdist(dense, dense, metric)
+    distances = 0.5 * (distances + distances.T)  # cosines are not symmetric to the last bit
+    np.fill_diagonal(distances, 0.0)
+    return np.maximum(distances, 0.0)
+
+
+def _check_components(n_components: int, most: int) -> None:
+    if not 1 <= n_components <= most:
+        raise ValueError(f"`n_components` is {n_components}; choose between 1 and {most}.")

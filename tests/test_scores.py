@@ -1,0 +1,87 @@
+"""Scores of distance matrices: known values, and what they refuse."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.metrics import silhouette_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from cometric import scores
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat(["a", "b", "c"], 20)
+POINTS = RNG.normal(size=(60, 4)) + 2.0 * (LABELS[:, None] == ["a", "b", "c", "d"])
+DISTANCES = np.linalg.norm(POINTS[:, None] - POINTS[None], axis=-1)
+
+
+def test_silhouette_is_that_of_scikit_learn():
+    assert scores.silhouette(DISTANCES, LABELS) == pytest.approx(silhouette_score(POINTS, LABELS))
+
+
+def test_knn_accuracy_leaves_the_item_itself_out():
+    hits = 0
+    for i in range(60):
+        rest = np.arange(60) != i
+        model = KNeighborsClassifier(1).fit(POINTS[rest], LABELS[rest])
+        hits += model.predict(POINTS[i : i + 1])[0] == LABELS[i]
+    assert scores.knn_accuracy(DISTANCES, LABELS, k=1) == pytest.approx(hits / 60)
+
+
+def test_most_neighbors_decide_and_the_nearest_breaks_ties():
+    line = np.array([0.0, 1.0, -2.0, 3.0, 40.0])
+    distances = np.abs(line[:, None] - line)
+    labels = np.array(["a", "b", "a", "a", "b"])
+    near = scores.neighbors(distances, 3)
+    assert near[0].tolist() == [1, 2, 3]
+    # By their two nearest: 0 sees b, a (b is nearer); 1 sees a, a; 2 sees a, b; 3 sees b, a.
+    assert scores.knn_accuracy(distances, labels, k=2) == pytest.approx(1 / 5)
+    # By three: 0 sees b, a, a; 2 sees a, b, a; 3 sees b, a, a; 1 sees a, a, a; 4 a, b, a.
+    assert scores.knn_accuracy(distances, labels, k=3) == pytest.approx(3 / 5)
+
+
+def test_well_separated_groups_are_found_again():
+    apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
+    np.fill_diagonal(apart, 0.0)
+    assert scores.adjusted_rand(apart, LABELS) == 1.0
+    assert scores.knn_accuracy(apart, LABELS) == 1.0
+    assert scores.silhouette(apart, LABELS) > 0.99
+    assert abs(scores.adjusted_rand(apart, RNG.permutation(LABELS))) < 0.1
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_participation_ratio_counts_axes(axes):
+    points = np.linalg.qr(RNG.normal(size=(30, 4)) - 0.0)[0]
+    points = points - points.mean(axis=0)
+    points = np.linalg.svd(points, full_matrices=False)[0][:, :axes]
+    squares = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
+    assert_allclose(scores.participation_ratio(squares), axes, rtol=1e-10)
+
+
+def test_the_participation_ratio_of_a_simplex():
+    assert_allclose(scores.participation_ratio(1.0 - np.eye(7)), 6.0)
+
+
+def test_neighborhoods_agree_with_themselves_and_by_chance():
+    assert scores.neighborhood_agreement(DISTANCES, 3 * DISTANCES) == 1.0
+    noise = RNG.random((300, 300))
+    other = RNG.random((300, 300))
+    agreement = scores.neighborhood_agreement(noise + noise.T, other + other.T, k=10)
+    assert agreement == pytest.approx(10 / 299, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: scores.silhouette(DISTANCES[:5], LABELS), r"`distances` has shape \(5, 60\)"),
+        (lambda: scores.silhouette(DISTANCES, LABELS[:5]), "`labels` has 5 entries for 60 items"),
+        (lambda: scores.knn_accuracy(DISTANCES, LABELS, k=60), "`k` is 60; choose between 1 and"),
+        (lambda: scores.neighbors(DISTANCES, 0), "`k` is 0; choose between 1 and 59"),
+        (
+            lambda: scores.neighborhood_agreement(DISTANCES, DISTANCES[:9, :9]),
+            "`one` is about 60 items and `other` about 9",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
