@@ -60,6 +60,7 @@ LAYERS = {
             "layout",
             "plot",
             "report",
+            "hdf5",
             "reading",
             "writing",
             "cli.*",

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from scipy import io as mtx
 from scipy import sparse
 
-from cometric import reading, writing
+from cometric import hdf5, reading, writing
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -381,7 +381,15 @@ def test_hdf5_that_is_no_anndata(tmp_path):
         reading.read(tmp_path / "x.h5ad")
 
 
-# Not .h5ad: changed bytes can make the HDF5 library itself loop forever, beyond our reach.
+def test_hdf5_that_holds_up_the_library(h5ad, tmp_path, monkeypatch):
+    script = tmp_path / "stuck.py"
+    script.write_text("import resource as r\nr.setrlimit(r.RLIMIT_CPU, (1, 1))\nwhile True: pass")
+    monkeypatch.setattr(hdf5, "__file__", str(script))
+    with pytest.raises(ValueError, match="x.h5ad` is damaged: looking through it ended or held up"):
+        reading.read(h5ad)
+
+
+# Not .h5ad: each look is a process, which takes half a second.
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.npy", "x.npz", "tenx"])
 def test_damaged_files_are_read_or_refused(table, tmp_path, name):
     """Nothing but a ValueError, whatever bytes are cut off or changed."""

@@ -21,6 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.hdf5 import check_hdf5, check_size
+
 if TYPE_CHECKING:
     from anndata import AnnData
 
@@ -29,12 +31,6 @@ MAX_BYTES = 8e9
 
 MAX_ITEMS = 1_000_000
 """Rows or columns a file may have; the distances between so many would take 8 TB."""
-
-MAX_DEPTH, MAX_NODES = 16, 100_000
-"""Levels and objects an HDF5 file may have; hard links can make both endless."""
-
-STRING_BYTES = 64
-"""What a name takes in memory."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """First characters by which a spreadsheet takes a cell for a formula."""
@@ -119,14 +115,6 @@ def _check_shape(shape: tuple[int, ...], path: Path) -> None:
         )
 
 
-def _check_size(size: float, limit: float, path: Path) -> None:
-    if size > limit:
-        raise ValueError(
-            f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
-            f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."
-        )
-
-
 # HDF5
 
 
@@ -165,48 +153,6 @@ def _read_cellranger(path: Path, limit: float) -> AnnData:
     X = sparse.csr_matrix(parts, shape=(n_samples, n_features))
     X.check_format(full_check=True)
     return _genes(X, samples, names, ids, kinds)
-
-
-def check_hdf5(path: Path, limit: float = MAX_BYTES) -> None:
-    """Refuse HDF5 files that reach outside themselves or unpack to more than ``limit``."""
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
-        while open_groups:
-            group, depth = open_groups.pop()
-            for name in group:
-                nodes += 1
-                if depth >= MAX_DEPTH or nodes > MAX_NODES:
-                    raise ValueError(
-                        f"`{path}` is nested more than {MAX_DEPTH} levels deep or holds more than "
-                        f"{MAX_NODES:,} objects; it is not read."
-                    )
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    raise ValueError(
-                        f"`{path}` has a link at '{group.name.rstrip('/')}/{name}', which may "
-                        "lead anywhere; it is not read. Write the file without links."
-                    )
-                item = group[name]
-                if isinstance(item, h5py.Group):
-                    open_groups.append((item, depth + 1))
-                elif isinstance(item, h5py.Dataset):
-                    _check_dataset(item, path)
-                    size = STRING_BYTES if item.dtype.kind == "O" else item.dtype.itemsize
-                    total += math.prod(item.shape or ()) * size
-                    _check_size(total, limit, path)
-
-
-def _check_dataset(item: Any, path: Path) -> None:
-    import h5py
-
-    if item.external or item.is_virtual:
-        raise ValueError(
-            f"`{path}` keeps '{item.name}' in other files, which are not opened. "
-            "Write it into one file."
-        )
-    if item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is None:
-        raise ValueError(f"`{path}` has objects in '{item.name}'; numbers and text are read.")
 
 
 # Text
@@ -291,7 +237,7 @@ class _Capped(io.RawIOBase):
         part = self._source.read(len(buffer))
         buffer[: len(part)] = part
         self._given += len(part)
-        _check_size(self._given, self._limit, self._path)
+        check_size(self._given, self._limit, self._path)
         return len(part)
 
 
@@ -306,7 +252,7 @@ def _read_folder(path: Path, limit: float) -> AnnData:
     with _unpacked(matrix, limit) as file:
         n_features, n_samples, entries, *_ = mminfo(file)
     _check_shape((n_samples, n_features), matrix)
-    _check_size(24.0 * entries, limit, matrix)
+    check_size(24.0 * entries, limit, matrix)
     samples = [row[0] for row in _lines(barcodes, limit)]
     table = _lines(genes, limit)
     for names, size, file_name in ((samples, n_samples, barcodes), (table, n_features, genes)):
@@ -378,7 +324,7 @@ def _read_npz(path: Path, limit: float) -> AnnData:
 def _read_npy(path: Path, limit: float) -> AnnData:
     with open(path, "rb") as file:
         _check_array(file, path.stat().st_size, path)
-    _check_size(path.stat().st_size, limit, path)
+    check_size(path.stat().st_size, limit, path)
     return _array(np.load(path, allow_pickle=False), path)
 
 
@@ -391,7 +337,7 @@ def check_npz(path: Path, limit: float = MAX_BYTES) -> dict[str, tuple[int, ...]
     """The shapes in a ``.npz`` file that holds what it declares, no objects, at most ``limit``."""
     shapes = {}
     with _complaints(path), zipfile.ZipFile(path) as archive:
-        _check_size(sum(member.file_size for member in archive.infolist()), limit, path)
+        check_size(sum(member.file_size for member in archive.infolist()), limit, path)
         for member in archive.infolist():
             with archive.open(member) as file:
                 shape = _check_array(file, member.file_size, path)

@@ -1,0 +1,125 @@
+"""A look through an HDF5 file before anybody trusts it.
+
+The library that reads these files can loop for ever or crash on a damaged one, so the look is
+taken by a child process with little time to spend: this file, run as a program. What it has to
+say it prints.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CPU_SECONDS = 8
+"""For all names, attributes and sizes; a whole file of cells takes a tenth of a second."""
+
+MAX_DEPTH, MAX_NODES = 16, 100_000
+"""Levels and objects a file may have; hard links can make both endless."""
+
+STRING_BYTES = 64
+"""What a name takes in memory."""
+
+REFUSED = 3
+"""The exit code of a child that has found something."""
+
+
+def check_hdf5(path: Path, limit: float) -> None:
+    """Refuse HDF5 files that reach outside themselves, unpack to too much, or are damaged."""
+    child = subprocess.run(
+        [sys.executable, "-P", __file__, str(path), repr(float(limit))],  # -P: not our `types`
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode == 0:
+        return
+    if child.returncode == REFUSED:
+        raise ValueError(child.stdout.strip())
+    raise ValueError(
+        f"`{path}` is damaged: looking through it ended or held up a process "
+        f"(code {child.returncode})."
+    )
+
+
+def _look(path: str, limit: float) -> None:
+    """Walk through all groups; what is wrong is an error."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
+        while open_groups:
+            group, depth = open_groups.pop()
+            _look_at_attributes(group)
+            for name in group:
+                nodes += 1
+                if depth >= MAX_DEPTH or nodes > MAX_NODES:
+                    raise ValueError(
+                        f"`{path}` is nested more than {MAX_DEPTH} levels deep or holds more than "
+                        f"{MAX_NODES:,} objects; it is not read."
+                    )
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    raise ValueError(
+                        f"`{path}` has a link at '{group.name.rstrip('/')}/{name}', which may "
+                        "lead anywhere; it is not read. Write the file without links."
+                    )
+                item = group[name]
+                if isinstance(item, h5py.Group):
+                    open_groups.append((item, depth + 1))
+                elif isinstance(item, h5py.Dataset):
+                    _look_at_attributes(item)
+                    _check_dataset(item, path)
+                    size = STRING_BYTES if item.dtype.kind == "O" else item.dtype.itemsize
+                    total += math.prod(item.shape or ()) * size
+                    check_size(total, limit, path)
+
+
+def _look_at_attributes(item: Any) -> None:
+    for name in item.attrs:
+        item.attrs[name]
+
+
+def _check_dataset(item: Any, path: str) -> None:
+    import h5py
+
+    if item.external or item.is_virtual:
+        raise ValueError(
+            f"`{path}` keeps '{item.name}' in other files, which are not opened. "
+            "Write it into one file."
+        )
+    if item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is None:
+        raise ValueError(f"`{path}` has objects in '{item.name}'; numbers and text are read.")
+
+
+def check_size(size: float, limit: float, path: Path | str) -> None:
+    """Refuse what would take more memory than ``limit``."""
+    if size > limit:
+        raise ValueError(
+            f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
+            f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."
+        )
+
+
+def _complaint(path: str, limit: str) -> str | None:
+    """What is wrong with a file, in one line that names it."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        pass
+    else:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    try:
+        _look(path, float(limit))
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        return words if path in words else f"`{path}` cannot be read: {words.rstrip('.')}."
+    return None
+
+
+if __name__ == "__main__":
+    found = _complaint(*sys.argv[1:])
+    if found is not None:
+        print(found)
+        sys.exit(REFUSED)
