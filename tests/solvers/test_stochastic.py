@@ -40,7 +40,8 @@ class Counting:
 def drawn(solver, n, steps):
     """The pairs of some steps of one side."""
     lift = Counting(n)
-    parts = solver._cut(lift, 0) if solver.draw == "parts" else []
+    count = min(solver._epoch, n * (n - 1) // 2)
+    parts = solver._cut(lift, count, 0) if solver.draw == "parts" else []
     for t in range(1, steps + 1):
         part, _ = solver._choose(lift, parts, t, 0)
         assert_array_equal(part.pairs, part.distances(None))
@@ -75,8 +76,18 @@ def test_doubt_is_what_the_draws_leave_open():
     assert doubt == pytest.approx(1 - 0.05 ** (1 / seen))
 
 
+def test_the_first_epoch_is_an_iteration_of_both_sides_at_once():
+    now = steps(StochasticIteration(0.25), 4)
+    problem = cm.Problem.from_data(X)
+    norms = norm_matrices(problem, "l1")
+    phi = regularize(*exact_lifts(problem), TAU, norms)
+    start = [R / R.max() for R in norms]
+    assert_allclose(now.metrics.samples, (image := phi.to_samples(start[1])) / image.max())
+    assert_allclose(now.metrics.features, (image := phi.to_features(start[0])) / image.max())
+
+
 def test_sides_take_turns():
-    one, two = (steps(StochasticIteration(0.5, alternate=True), t).metrics for t in (1, 2))
+    one, two = (steps(StochasticIteration(0.5, 0.9, alternate=True), t).metrics for t in (1, 2))
     start = norm_matrices(cm.Problem.from_data(X), "l1").samples
     assert_array_equal(one.samples, start / start.max())
     assert_array_equal(one.features, two.features)

@@ -31,6 +31,9 @@ DRAWS = ("parts", "pairs", "block")
 
 CONFIDENCE = 0.95
 
+FAR = 1.0
+"""Residual above which the images of an epoch are set in together, at its end."""
+
 
 class Part(NamedTuple):
     """Some pairs, and their distances as a function of the cost."""
@@ -53,6 +56,7 @@ class StochasticIterate(Iterate):
     samples_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     steps: int = 0
     doubt: float = 1.0
+    images: tuple[Matrix, Matrix] | None = None  # of features, of samples, to be set in together
     parts: tuple[list[Part], list[Part]] = field(default=([], []), metadata={"saved": False})
 
 
@@ -67,8 +71,9 @@ class StochasticIteration:
     By default alpha = 1: a sampled pair takes its image whole, and nu is that of all pairs, each
     as last seen. For exact maps and ``tau`` > 0 the full step contracts every entry's logarithm at
     once, so entries may be renewed in any order, and errors shrink as fast per evaluated pair as
-    in the power iteration. The paper's steps 1 / sqrt(t) average noise that is not there when
-    values are kept; ``paper()`` has them.
+    in the power iteration. Far from the answer, old and new distances side by side are a poor cost:
+    the images of a whole epoch are then set in together. The paper's steps 1 / sqrt(t) average
+    noise that is not there when values are kept; ``paper()`` has them.
 
     The ``residual`` is the spread of v / C over the last epoch, which is as many steps as it takes
     to evaluate as many pairs as there are. Pairs of different steps were seen under different
@@ -118,66 +123,74 @@ class StochasticIteration:
 
     def init(self, phi: Coupled, start: Metrics) -> StochasticIterate:
         parts: tuple[list[Part], list[Part]] = ([], [])
+        rows, images = self._epoch, None
         if self.draw == "parts":
-            parts = self._cut(phi.to_features, side=0), self._cut(phi.to_samples, side=1)
-        rows = [len(side) or self._epoch for side in parts]
-        seen = [np.full((count, 5), np.nan) for count in rows]
+            lifts = (phi.to_features, phi.to_samples)
+            rows = min(rows, *(_number(lift.shape[0]) for lift in lifts))
+            parts = self._cut(lifts[0], rows, side=0), self._cut(lifts[1], rows, side=1)
+            if self.step_size == 1.0 and rows > 1:
+                images = np.zeros_like(start.features), np.zeros_like(start.samples)
+        seen = np.full((rows, 5), np.nan)
         return StochasticIterate(
-            start, (1.0, 1.0), features_seen=seen[0], samples_seen=seen[1], parts=parts
+            start, (1.0, 1.0), features_seen=seen, samples_seen=seen, images=images, parts=parts
         )
 
     def step(self, phi: Coupled, now: StochasticIterate) -> StochasticIterate:
         t = now.steps + 1
         turn = (t + 1) // 2 if self.alternate else t
-        (samples, features), (lam, mu) = now.metrics, now.values
+        metrics, values = [now.metrics.features, now.metrics.samples], list(now.values)
         seen = [now.features_seen, now.samples_seen]
-        if not self.alternate or t % 2 == 1:
-            part, row = self._choose(phi.to_features, now.parts[0], turn, side=0)
-            features, lam, seen[0] = self._move(part, row, samples, features, seen[0], turn)
-        if not self.alternate or t % 2 == 0:
-            part, row = self._choose(phi.to_samples, now.parts[1], turn, side=1)
-            samples, mu, seen[1] = self._move(part, row, features, samples, seen[1], turn)
+        images = None if now.images is None else list(now.images)
+        for side, lift in enumerate((phi.to_features, phi.to_samples)):
+            if self.alternate and t % 2 == side:
+                continue
+            part, row = self._choose(lift, now.parts[side], turn, side)
+            cost, metric = metrics[1 - side], metrics[side]
+            image, seen[side] = _evaluate(part, row, cost, metric, seen[side])
+            values[side] = self._scale(seen[side], row)
+            if images is None:
+                metrics[side] = self._move(part, image / values[side], metric, turn)
+            else:
+                images[side] = _set(images[side], part, image)
+        residual = max(map(_spread, seen))
+        if images is not None and turn % len(seen[0]) == 0 and not (self.alternate and t % 2 == 1):
+            metrics = [image / image.max() for image in images]
+            images = images if residual > FAR else None
         return replace(
             now,
-            metrics=Metrics(samples, features),
-            values=(lam, mu),
+            metrics=Metrics(samples=metrics[1], features=metrics[0]),
+            values=(values[0], values[1]),
             features_seen=seen[0],
             samples_seen=seen[1],
             steps=t,
             sweeps=math.floor(turn * self.fraction),
-            residual=max(map(_spread, seen)),
+            residual=residual,
             doubt=max(map(self._doubt, seen)),
+            images=None if images is None else (images[0], images[1]),
         )
 
-    def _move(
-        self, part: Part, row: int, cost: Matrix, metric: Matrix, seen: Matrix, t: int
-    ) -> tuple[Matrix, float, Matrix]:
-        """The metric after the pairs of a part moved, its value, and what has been seen."""
-        i, j = part.pairs.T
-        old, image = metric[i, j], part.distances(cost)
-        ratios = image / old
-        seen = seen.copy()
-        seen[row] = len(old), old @ image, old @ old, ratios.min(), ratios.max()
-        # Old and new distances side by side may be a cost at which divergences are negative:
-        # such a pair waits for its next turn, and the residual is infinite until it has come.
-        image = np.where(image > 0.0, image, old * (old @ image) / (old @ old))
+    def _scale(self, seen: Matrix, row: int) -> float:
+        """The singular value by least squares: of all parts as last seen, or of this draw."""
         cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
-        scale = float(cross / square)
-        alpha = self._alpha(t)
-        if self.multiplicative:
-            new = old ** (1.0 - alpha) * (image / scale) ** alpha
-        else:
-            new = (1.0 - alpha) * old + alpha * image / scale
-        moved = metric.copy()
-        moved[i, j] = moved[j, i] = new
-        return moved / moved.max(), scale, seen
+        return float(cross / square)
 
-    def _cut(self, lift: DistanceMap, side: int) -> list[Part]:
-        """All pairs in a random order, cut into as many parts as an epoch has steps."""
+    def _move(self, part: Part, image: Vector, metric: Matrix, t: int) -> Matrix:
+        """The metric after the pairs of a part moved toward their scaled images."""
+        i, j = part.pairs.T
+        old, alpha = metric[i, j], self._alpha(t)
+        if self.multiplicative:
+            new = old ** (1.0 - alpha) * image**alpha
+        else:
+            new = (1.0 - alpha) * old + alpha * image
+        moved = _set(metric, part, new)
+        moved /= moved.max()
+        return moved
+
+    def _cut(self, lift: DistanceMap, count: int, side: int) -> list[Part]:
+        """All pairs in a random order, cut into ``count`` parts."""
         n = lift.shape[0]
         order = self._generator(0, side).permutation(_number(n))
-        pieces = np.array_split(order, min(self._epoch, len(order)))
-        indices = [_pairs(np.sort(drawn), n) for drawn in pieces]
+        indices = [_pairs(np.sort(drawn), n) for drawn in np.array_split(order, count)]
         if isinstance(lift, DivisibleMap):
             return list(map(Part, indices, lift.divide(indices)))
         return [Part(index, partial(lift.pairs, index=index)) for index in indices]
@@ -220,6 +233,29 @@ class StochasticIteration:
         if isinstance(self.step_size, str):
             return STEP_SIZES[self.step_size](t)
         return float(self.step_size(t) if callable(self.step_size) else self.step_size)
+
+
+def _evaluate(
+    part: Part, row: int, cost: Matrix, metric: Matrix, seen: Matrix
+) -> tuple[Vector, Matrix]:
+    """The images of the pairs of a part, and what has been seen.
+
+    A poor cost has negative divergences: such a pair keeps its distance until its next turn, and
+    the residual is infinite until then.
+    """
+    old, image = metric[part.pairs[:, 0], part.pairs[:, 1]], part.distances(cost)
+    cross, square, ratios = old @ image, old @ old, image / old
+    seen = seen.copy()
+    seen[row] = len(old), cross, square, ratios.min(), ratios.max()
+    return np.where(image > 0.0, image, old * (cross / square)), seen
+
+
+def _set(metric: Matrix, part: Part, values: Vector) -> Matrix:
+    """The metric with other values at the pairs of a part."""
+    i, j = part.pairs.T
+    changed = metric.copy()
+    changed[i, j] = changed[j, i] = values
+    return changed
 
 
 def _spread(seen: Matrix) -> float:
