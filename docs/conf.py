@@ -43,7 +43,6 @@ autodoc_preserve_defaults = True
 autosummary_ignore_module_all = False
 napoleon_google_docstring = False
 python_maximum_signature_line_length = 88
-autodoc_type_aliases = {name: name for name in ("Matrix", "Vector", "Index", "Callback")}
 
 # The gallery: every example runs when the site is built, and a failure fails the build.
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -64,6 +63,7 @@ sphinx_gallery_conf = {
     "image_srcset": ["2x"],
     "thumbnail_size": (400, 280),
     "inspect_global_variables": False,
+    "capture_repr": (),
 }
 
 html_theme = "furo"

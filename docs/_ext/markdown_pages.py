@@ -24,7 +24,6 @@ WRAPPERS = {
     "paragraph": nodes.paragraph,
     "blockquote": nodes.block_quote,
     "bullet_list": nodes.bullet_list,
-    "ordered_list": nodes.enumerated_list,
     "list_item": nodes.list_item,
     "strong": nodes.strong,
     "em": nodes.emphasis,
@@ -69,7 +68,9 @@ class _Page:
         if node.type == "inline":
             return self.inside(node)
         if node.type in WRAPPERS:
-            return [WRAPPERS[node.type]("", *self.inside(node))] if node.is_nested else []
+            made = WRAPPERS[node.type]()
+            made.extend(self.inside(node))
+            return [made]
         make = getattr(self, f"_{node.type}", None)
         if make is None:
             LOGGER.warning("Markdown pages know no %s.", node.type, location=self._place(node))
@@ -88,6 +89,10 @@ class _Page:
 
     def _hr(self, node: SyntaxTreeNode) -> nodes.Node:
         return nodes.transition()
+
+    def _ordered_list(self, node: SyntaxTreeNode) -> nodes.Node:
+        first = int(node.attrs.get("start", 1))
+        return nodes.enumerated_list("", *self.inside(node), enumtype="arabic", start=first)
 
     def _code_inline(self, node: SyntaxTreeNode) -> nodes.Node:
         return nodes.literal(node.content, node.content)

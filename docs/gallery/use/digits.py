@@ -9,7 +9,6 @@ written.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from sklearn.manifold import MDS
 
 import cometric as cm
 
@@ -18,19 +17,18 @@ r = cm.learn(digits.X, eps=0.1, tau=1e-2, tol=1e-3)
 print(r)
 
 # %%
-# Where are the pixels? Their distances alone, laid out in the plane, give the picture back: rows
-# and columns of the 8 x 8 image in order, up to a turn. (Pixels blank in all images have no
-# histogram and are left out.)
+# Where are the pixels? Here are the learned distances from four of them to all others, drawn where
+# the pixels are: what is near on the grid is near in the data. (White pixels are blank in all
+# images; they have no histogram and were left out.)
 
-row, column = np.divmod(digits.features, 8)
-layout = MDS(n_init=1, init="classical_mds", metric="precomputed", random_state=0)
-x, y = layout.fit_transform(r.features).T
-figure, panels = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-for panel, values, name in zip(panels, (row, column), ("row", "column"), strict=True):
-    points = panel.scatter(x, y, c=values, cmap="viridis", s=60)
-    figure.colorbar(points, ax=panel, label=f"{name} of the pixel")
-    panel.set(title=f"Pixels by learned distance, their {name}", xticks=[], yticks=[])
-    panel.set_aspect("equal")
+figure, panels = plt.subplots(1, 4, figsize=(9, 2.6), layout="constrained")
+for panel, pixel in zip(panels, (18, 21, 36, 50), strict=True):
+    grid = np.full(64, np.nan)
+    grid[digits.features] = r.features[digits.features == pixel][0]
+    image = panel.imshow(grid.reshape(8, 8), cmap="viridis_r", vmax=0.5)
+    panel.plot(pixel % 8, pixel // 8, "r*", ms=12)
+    panel.axis("off")
+figure.colorbar(image, ax=panels, shrink=0.8, label="distance", extend="max")
 
 # %%
 # The images, sorted by the digit that was written: dark squares on the diagonal are images of one

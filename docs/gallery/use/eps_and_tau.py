@@ -28,7 +28,7 @@ def around(**options):
 # become squares, and a half turn stands out. Real data are sparse and noisy, and a little blur is
 # welcome there; 0.1 is the default.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
+_, left = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 shades = plt.colormaps["viridis"](np.linspace(0, 0.9, 5))
 for eps, shade in zip((0, 0.03, 0.1, 0.3, 3), shades, strict=True):
     distance, _ = around(eps=eps, tau=1e-2)
@@ -42,6 +42,7 @@ left.legend(frameon=False)
 # gray line, which is the same between all histograms that do not overlap. A larger ``tau``
 # converges faster.
 
+_, right = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for tau, shade in zip((1e-3, 1e-2, 0.1, 1, 10), shades, strict=True):
     distance, iterations = around(eps=0.1, tau=tau)
     label = f"tau = {tau:g}, {iterations} iterations"
@@ -49,9 +50,8 @@ for tau, shade in zip((1e-3, 1e-2, 0.1, 1, 10), shades, strict=True):
 B = cm.Problem.from_data(X).features.full.toarray()
 plain = np.abs(B[0] - B).sum(axis=1)
 right.plot(turn, np.append(plain, 0) / plain.max(), color="0.6", lw=1, ls="--", label="plain l1")
-right.set(title="tau, at eps = 0.1", xlabel="turns")
+right.set(title="tau, at eps = 0.1", xlabel="turns", ylabel="distance from feature 0")
 right.legend(frameon=False)
-figure
 
 # %%
 # Rules of thumb: begin with the defaults, ``eps=0.1, tau=1e-3``. Fewer than a thousand samples and
