@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus test check bench clean
+.PHONY: help demo torus docs test check bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -17,6 +17,9 @@ demo: $(VENV)/.demo ## Learn the metrics of 700 blood cells and their genes, wri
 
 torus: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
 	$(RUN) examples/torus.py
+
+docs: $(VENV)/.docs ## Build the site, running its examples: docs/_build/html/index.html
+	$(RUN) -m sphinx -W --keep-going docs docs/_build/html
 
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
@@ -35,6 +38,7 @@ bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 
 clean: ## Remove everything the other targets made
 	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf docs/_build docs/examples docs/extending docs/api/generated docs/sg_execution_times.rst
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learned --group (PEP 735) in 25.1; a fresh venv may bring an older one.
@@ -46,7 +50,7 @@ $(VENV)/.pip:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
 	$(PIP) --editable . --group $*
 	@touch $@
 

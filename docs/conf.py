@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # The examples are tiny: where other processes want the cores, threads would wait for each other.
@@ -36,8 +37,8 @@ default_role = "code"
 templates_path = ["_templates"]
 html_math_renderer = "mathml"
 
-# The reference. Types stand in signatures, as in the code; torch is not needed to read it.
-autodoc_mock_imports = ["torch"]
+# The reference. Types stand in signatures, as in the code; torch is not needed to write it.
+autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autosummary_ignore_module_all = False

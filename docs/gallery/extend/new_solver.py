@@ -9,6 +9,7 @@ takes half a power step, in the geometric mean: slower, but it cannot swing from
 
 from dataclasses import dataclass, replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import cometric as cm
@@ -36,9 +37,13 @@ class DampedIteration:
 # ``learn`` takes an instance in place of a name.
 
 X = cm.datasets.torus("bimodal", 30, 24)
+figure, panel = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 for solver in (cm.PowerIteration(), DampedIteration(), cm.PolicyIteration()):
     r = cm.learn(X, eps=0, tau=0.1, tol=1e-8, solver=solver)
     print(f"{type(solver).__name__:18} {r.iterations:3} iterations, residual {r.residual:.1e}")
+    panel.semilogy([line.residual for line in r.history], ".-", label=type(solver).__name__)
+panel.set(title="Residual", xlabel="iteration")
+panel.legend(frameon=False)
 
 # %%
 # What it found is judged like any other answer: by a certificate computed afresh.

@@ -7,6 +7,8 @@ through the learned metric of the features. As a scikit-learn transformer this m
 distances, which neighbors, clusterings and kernels take as they are.
 """
 
+import matplotlib.pyplot as plt
+import numpy as np
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -38,4 +40,10 @@ print(search.best_params_, f"{search.best_score_:.2f}")
 # columns with ``of="features"``.
 
 r = cm.learn(train, eps=0.1, tau=1e-2, tol=1e-3, drop_empty=True)
-print(r.transform(test).shape)
+distances = r.transform(test)
+
+old, new = np.argsort(train_types), np.argsort(test_types)
+figure, panel = plt.subplots(figsize=(7.5, 3), layout="constrained")
+image = panel.imshow(distances[np.ix_(new, old)], cmap="magma", aspect="auto")
+panel.set(title="New cells to old ones, both by type", xlabel="120 old", ylabel="40 new")
+figure.colorbar(image, label="distance")

@@ -32,5 +32,4 @@ cm.report.write(
 #
 #    <p><a href="../report.html"><strong>Open the report</strong></a> (5 MB). Its first picture:</p>
 
-# sphinx_gallery_thumbnail_number = 1
 cm.plot.embedding(r, method="tsne", labels=[f"type {label}" for label in cells.labels])
