@@ -1,8 +1,10 @@
 """How the site is built: ``make docs``."""
 
 import os
+import re
 import shutil
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,7 +47,10 @@ autosummary_ignore_module_all = False
 napoleon_google_docstring = False
 python_maximum_signature_line_length = 88
 
-# The gallery: every example runs when the site is built, and a failure fails the build.
+# The gallery: every example runs when the site is built; a failure, or a warning about the data,
+# fails the build.
+warnings.filterwarnings("error", message="`X`", category=UserWarning)
+warnings.filterwarnings("error", category=cometric.ConvergenceWarning)
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 sphinx_gallery_conf = {
     "examples_dirs": ["gallery/use", "gallery/extend"],
@@ -84,11 +89,20 @@ html_theme_options = {
 }
 
 
-def setup(app):
+ARRAY = re.compile(r"ndarray\[tuple\[.*?\], [^\[]*dtype\[.*?\]\]")
+
+
+def shorten(app, what, name, obj, options, signature, returns):
+    """An array is an array: its shape and type are told in words."""
+    return tuple(text and ARRAY.sub("ndarray", text) for text in (signature, returns))
+
+
+def carry(app, failure):
     """Put the report that an example wrote beside the pages."""
+    if failure is None and app.builder.format == "html":
+        shutil.copy(HERE / "gallery" / "use" / "report.html", app.outdir)
 
-    def carry(app, failure):
-        if failure is None and app.builder.format == "html":
-            shutil.copy(HERE / "gallery" / "use" / "report.html", app.outdir)
 
+def setup(app):
+    app.connect("autodoc-process-signature", shorten)
     app.connect("build-finished", carry)

@@ -94,6 +94,11 @@ class _Page:
         first = int(node.attrs.get("start", 1))
         return nodes.enumerated_list("", *self.inside(node), enumtype="arabic", start=first)
 
+    def _html_block(self, node: SyntaxTreeNode) -> nodes.Node:
+        if not node.content.startswith("<!--"):
+            LOGGER.warning("Markdown pages know no HTML.", location=self._place(node))
+        return nodes.comment(node.content, node.content)
+
     def _code_inline(self, node: SyntaxTreeNode) -> nodes.Node:
         return nodes.literal(node.content, node.content)
 

@@ -25,7 +25,7 @@ figure, panels = plt.subplots(1, 4, figsize=(9, 2.6), layout="constrained")
 for panel, pixel in zip(panels, (18, 21, 36, 50), strict=True):
     grid = np.full(64, np.nan)
     grid[digits.features] = r.features[digits.features == pixel][0]
-    image = panel.imshow(grid.reshape(8, 8), cmap="viridis_r", vmax=0.5)
+    image = panel.imshow(grid.reshape(8, 8), cmap="viridis_r", vmax=0.2)
     panel.plot(pixel % 8, pixel // 8, "r*", ms=12)
     panel.axis("off")
 figure.colorbar(image, ax=panels, shrink=0.8, label="distance", extend="max")

@@ -4,7 +4,8 @@ What eps and tau do
 
 Two numbers decide what is learned. ``eps`` blurs the transport plans: 0 is exact transport,
 infinity leaves one axis of correspondence analysis. ``tau`` mixes in a plain distance between
-histograms. Here both are turned on the bump that slides around a circle, where the truth is known.
+histograms. Here both are turned on the bump that slides around a circle, where we know what to
+expect: distances that grow up to half a turn.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +25,8 @@ def around(**options):
 
 
 # %%
-# **eps.** Small values follow exact transport closely. Large ones look at means only: distances
-# become squares, and a half turn stands out. Real data are sparse and noisy, and a little blur is
+# **eps.** Small values follow exact transport closely. The larger it is, the more distances
+# look like squares: what is near gets nearer. Real data are sparse and noisy, and a little blur is
 # welcome there; 0.1 is the default.
 
 _, left = plt.subplots(figsize=(6.5, 3.8), layout="constrained")

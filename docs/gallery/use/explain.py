@@ -16,12 +16,12 @@ notes = {
     "cat": "cat milk sleep mouse cat house",
     "kitten": "kitten milk sleep kitten house",
     "pets": "cat dog kitten puppy house",
-    "dog": "dog bone run park dog house",
+    "dog": "dog bone bone run park dog house",
     "puppy": "puppy bone run park puppy",
     "stocks": "stock price rise bank stock",
-    "bonds": "bond price bank bond rise",
-    "crash": "stock bond price fall bank",
-    "garden": "park run sleep house rain",
+    "bonds": "bond bank interest bond rise",
+    "crash": "stock bond price price fall bank",
+    "garden": "park sleep house rain",
 }
 counter = CountVectorizer()
 X = pd.DataFrame(

@@ -15,13 +15,15 @@ from sklearn.pipeline import make_pipeline
 
 import cometric as cm
 
-cells = cm.datasets.simulate_counts(n=160, m=80, types=4, density=0.2, random_state=1)
+cells = cm.datasets.simulate_counts(n=160, m=120, types=4, density=0.2, random_state=1)
+X = cells.X.toarray()
+X = X[:, (X > 0).sum(axis=0) >= 16]  # genes that a tenth of the cells have
 train, test, train_types, test_types = train_test_split(
-    cells.X.toarray(), cells.labels, test_size=0.25, random_state=0, stratify=cells.labels
+    X, cells.labels, test_size=0.25, random_state=0, stratify=cells.labels
 )
 
 model = make_pipeline(
-    cm.WassersteinSingularVectors(eps=0.1, tau=1e-2, tol=1e-3, drop_empty=True),
+    cm.WassersteinSingularVectors(eps=0.1, tau=1e-2, tol=1e-3),
     KNeighborsClassifier(n_neighbors=5, metric="precomputed"),
 )
 model.fit(train, train_types)
@@ -39,7 +41,7 @@ print(search.best_params_, f"{search.best_score_:.2f}")
 # The same without scikit-learn: a result takes new rows to the old ones, or new columns to the old
 # columns with ``of="features"``.
 
-r = cm.learn(train, eps=0.1, tau=1e-2, tol=1e-3, drop_empty=True)
+r = cm.learn(train, eps=0.1, tau=1e-2, tol=1e-3)
 distances = r.transform(test)
 
 old, new = np.argsort(train_types), np.argsort(test_types)
