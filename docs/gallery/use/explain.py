@@ -3,8 +3,8 @@ Why are these two far apart?
 ============================
 
 A transport distance comes with its reason: a plan that says which mass goes where, and what that
-costs. Here are nine notes of a few words each. The one on cats and the one on kittens share little
-but their company, and that is enough to learn from.
+costs. Here are nine notes of a few words each. The words "cat" and "kitten" keep the same company,
+and that is enough to learn that they are close.
 """
 
 import pandas as pd
