@@ -27,7 +27,8 @@ def mathml(node: nodes.Element, *, block: bool) -> str:
     for habit, instead in HABITS:
         tex = habit.sub(instead, tex)
     try:
-        return str(tex2mathml(tex, as_block=block))
+        # Chromium draws what is called an accent into a tall letter instead of above it.
+        return str(tex2mathml(tex, as_block=block)).replace('<mover accent="true">', "<mover>")
     except MathError as problem:
         LOGGER.warning("no MathML for %r: %s", node.astext(), problem, location=node)
         return ""
