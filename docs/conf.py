@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,8 +40,11 @@ default_role = "code"
 templates_path = ["_templates"]
 html_math_renderer = "mathml"
 
-# The reference. Types stand in signatures, as in the code; torch is not needed to write it.
+# The reference. Types stand in signatures, as in the code. Where torch is not installed autodoc
+# makes one up, which SciPy must not meet while it is being loaded.
 autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
+for name in ("estimator", "scverse.pl", "report"):
+    import_module(f"cometric.{name}")
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autosummary_ignore_module_all = False
