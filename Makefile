@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus paper test check bench torture clean
+.PHONY: help demo torus paper docs test check bench torture clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -20,6 +20,9 @@ torus: $(VENV)/.demo ## Learn both metrics of the torus, write demo/torus.png
 
 paper: $(VENV)/.paper ## Recompute the figures and tables of the paper, write paper/index.html
 	$(RUN) examples/paper.py
+
+docs: $(VENV)/.docs ## Build the site, running its examples: docs/_build/html/index.html
+	$(RUN) -m sphinx -W --keep-going docs docs/_build/html
 
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
@@ -41,6 +44,7 @@ torture: $(VENV)/.test ## Kill, corrupt and starve runs, write the figures into 
 
 clean: ## Remove everything the other targets made
 	rm -rf $(VENV) demo paper dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf docs/_build docs/examples docs/extending docs/api/generated docs/sg_execution_times.rst
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learned --group (PEP 735) in 25.1; a fresh venv may bring an older one.
@@ -52,7 +56,7 @@ $(VENV)/.pip:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
 	$(PIP) --editable . --group $*
 	@touch $@
 

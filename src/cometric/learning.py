@@ -125,7 +125,7 @@ def learn(
     """Learn a distance between the rows of ``X`` and one between its columns.
 
     With A the rows and B the columns of X, each divided by its sum, the metrics C (features)
-    and D (samples) solve
+    and D (samples) solve ::
 
         Phi_B(D) = lam C,   Phi_A(C) = mu D,   Phi_A(C)_ij = W_C(a_i, a_j) + tau |C| R(a_i - a_j).
 

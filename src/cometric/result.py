@@ -115,8 +115,9 @@ class Result:
     def certify(self, n_threads: int | None = None) -> Certificate | Diagnosis:
         """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
 
-        Takes about as long as two or three transport sweeps; see :class:`Certificate`. For
-        eps > 0, where residuals prove nothing, a :class:`Diagnosis`.
+        Takes about as long as two or three transport sweeps. For eps = 0 a
+        :class:`~cometric.certificate.Certificate`; for eps > 0, where residuals prove nothing,
+        a :class:`~cometric.diagnosis.Diagnosis`.
         """
         from cometric.maps.coupled import fresh_lifts, norm_matrices
 

@@ -1,0 +1,65 @@
+"""What the documentation shows runs, what it links to exists, what is public is in it."""
+
+import re
+from importlib import import_module
+from inspect import isfunction, ismodule
+from pathlib import Path
+
+import pytest
+
+import cometric as cm
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")})
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_the_quick_start_runs(capsys):
+    section = (ROOT / "README.md").read_text().split("## Quick start\n")[1]
+    code = section.split("```python\n")[1].split("```")[0]
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["r"].converged
+    assert str(names["r"]) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"```.*?```|`[^`]*`|\$[^$]*\$", "", page.read_text(), flags=re.DOTALL)
+    for target in LINK.findall(prose):
+        if "://" not in target:
+            assert (page.parent / target.partition("#")[0]).exists(), f"dead link to {target}"
+
+
+def reference():
+    return {line.strip() for line in (ROOT / "docs/api/index.rst").read_text().splitlines()}
+
+
+def test_every_public_name_is_in_the_reference():
+    assert {name for name in cm.__all__ if not ismodule(getattr(cm, name))} <= reference()
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("datasets", "numpy"),
+        ("plot", "matplotlib"),
+        ("report", "plotly"),
+        ("scverse.get", "anndata"),
+        ("scverse.pl", "matplotlib"),
+        ("scverse.pp", "anndata"),
+        ("scverse.tl", "anndata"),
+    ],
+)
+def test_every_function_of_the_edges_is_in_the_reference(name, needs):
+    pytest.importorskip(needs)
+    module = import_module(f"cometric.{name}")
+    own = {
+        f"{name}.{function.__name__}"
+        for function in vars(module).values()
+        if isfunction(function) and function.__module__ == module.__name__
+    }
+    public = {function for function in own if "._" not in function}
+    assert public == {line for line in reference() if line.startswith(f"{name}.")} - {
+        "datasets.Labeled"
+    }
