@@ -265,8 +265,8 @@ def flows(
     share = sum(flow.share for flow in chosen)
     ax.set_title(
         f"From {told.items[0]} to {told.items[1]}\n"
-        f"{len(chosen)} of {len(told.flows)} flows, {100 * share:.2g} % of the cost, "
-        f"{100 * total:.2g} % of the mass; {100 * told.stays:.2g} % stays",
+        f"{len(chosen)} of {len(told.flows)} flows, {100 * share:.3g} % of the cost, "
+        f"{100 * total:.3g} % of the mass; {100 * told.stays:.3g} % stays",
         fontsize=10,
     )
     ax.figure.colorbar(
