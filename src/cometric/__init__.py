@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
     "learn": "learning",
+    "learn_landmarks": "landmarks",
+    "neighbor_graph": "neighbors",
     "plan": "planning",
     "Plan": "planning",
     "warmup": "learning",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from cometric import report as report
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
+    from cometric.landmarks import learn_landmarks as learn_landmarks
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
+    from cometric.neighbors import neighbor_graph as neighbor_graph
     from cometric.planning import Plan as Plan
     from cometric.planning import plan as plan
     from cometric.problem import Problem as Problem

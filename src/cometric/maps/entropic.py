@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import logsumexp
 
 from cometric.kernels import sinkhorn, thread_count
@@ -170,6 +171,13 @@ class EntropicMap:
             return result
 
         return divergences
+
+    def own_scalings(self, cost: Matrix) -> sparse.csr_array:
+        """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost))."""
+        cost = check_cost(cost, self.shape[1])
+        kernel = np.exp(-cost / (self.eps * cost.max()))
+        _Group(self, np.empty((0, 2), np.int64), None)._self_terms(kernel)
+        return sparse.csr_array((self._self, self._bins, self._indptr), self.shape)[self._rank]
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
