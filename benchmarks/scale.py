@@ -46,7 +46,7 @@ def main() -> None:
         print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
         return
     print(machine.describe("numpy", "numba"), flush=True)
-    if "simulated" in parts:  # drawing them takes more memory than their neighbors
+    if "simulated" in parts and not SIMULATED.exists():  # drawing them takes more memory than their neighbors
         subprocess.run([sys.executable, __file__, "draw", "--alone"], check=True)
     for name in parts:
         print(f"\n{name}, load average {machine.load()}", flush=True)

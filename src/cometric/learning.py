@@ -27,6 +27,12 @@ from cometric.maps.entropic_torch import TensorEntropicMap, torch_device
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
+from cometric.maps.tiled import (
+    TiledEntropicMap,
+    TiledMap,
+    tiled_entropic_lifts,
+    tiled_lifts,
+)
 from cometric.problem import Problem, Side
 from cometric.result import Parameters, Record, Result
 from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
@@ -65,7 +71,8 @@ REMEDIES = {
 }
 
 
-Entropic = EntropicMap | TensorEntropicMap
+Exact = ExactMap | TiledMap
+Entropic = EntropicMap | TensorEntropicMap | TiledEntropicMap
 
 
 class ConvergenceWarning(UserWarning):
@@ -94,6 +101,7 @@ def learn(
     random_state: int | None = None,
     n_threads: int | None = None,
     memory_limit: float | None = None,
+    client: Any = None,
     progress: bool = False,
     callback: Callback | None = None,
     normalization_steps: int = 1,
@@ -140,6 +148,10 @@ def learn(
     memory_limit
         Bytes the stored trees and couplings may take (of both sides together); half of what
         is free by default. Where they do not fit, slower ways that do are taken.
+    client
+        A ``distributed.Client``: its workers compute the distances, tile by tile, with one thread
+        of theirs each. The answer is the same, bit by bit, for any number of workers, lost ones
+        included; "local" computes the same tiles in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback
@@ -154,13 +166,23 @@ def learn(
     """
     _check_options(eps, tau, tol, max_iter)
     _check_device(device, eps)
+    _check_client(client, eps, tau, device)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     norms = norm_matrices(problem, norm, None if device == "cpu" else torch_device(device))
     begin = _start(problem, start, random_state, norms if norm_name(norm) == "l1" else None)
     run = _Run(problem, tau, norms, begin, solver, tol, max_iter, progress, callback)
-    if eps == 0.0:
+    inner = INNER * math.sqrt(tol)
+    if client is not None:
+        workers = None if client == "local" else client
+        if eps == 0.0:
+            solution, name = run.exact(*tiled_lifts(problem, workers))
+        else:
+            solution, name = run.entropic(
+                *tiled_entropic_lifts(problem, eps, workers, sweeps=sweeps, tol=inner, dtype=dtype)
+            )
+    elif eps == 0.0:
         lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
         solution, name = run.exact(*lifts)
     elif eps == math.inf:
@@ -171,7 +193,7 @@ def learn(
             eps,
             device=device,
             sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
+            tol=inner,
             memory_limit=memory_limit,
         )
         rough = "tf32" if all(lift.engine == "dense" for lift in tensor_maps) else "float32"
@@ -183,7 +205,7 @@ def learn(
             problem,
             eps,
             sweeps=sweeps,
-            tol=INNER * math.sqrt(tol),
+            tol=inner,
             dtype=dtype,
             n_threads=n_threads,
             memory_limit=memory_limit,
@@ -240,7 +262,7 @@ class _Run:
     progress: bool
     callback: Callback | None
 
-    def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
+    def exact(self, to_samples: Exact, to_features: Exact) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
@@ -404,7 +426,7 @@ def _on(device: Any, matrix: Matrix) -> Any:
 
 
 def _status_at_zero(
-    problem: Problem, solution: Solution, to_samples: ExactMap, to_features: ExactMap
+    problem: Problem, solution: Solution, to_samples: Any, to_features: Any
 ) -> Status:
     """What may be said at tau = 0, where a small residual alone proves nothing.
 
@@ -505,3 +527,16 @@ def _check_device(device: str, eps: float) -> None:
             "leave `device` out, or pass a positive, finite `eps`."
         )
     torch_device(device)
+
+
+def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
+    if client is None:
+        return
+    if client != "local" and not hasattr(client, "scatter"):
+        raise ValueError(f"`client` is {client!r}; pass a `distributed.Client`, or 'local'.")
+    if device != "cpu":
+        raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")
+    if eps == math.inf:
+        raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
+    if eps == 0.0 and tau == 0.0:
+        raise ValueError("`client` needs tau > 0 at eps = 0: uniqueness is decided on one machine.")

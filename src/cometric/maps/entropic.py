@@ -31,6 +31,9 @@ REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
 MORE_SWEEPS = 20
 """For the pairs of a call that a few sweeps leave beyond the margin."""
 
+FEW_SOURCES = 4
+"""Times fewer sources for which a pair's first histogram is its source, larger or not."""
+
 CELLS_PER_BLOCK = 2e9
 """Products per call of the kernel: about a second."""
 
@@ -214,8 +217,15 @@ class EntropicMap:
         return *sides, plan
 
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
-        """The pairs with the larger histogram first, sorted by it, and the order that does so."""
-        pairs = np.sort(self._rank[index], axis=1)
+        """The pairs sorted by their sources, and the order that does so.
+
+        The larger histogram is the source, unless taking the first one makes far fewer of them:
+        each copies its columns of the kernel.
+        """
+        pairs = self._rank[index]
+        larger = np.sort(pairs, axis=1)
+        if FEW_SOURCES * len(np.unique(pairs[:, 0])) > len(np.unique(larger[:, 0])):
+            pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
         return _Group(self, pairs[order], stored), order
 
