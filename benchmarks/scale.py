@@ -11,17 +11,19 @@ Every part runs in a process of its own, which tells its peak memory.
 """
 
 import argparse
+import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import machine
 import numpy as np
 from scipy import sparse
-
 from scipy.stats import spearmanr
 
 import cometric as cm
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
     parser.add_argument("--landmarks", type=int, default=400)
     parser.add_argument("--tol", type=float, default=1e-4, help="of the landmarks' metrics")
+    parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     parts = asked.parts or list(CHOICES)
@@ -46,11 +49,13 @@ def main() -> None:
         print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
         return
     print(machine.describe("numpy", "numba"), flush=True)
-    if "simulated" in parts and not SIMULATED.exists():  # drawing them takes more memory than their neighbors
+    if (
+        "simulated" in parts and not SIMULATED.exists()
+    ):  # drawing them takes more memory than their neighbors
         subprocess.run([sys.executable, __file__, "draw", "--alone"], check=True)
     for name in parts:
         print(f"\n{name}, load average {machine.load()}", flush=True)
-        options = [f"--{key}={getattr(asked, key)}" for key in ("data", "landmarks", "tol")]
+        options = [f"--{key}={getattr(asked, key)}" for key in OPTIONS]
         subprocess.run([sys.executable, __file__, name, "--alone", *options], check=True)
 
 
@@ -73,7 +78,14 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
     print(f"  compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
     began = time.perf_counter()
     sketch = cm.learn_landmarks(
-        X, asked.landmarks, 15, tol=asked.tol, check=20, n_threads=2, progress=True
+        X,
+        asked.landmarks,
+        15,
+        max_candidates=asked.candidates,
+        tol=asked.tol,
+        check=20,
+        n_threads=2,
+        progress=True,
     )
     seconds, learning = time.perf_counter() - began, sketch.result.history[-1].seconds
     print(sketch)
@@ -105,12 +117,70 @@ def sketch(asked: argparse.Namespace) -> None:
             image = image_of(part.features, whole, index)
             ratio = np.log(image / part.features[index[:, 0], index[:, 1]])
             low, high = np.percentile(ratio, [5, 95])
+            rank = spearmanr(found, true).statistic
+            near = shared(part.features, whole.features)
             print(
-                f"  {s:9d}  {part.history[-1].seconds:7.1f}  {spearmanr(found, true).statistic:10.4f}"
-                f"  {error:12.4f}  {np.ptp(logs):7.3f}  {shared(part.features, whole.features):9.3f}"
-                f"  {high - low:8.4f} (5 to 95 %), {np.ptp(ratio):.3f} (all of {len(index)})",
+                f"  {s:9d}  {part.history[-1].seconds:7.1f}  {rank:10.4f}  {error:12.4f}  "
+                f"{np.ptp(logs):7.3f}  {near:9.3f}  {high - low:8.4f} (5 to 95 %), "
+                f"{np.ptp(ratio):.3f} (all of {len(index)})",
                 flush=True,
             )
+
+
+def dask(_: argparse.Namespace) -> None:
+    """Seconds of one map and of a solve on 0, 1 and 2 worker processes; then 10 are killed."""
+    from distributed import Client, LocalCluster
+
+    X = cm.datasets.simulate_counts(300, 150, density=0.2).X
+    options = {"tau": 0.05, "tol": 1e-3}
+    warm = cm.learn(X, **options)
+    print(
+        f"  one process, warm maps: {warm.history[-1].seconds:.1f} s, {warm.iterations} iterations"
+    )
+    local = cm.learn(X, client="local", n_threads=1, **options)
+    seconds = local.history[-1].seconds
+    print(f"  one process, tiles:     {seconds:.1f} s, {local.iterations} iterations", flush=True)
+    for workers in (1, 2):
+        with (
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=":0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            client.run(cm.warmup, ["entropic"])
+            found = cm.learn(X, client=client, **options)
+            print(
+                f"  {workers} worker(s): {found.history[-1].seconds:.1f} s, "
+                f"identical bytes: {same_bytes(found, local)}",
+                flush=True,
+            )
+    killed, identical = 0, 0
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        began = time.perf_counter()
+        while killed < 10:
+            client.wait_for_workers(2, timeout=300)
+            victim = next(iter(client.run(os.getpid).values()))
+
+            def kill(now: object, record: cm.result.Record, victim: int = victim) -> None:
+                if record.iteration == 2:
+                    threading.Timer(0.05, os.kill, (victim, signal.SIGKILL)).start()
+
+            found = cm.learn(X, client=client, callback=kill, **options)
+            killed, identical = killed + 1, identical + same_bytes(found, local)
+            print(
+                f"  worker {victim} killed: identical bytes {identical} of {killed} times, "
+                f"{time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
+
+
+def same_bytes(one: cm.Result, other: cm.Result) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one.metrics, other.metrics, strict=True))
 
 
 def image_of(features: np.ndarray, whole: cm.Result, index: np.ndarray) -> np.ndarray:
@@ -134,7 +204,8 @@ def read(folder: Path, name: str) -> sparse.csr_array:
     return sparse.csr_array(anndata.read_h5ad(Path(folder) / f"{name}.h5ad").X, dtype=np.float64)
 
 
-CHOICES = {"citeseq": citeseq, "simulated": simulated, "sketch": sketch}
+OPTIONS = ("data", "landmarks", "tol", "candidates")
+CHOICES = {"citeseq": citeseq, "simulated": simulated, "sketch": sketch, "dask": dask}
 PARTS = {**CHOICES, "draw": draw}
 
 if __name__ == "__main__":

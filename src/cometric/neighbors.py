@@ -277,7 +277,7 @@ class _Search:
         self._n = distances.hist.shape[0]
 
     def blocks(self, progress: bool) -> Iterator[slice]:
-        step = max(1, int(BLOCK_BYTES / (8.0 * self._n)))
+        step = max(1, int(BLOCK_BYTES / (4.0 * self._n)))
         with bar_of_pairs(progress, self._n) as tell:
             for start in range(0, self._n, step):
                 stop = min(start + step, self._n)
