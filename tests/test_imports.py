@@ -40,6 +40,8 @@ LAYERS = {
             "progress",
             "explanation",
             "extension",
+            "landmarks",
+            "neighbors",
             "certificate",
             "diagnosis",
             "checkpoint",

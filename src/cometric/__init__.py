@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "learn": "learning",
     "resume": "learning",
+    "learn_landmarks": "landmarks",
+    "neighbor_graph": "neighbors",
     "plan": "planning",
     "Plan": "planning",
     "warmup": "learning",
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from cometric.checkpoint import CheckpointWarning as CheckpointWarning
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
+    from cometric.landmarks import learn_landmarks as learn_landmarks
     from cometric.learning import ConvergenceWarning as ConvergenceWarning
     from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
+    from cometric.neighbors import neighbor_graph as neighbor_graph
     from cometric.planning import Plan as Plan
     from cometric.planning import plan as plan
     from cometric.problem import Problem as Problem

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 
 from cometric.extension import nearest
 from cometric.learning import ConvergenceWarning, learn, shortfall
+from cometric.maps.tiled import active_client
 from cometric.result import Record, Result
 from cometric.solve import Callback
 from cometric.types import Index, Matrix, Solver, Vector
@@ -49,6 +50,10 @@ smoothing
         As for :func:`cometric.learn`.
     drop_empty
         Leave out empty features, which are an error otherwise. Empty samples always are.
+    engine
+        "local", or "dask" for the workers of the ``distributed.Client`` that is active when
+        ``fit`` is called; a client itself could not be cloned. See ``client`` of
+        :func:`cometric.learn`.
     mode
         "distances", or "knn" for a sparse graph of the nearest training samples only.
     n_neighbors
@@ -98,6 +103,7 @@ smoothing
         normalization_steps: int = 1,
         smoothing: float = 0.0,
         drop_empty: bool = False,
+        engine: str = "local",
         mode: str = "distances",
         n_neighbors: int = 5,
     ) -> None:
@@ -122,6 +128,7 @@ smoothing
         self.normalization_steps = normalization_steps
         self.smoothing = smoothing
         self.drop_empty = drop_empty
+        self.engine = engine
         self.mode = mode
         self.n_neighbors = n_neighbors
 
@@ -129,6 +136,8 @@ smoothing
         """Learn both metrics from ``X``, samples by features; ``y`` is not looked at."""
         if self.mode not in ("distances", "knn"):
             raise ValueError(f"`mode` is {self.mode!r}; choose 'distances' or 'knn'.")
+        if self.engine not in ("local", "dask"):
+            raise ValueError(f"`engine` is {self.engine!r}; choose 'local' or 'dask'.")
         checked = self._check(X, reset=True)
         empty = np.flatnonzero(np.asarray(checked.sum(axis=1)).ravel() == 0)
         if len(empty):
@@ -138,6 +147,7 @@ smoothing
             )
         options = self.get_params(deep=False)
         del options["mode"], options["n_neighbors"]
+        options["client"] = active_client() if options.pop("engine") == "dask" else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # given again below
             self.result_: Result = learn(X if hasattr(X, "columns") else checked, **options)

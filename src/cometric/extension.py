@@ -55,7 +55,7 @@ def extend(
             "Learn with a norm that has a name, or with tau = 0."
         )
     if n_neighbors is not None:
-        _check_neighbors(n_neighbors, len(known.labels))
+        check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
     weight = asked.tau * across.cost.max()
     if asked.restart > 0.0:
@@ -63,7 +63,7 @@ def extend(
         metric = known.reduce(to_numpy(result.samples if of == "samples" else result.features))
         weight = asked.restart * largest_transport(metric, value, asked.restart, R) / R.max()
     rows = []
-    with _bar(progress, len(new.labels) * known.hist.shape[0]) as bar:
+    with bar_of_pairs(progress, len(new.labels) * known.hist.shape[0]) as bar:
         for part in across.blocks():
             distances = across.transport(part, bar)
             if weight > 0.0:
@@ -168,7 +168,8 @@ def _above_zero(distances: Matrix) -> Matrix:
     return positive
 
 
-def _check_neighbors(n_neighbors: Any, count: int) -> None:
+def check_neighbors(n_neighbors: Any, count: int) -> None:
+    """Refuse numbers of neighbors that ``count`` items do not have."""
     whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
     if not whole or not 1 <= n_neighbors <= count:
         raise ValueError(
@@ -183,7 +184,7 @@ def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_ma
     A ``csr_matrix``, the kind that scikit-learn's own graphs are.
     """
     rows, columns = distances.shape
-    _check_neighbors(k, columns if most is None else most)
+    check_neighbors(k, columns if most is None else most)
     index = np.argpartition(distances, k - 1, axis=1)[:, :k]
     found = np.take_along_axis(distances, index, axis=1)
     order = np.argsort(found, axis=1, kind="stable")
@@ -195,7 +196,7 @@ def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_ma
 
 
 @contextmanager
-def _bar(show: bool, pairs: int) -> Iterator[Any]:
+def bar_of_pairs(show: bool, pairs: int) -> Iterator[Any]:
     """What tells of the pairs done, block after block, if anything is to be told."""
     if not show:
         yield lambda done, total: None

@@ -41,6 +41,7 @@ from cometric.maps.entropic_torch import TensorEntropicMap, torch_device, usable
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_matrix, norm_name
+from cometric.maps.tiled import TiledEntropicMap, TiledMap, tiled_entropic_lifts, tiled_lifts
 from cometric.maps.workers import check_process, workers
 from cometric.options import check_folder, check_options
 from cometric.planning import check_memory
@@ -84,7 +85,8 @@ REMEDIES = {
 }
 
 
-Entropic = EntropicMap | TensorEntropicMap
+Exact = ExactMap | TiledMap
+Entropic = EntropicMap | TensorEntropicMap | TiledEntropicMap
 
 
 class ConvergenceWarning(UserWarning):
@@ -114,6 +116,7 @@ def learn(
     random_state: int | None = None,
     n_threads: int | None = None,
     memory_limit: float | None = None,
+    client: Any = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -168,6 +171,10 @@ def learn(
     memory_limit
         Bytes the stored trees and couplings may take (of both sides together); half of what
         is free by default. Where they do not fit, slower ways that do are taken.
+    client
+        A ``distributed.Client``: its workers compute the distances, tile by tile, with one thread
+        of theirs each. The answer is the same, bit by bit, for any number of workers, lost ones
+        included; "local" computes the same tiles in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback
@@ -204,6 +211,7 @@ def learn(
     )
     _check_restart(restart, tau, solver)
     tau = 0.0 if restart > 0.0 else tau
+    _check_client(client, eps, tau, device)
     folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
@@ -228,6 +236,7 @@ def learn(
         dtype=dtype,
         n_threads=n_threads,
         memory_limit=memory_limit,
+        client=client,
         progress=progress,
         callback=callback,
     )
@@ -257,6 +266,7 @@ def resume(
     *,
     max_iter: int | None = None,
     n_threads: int | None = None,
+    client: Any = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint_every: float = 300.0,
@@ -264,7 +274,8 @@ def resume(
     """Go on from the folder that ``learn(..., checkpoint=...)`` has written.
 
     The data and all options come from there, but for those that do not change the answer;
-    ``max_iter`` may be raised.
+    ``max_iter`` may be raised. What was begun on a cluster goes on with another ``client``, or
+    in this process.
     """
     folder = check_folder(checkpoint, checkpoint_every)
     saved = None if folder is None else latest(folder)
@@ -295,9 +306,11 @@ def resume(
             dtype=asked["dtype"],
             n_threads=n_threads,
             memory_limit=asked["memory_limit"],
+            client=(client or "local") if asked["tiles"] else None,
             progress=progress,
             callback=callback,
         )
+        _check_client(run.client, run.eps, run.tau, run.device)
         check_options(
             eps=run.eps,
             tau=run.tau,
@@ -355,6 +368,7 @@ class _Run:
     dtype: Any
     n_threads: int | None
     memory_limit: float | None
+    client: Any
     progress: bool
     callback: Callback | None
     checkpoint: Checkpoint | None = None
@@ -417,6 +431,7 @@ class _Run:
             "solver": _describe(self.solver),
             "tol": float(self.tol),
             "sweeps": int(self.sweeps),
+            "tiles": self.client is not None,
             "device": str(self.device),
             "dtype": np.dtype(self.dtype).name,
             "memory_limit": None if self.memory_limit is None else float(self.memory_limit),
@@ -447,6 +462,8 @@ class _Run:
 
     def _transport(self) -> tuple[Solution, str]:
         """Solve with the kind of transport that eps asks for."""
+        if self.client is not None:
+            return self._in_tiles(None if self.client == "local" else self.client)
         limit = self.usable_memory()
         if self.eps == 0.0:
             lifts = exact_lifts(self.problem, n_threads=self.n_threads, memory_limit=limit)
@@ -471,6 +488,17 @@ class _Run:
         self._check_promise(sum(lift.memory for lift in maps))
         return self.entropic(*maps)
 
+    def _in_tiles(self, client: Any) -> tuple[Solution, str]:
+        """The same by the workers of a cluster, or tile by tile in this process."""
+        if self.eps == 0.0:
+            return self.exact(*tiled_lifts(self.problem, client))
+        inner = INNER * math.sqrt(self.tol)
+        return self.entropic(
+            *tiled_entropic_lifts(
+                self.problem, self.eps, client, sweeps=self.sweeps, tol=inner, dtype=self.dtype
+            )
+        )
+
     def _check_promise(self, kept: float) -> None:
         """A ``memory_limit`` of the user's own may be more than there is."""
         if self.memory_limit is not None:
@@ -480,7 +508,7 @@ class _Run:
         """Bytes of the matrices that are there already."""
         return float(sum(matrix.nbytes for pair in (self.norms, self.begin) for matrix in pair))
 
-    def exact(self, to_samples: ExactMap, to_features: ExactMap) -> tuple[Solution, str]:
+    def exact(self, to_samples: Exact, to_features: Exact) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
@@ -665,7 +693,7 @@ def _on(device: Any, matrix: Matrix) -> Any:
 
 
 def _status_at_zero(
-    problem: Problem, solution: Solution, to_samples: ExactMap, to_features: ExactMap
+    problem: Problem, solution: Solution, to_samples: Any, to_features: Any
 ) -> Status:
     """What may be said at tau = 0, where a small residual alone proves nothing.
 
@@ -798,3 +826,16 @@ def _is_accelerated(solver: str | Solver[Any]) -> bool:
         solver in ("power", "stochastic")
         or isinstance(solver, PowerIteration | StochasticIteration)
     )
+
+
+def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
+    if client is None:
+        return
+    if client != "local" and not hasattr(client, "scatter"):
+        raise ValueError(f"`client` is {client!r}; pass a `distributed.Client`, or 'local'.")
+    if device != "cpu":
+        raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")
+    if eps == math.inf:
+        raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
+    if eps == 0.0 and tau == 0.0:
+        raise ValueError("`client` needs tau > 0 at eps = 0: uniqueness is decided on one machine.")

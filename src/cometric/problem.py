@@ -246,6 +246,14 @@ def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
     )
 
 
+def read_samples(X: Any) -> sparse.csr_array:
+    """A float64 CSR copy of the matrix: finite, nonnegative, with some mass in every row."""
+    matrix = _read(X, "X")
+    _check_entries(matrix, "X")
+    _refuse_empty(np.diff(matrix.indptr) > 0, "X", "row", "Drop them: they hold no mass.")
+    return matrix
+
+
 def _names(X: Any, *attributes: str) -> list[str] | None:
     """What AnnData or pandas call the items of one side."""
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import logsumexp
 
 from cometric.kernels import sinkhorn, thread_count
@@ -31,6 +32,9 @@ REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
 
 MORE_SWEEPS = 20
 """For the pairs of a call that a few sweeps leave beyond the margin."""
+
+FEW_SOURCES = 4
+"""Times fewer sources for which a pair's first histogram is its source, larger or not."""
 
 CELLS_PER_BLOCK = 2e9
 """Products per call of the kernel: about a second."""
@@ -194,6 +198,13 @@ class EntropicMap:
         parts = {f"part{k}": group for k, group in enumerate(self._parts)}
         return parts if self._all is None else {"scalings": self._all, **parts}
 
+    def own_scalings(self, cost: Matrix) -> sparse.csr_array:
+        """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost))."""
+        cost = check_cost(cost, self.shape[1])
+        kernel = np.exp(-cost / (self.eps * cost.max()))
+        _Group(self, np.empty((0, 2), np.int64), None)._self_terms(kernel)
+        return sparse.csr_array((self._self, self._bins, self._indptr), self.shape)[self._rank]
+
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
         cost = check_cost(cost, self.shape[1])
@@ -229,8 +240,15 @@ class EntropicMap:
         return *sides, plan
 
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
-        """The pairs with the larger histogram first, sorted by it, and the order that does so."""
-        pairs = np.sort(self._rank[index], axis=1)
+        """The pairs sorted by their sources, and the order that does so.
+
+        The larger histogram is the source, unless taking the first one makes far fewer of them:
+        each copies its columns of the kernel.
+        """
+        pairs = self._rank[index]
+        larger = np.sort(pairs, axis=1)
+        if FEW_SOURCES * len(np.unique(pairs[:, 0])) > len(np.unique(larger[:, 0])):
+            pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
         return _Group(self, pairs[order], stored), order
 

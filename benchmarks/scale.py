@@ -1,0 +1,212 @@
+"""Past one machine and past n x n: neighbors of many samples, the error of a sketch, Dask.
+
+    python benchmarks/scale.py [citeseq] [simulated] [sketch] [dask] [--data FOLDER]
+
+citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
+simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
+sketch     how far the feature metric of s landmarks is from that of all samples, by s
+dask       one worker process against two, and against workers that are killed: time and bytes
+
+Every part runs in a process of its own, which tells its peak memory.
+"""
+
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import machine
+import numpy as np
+from scipy import sparse
+from scipy.stats import spearmanr
+
+import cometric as cm
+from cometric import landmarks
+from cometric.cones import normalize
+from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
+
+SIMULATED = Path(tempfile.gettempdir()) / "cometric-simulated.npz"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(CHOICES))
+    parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
+    parser.add_argument("--landmarks", type=int, default=400)
+    parser.add_argument("--tol", type=float, default=1e-4, help="of the landmarks' metrics")
+    parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    parts = asked.parts or list(CHOICES)
+    if asked.alone:
+        PARTS[parts[0]](asked)
+        print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
+        return
+    print(machine.describe("numpy", "numba"), flush=True)
+    if (
+        "simulated" in parts and not SIMULATED.exists()
+    ):  # drawing them takes more memory than their neighbors
+        subprocess.run([sys.executable, __file__, "draw", "--alone"], check=True)
+    for name in parts:
+        print(f"\n{name}, load average {machine.load()}", flush=True)
+        options = [f"--{key}={getattr(asked, key)}" for key in OPTIONS]
+        subprocess.run([sys.executable, __file__, name, "--alone", *options], check=True)
+
+
+def draw(_: argparse.Namespace) -> None:
+    X = cm.datasets.simulate_counts(50_000, 1_000, types=10, density=0.05).X
+    sparse.save_npz(SIMULATED, sparse.csr_matrix(X))
+
+
+def citeseq(asked: argparse.Namespace) -> None:
+    neighbors_of(read(asked.data, "citeseq_cbmc"), asked)
+
+
+def simulated(asked: argparse.Namespace) -> None:
+    neighbors_of(sparse.load_npz(SIMULATED), asked)
+
+
+def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
+    """Time, proofs and recall of the neighbors of all rows."""
+    print(f"  {X.shape[0]} x {X.shape[1]}, {X.nnz / X.shape[0]:.0f} features per sample")
+    print(f"  compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
+    began = time.perf_counter()
+    sketch = cm.learn_landmarks(
+        X,
+        asked.landmarks,
+        15,
+        max_candidates=asked.candidates,
+        tol=asked.tol,
+        check=20,
+        n_threads=2,
+        progress=True,
+    )
+    seconds, learning = time.perf_counter() - began, sketch.result.history[-1].seconds
+    print(sketch)
+    print(
+        f"  seconds          {learning:.0f} for the landmarks, {seconds - learning:.0f} for the "
+        "neighbors and the check of 20"
+    )
+
+
+def sketch(asked: argparse.Namespace) -> None:
+    """Feature metrics of s landmarks beside that of all, and what they leave as a residual."""
+    X = read(asked.data, "pbmc68k_reduced")
+    X = X[:, np.flatnonzero(np.asarray((X > 0).sum(axis=0)).ravel() >= 20)]
+    n = X.shape[0]
+    whole = cm.learn(X, tol=asked.tol)
+    print(f"  {n} x {X.shape[1]}; all samples: {whole.history[-1].seconds:.1f} s")
+    print(
+        "  landmarks  seconds  rank corr.  median error  Hilbert  neighbors  residual of a sample"
+    )
+    above = np.triu_indices(X.shape[1], 1)
+    pairs = np.random.default_rng(2).choice(len(above[0]), 2000, replace=False)
+    index = np.stack(above, axis=1)[pairs]
+    for s in (50, 100, 200, 400, n):
+        for seed in range(1 if s == n else 3):
+            part = cm.learn(X[landmarks.choose(X, s, "uniform", seed)], tol=asked.tol)
+            found, true = part.features[above], whole.features[above]
+            logs = np.log(found / true)
+            error = np.median(np.abs(logs - np.median(logs)))
+            image = image_of(part.features, whole, index)
+            ratio = np.log(image / part.features[index[:, 0], index[:, 1]])
+            low, high = np.percentile(ratio, [5, 95])
+            rank = spearmanr(found, true).statistic
+            near = shared(part.features, whole.features)
+            print(
+                f"  {s:9d}  {part.history[-1].seconds:7.1f}  {rank:10.4f}  {error:12.4f}  "
+                f"{np.ptp(logs):7.3f}  {near:9.3f}  {high - low:8.4f} (5 to 95 %), "
+                f"{np.ptp(ratio):.3f} (all of {len(index)})",
+                flush=True,
+            )
+
+
+def dask(_: argparse.Namespace) -> None:
+    """Seconds of one map and of a solve on 0, 1 and 2 worker processes; then 10 are killed."""
+    from distributed import Client, LocalCluster
+
+    X = cm.datasets.simulate_counts(300, 150, density=0.2).X
+    options = {"tau": 0.05, "tol": 1e-3}
+    warm = cm.learn(X, **options)
+    print(
+        f"  one process, warm maps: {warm.history[-1].seconds:.1f} s, {warm.iterations} iterations"
+    )
+    local = cm.learn(X, client="local", n_threads=1, **options)
+    seconds = local.history[-1].seconds
+    print(f"  one process, tiles:     {seconds:.1f} s, {local.iterations} iterations", flush=True)
+    for workers in (1, 2):
+        with (
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=":0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            client.run(cm.warmup, ["entropic"])
+            found = cm.learn(X, client=client, **options)
+            print(
+                f"  {workers} worker(s): {found.history[-1].seconds:.1f} s, "
+                f"identical bytes: {same_bytes(found, local)}",
+                flush=True,
+            )
+    killed, identical = 0, 0
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        began = time.perf_counter()
+        while killed < 10:
+            client.wait_for_workers(2, timeout=300)
+            victim = next(iter(client.run(os.getpid).values()))
+
+            def kill(now: object, record: cm.result.Record, victim: int = victim) -> None:
+                if record.iteration == 2:
+                    threading.Timer(0.05, os.kill, (victim, signal.SIGKILL)).start()
+
+            found = cm.learn(X, client=client, callback=kill, **options)
+            killed, identical = killed + 1, identical + same_bytes(found, local)
+            print(
+                f"  worker {victim} killed: identical bytes {identical} of {killed} times, "
+                f"{time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
+
+
+def same_bytes(one: cm.Result, other: cm.Result) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one.metrics, other.metrics, strict=True))
+
+
+def image_of(features: np.ndarray, whole: cm.Result, index: np.ndarray) -> np.ndarray:
+    """Phi_B(Phi_A(C)) of all samples, on some pairs of features, from a C learned from a few."""
+    eps, tau = whole.parameters.eps, whole.parameters.tau
+    norms = norm_matrices(whole.problem, "l1")
+    phi = regularize(*fresh_lifts(whole.problem, eps), tau, norms)
+    samples, _ = normalize(phi.to_samples(features))
+    return phi.to_features.pairs(samples, index)
+
+
+def shared(one: np.ndarray, other: np.ndarray, k: int = 10) -> float:
+    """The share of the k nearest features that two metrics have in common."""
+    near = [np.argsort(metric, axis=1)[:, 1 : k + 1] for metric in (one, other)]
+    return float(np.mean([len(np.intersect1d(*rows)) / k for rows in zip(*near, strict=True)]))
+
+
+def read(folder: Path, name: str) -> sparse.csr_array:
+    import anndata
+
+    return sparse.csr_array(anndata.read_h5ad(Path(folder) / f"{name}.h5ad").X, dtype=np.float64)
+
+
+OPTIONS = ("data", "landmarks", "tol", "candidates")
+CHOICES = {"citeseq": citeseq, "simulated": simulated, "sketch": sketch, "dask": dask}
+PARTS = {**CHOICES, "draw": draw}
+
+if __name__ == "__main__":
+    main()

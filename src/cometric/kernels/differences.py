@@ -1,0 +1,19 @@
+"""Norms of differences of chosen pairs of histograms, Numba. Histograms are sorted CSR rows."""
+
+import numpy as np
+from numba import njit, prange
+
+from cometric.kernels import PARALLEL
+from cometric.kernels.geometry import _norm_of_difference
+
+
+@njit(parallel=PARALLEL, cache=True)
+def pair_norms(indptr, bins, values, index, p):
+    """||a_i - a_j||_p for every row (i, j) of ``index``."""
+    norms = np.empty(len(index))
+    for e in prange(len(index)):
+        i, j = index[e]
+        norms[e] = _norm_of_difference(
+            indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
+        )
+    return norms

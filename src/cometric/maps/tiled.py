@@ -1,0 +1,402 @@
+"""Any distance map, tile by tile, on the workers of a Dask cluster.
+
+A tile is all pairs between two blocks of histograms. Each one is a function of the cost and the
+settings alone: a fresh map is made for it, solved and thrown away. Hence the answer is the same
+bytes on one machine and on a cluster, for any number of workers and whatever becomes of them; a
+lost tile is computed again somewhere else. The price is that nothing is warm: a tile takes the
+sweeps of a cold start in each iteration (docs/scale.md has numbers).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.maps.checks import check_cost, check_histograms, check_index
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from cometric.problem import Problem
+from cometric.types import Index, Matrix, Vector
+
+TILE = 512
+"""Histograms on each edge of a tile; smaller where there would be too few tiles."""
+
+ROUGH = 1e-2
+"""Marginal error that is good enough far from the answer."""
+
+PATIENCE = 120.0
+"""Seconds without a scheduler, or without any worker, after which a call is given up."""
+
+ATTEMPTS = 5
+"""How often tiles are sent again that came back with nothing, before it is given up."""
+
+POLL = 1.0
+"""Seconds between two looks at a cluster that has nothing to say."""
+
+_ALONE = threading.Lock()  # Numba's threads serve one kernel at a time
+
+
+class ClusterLost(RuntimeError):
+    """The scheduler, or every worker, is gone and did not come back."""
+
+
+class TileResult(NamedTuple):
+    """Distances of a tile's pairs, and the largest marginal error among them."""
+
+    values: Vector
+    error: float
+
+
+Make = Callable[..., Any]
+Tile = tuple[slice, slice] | Index
+
+
+class TiledMap:
+    """The map that ``make`` makes, computed in tiles, by the workers of ``client`` if given.
+
+    Parameters
+    ----------
+    make
+        From histograms (and ``n_threads``) to a map; travels to the workers, so that it must be
+        picklable: ``partial(EntropicMap, eps=0.1)``.
+    hist
+        Histograms as rows, each summing to 1.
+    client
+        A ``distributed.Client``, or None for this process. Tiles are the same either way.
+    tile
+        Histograms on each edge of a tile.
+    patience
+        Seconds without a scheduler or without workers before :class:`ClusterLost` is raised.
+    """
+
+    keeps_trees = False
+
+    def __init__(
+        self,
+        make: Make,
+        hist: Any,
+        client: Any = None,
+        *,
+        tile: int | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._make, self._client, self._patience = make, client, patience
+        check_histograms(hist)
+        self._hist = sparse.csr_array(hist, dtype=np.float64)  # as given: each tile rounds once
+        n = self._hist.shape[0]
+        self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
+        one = make(self._hist[:2])
+        self.homogeneous: bool = one.homogeneous
+        self.monotone: bool = one.monotone
+        self.error = 0.0
+        self.on_progress: Callable[[int, int], None] | None = None
+        self._shared: Any = None  # the histograms, once the workers have them
+        if client is not None:
+            compare_versions(client)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._hist.shape  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        where = "this process" if self._client is None else "a Dask cluster"
+        return f"TiledMap({n} histograms on {d} bins, tiles of {self.tile}, on {where})"
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        n = self.shape[0]
+        cuts = [slice(k, min(k + self.tile, n)) for k in range(0, n, self.tile)]
+        tiles = [(cuts[i], cuts[j]) for i in range(len(cuts)) for j in range(i, len(cuts))]
+        distances = np.zeros((n, n))
+        for (rows, columns), values in self._solve(cost, tiles):
+            if rows == columns:
+                i, j = np.triu_indices(rows.stop - rows.start, 1)
+                block = np.zeros((rows.stop - rows.start,) * 2)
+                block[i, j] = block[j, i] = values
+            else:
+                block = values.reshape(rows.stop - rows.start, -1)
+            distances[rows, columns] = block
+            distances[columns, rows] = block.T
+        return distances
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        index = check_index(index, self.shape[0])
+        step = self.tile**2
+        starts = range(0, len(index), step)
+        distances = np.empty(len(index))
+        parts = [index[k : k + step] for k in starts]
+        where = {id(part): k for part, k in zip(parts, starts, strict=True)}
+        for part, values in self._solve(cost, parts):
+            start = where[id(part)]
+            distances[start : start + len(values)] = values
+        return distances
+
+    def settings(self) -> dict[str, Any]:
+        """Attributes to set on the map of every tile."""
+        return {}
+
+    def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[Any, Vector]]:
+        """Tiles with their distances, in the order in which they are finished."""
+        cost = check_cost(cost, self.shape[1])
+        work = partial(solve_tile, self._make, self.settings())
+        self.error, done = 0.0, 0
+        finished: Iterable[tuple[Any, TileResult]]
+        if self._client is None:
+            finished = ((tile, work(self._hist, cost, tile)) for tile in tiles)
+        else:
+            finished = self._on_cluster(work, cost, tiles)
+        for tile, found in finished:
+            self.error, done = max(self.error, found.error), done + 1
+            if self.on_progress is not None:
+                self.on_progress(done, len(tiles))
+            yield tile, found.values
+
+    def _on_cluster(
+        self, work: Callable[..., TileResult], cost: Matrix, tiles: list[Any]
+    ) -> Iterator[tuple[Any, TileResult]]:
+        """The same, by the workers: what is lost with one of them is sent again."""
+        left, attempt = dict(enumerate(tiles)), 0
+        while left:
+            before = len(left)
+            for number, found in self._send(work, cost, left):
+                yield left.pop(number), found
+            attempt = attempt + 1 if len(left) == before else 0
+            if attempt == ATTEMPTS:
+                raise ClusterLost(
+                    f"{len(left)} tiles were sent {ATTEMPTS} times and lost each time. Workers may "
+                    "be short of memory: pass fewer samples or larger workers."
+                )
+
+    def _send(
+        self, work: Callable[..., TileResult], cost: Matrix, left: dict[int, Any]
+    ) -> Iterator[tuple[int, TileResult]]:
+        """One attempt: the tiles that came back, each with its number."""
+        from distributed import wait
+
+        client = self._client
+        futures: dict[Any, int] = {}
+        try:
+            self._wait_for_workers()
+            if self._shared is None or self._shared.status != "finished":
+                self._shared = client.scatter(self._hist, broadcast=True, hash=False)
+            sent = client.scatter(cost, broadcast=True, hash=False)
+            futures = {
+                client.submit(work, self._shared, sent, tile, pure=False): number
+                for number, tile in left.items()
+            }
+        except (OSError, TimeoutError, KeyError, ValueError):  # somebody died while we sent
+            self._check_scheduler()
+            self._shared = None
+            return
+        waiting, seen = set(futures), time.monotonic()
+        try:
+            while waiting:
+                try:
+                    ready = wait(waiting, timeout=POLL, return_when="FIRST_COMPLETED").done
+                except TimeoutError:
+                    self._check_scheduler()
+                    if self._workers():
+                        seen = time.monotonic()
+                    elif time.monotonic() - seen > self._patience:
+                        raise ClusterLost(self._words("no worker has been there")) from None
+                    continue
+                except _cancelled():
+                    self._check_scheduler()
+                    return
+                seen = time.monotonic()
+                for future in ready:
+                    found = self._result(future)
+                    if found is not None:
+                        yield futures[future], found
+                waiting -= ready
+        finally:
+            with suppress(Exception):  # the scheduler may be gone
+                client.cancel(list(waiting), force=True)
+
+    def _result(self, future: Any) -> TileResult | None:
+        """What a tile gave, None if it was lost; an error of the map itself is raised."""
+        from distributed import KilledWorker
+
+        try:
+            found: TileResult = future.result(timeout=self._patience)
+        except (KilledWorker, OSError, TimeoutError, *_cancelled()):
+            self._check_scheduler()
+            self._shared = None  # it may have gone with the worker
+            return None
+        return found
+
+    def _workers(self) -> int:
+        try:
+            return len(self._client.nthreads())
+        except OSError:  # the scheduler went just now
+            return 0
+
+    def _wait_for_workers(self) -> None:
+        try:
+            self._check_scheduler()
+            self._client.wait_for_workers(1, timeout=self._patience)
+        except TimeoutError:
+            raise ClusterLost(self._words("no worker has been there")) from None
+
+    def _check_scheduler(self) -> None:
+        """Wait while the client tries to reconnect; raise when it has not in time."""
+        since = time.monotonic()
+        while self._client.status != "running":
+            if self._client.status == "closed" or time.monotonic() - since > self._patience:
+                raise ClusterLost(self._words("the scheduler has not answered"))
+            time.sleep(0.1)
+
+    def _words(self, what: str) -> str:
+        address = getattr(getattr(self._client, "scheduler", None), "address", "unknown")
+        return (
+            f"{what} for {self._patience:.0f} s (scheduler {address}). Start the cluster again "
+            "and call again."
+        )
+
+
+class TiledEntropicMap(TiledMap):
+    """The same with the words that :class:`EntropicMap` has for how far to go."""
+
+    def __init__(
+        self,
+        hist: Any,
+        eps: float,
+        client: Any = None,
+        *,
+        sweeps: int | None = None,
+        tol: float = 1e-10,
+        dtype: Any = np.float64,
+        **options: Any,
+    ) -> None:
+        self.eps, self.sweeps, self.tol = eps, sweeps, tol
+        self.precision, self.margin = np.dtype(dtype).name, np.inf
+        make = partial(EntropicMap, eps=eps, tol=tol, memory_limit=0)
+        super().__init__(make, hist, client, **options)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"margin": self.margin, "error": self.error}
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+
+    def settings(self) -> dict[str, Any]:
+        """On the way, where a map with a memory takes ``sweeps``, solves to the margin do."""
+        tol = self.tol if self.sweeps is None else max(self.tol, min(self.margin, ROUGH))
+        return {"tol": tol, "precision": self.precision}
+
+
+def tiled_lifts(problem: Problem, client: Any) -> tuple[TiledMap, TiledMap]:
+    """The exact maps to samples and to features, in tiles."""
+    make = partial(ExactMap, memory_limit=0)
+    return (
+        TiledMap(make, problem.samples.hist, client),
+        TiledMap(make, problem.features.hist, client),
+    )
+
+
+def tiled_entropic_lifts(
+    problem: Problem, eps: float, client: Any, **options: Any
+) -> tuple[TiledEntropicMap, TiledEntropicMap]:
+    """The entropic maps to samples and to features, in tiles."""
+    return (
+        TiledEntropicMap(problem.samples.hist, eps, client, **options),
+        TiledEntropicMap(problem.features.hist, eps, client, **options),
+    )
+
+
+def solve_tile(
+    make: Make, settings: dict[str, Any], hist: sparse.csr_array, cost: Matrix, tile: Tile
+) -> TileResult:
+    """The distances of one tile, from a fresh map of the histograms it needs."""
+    if isinstance(tile, tuple):
+        rows, columns = tile
+        same = rows == columns
+        first = np.arange(rows.start, rows.stop)
+        chosen = first if same else np.concatenate([first, np.arange(columns.start, columns.stop)])
+        size = len(first)
+        i, j = np.triu_indices(size, 1) if same else np.indices((size, len(chosen) - size))
+        index = np.stack([i.ravel(), j.ravel() + (0 if same else size)], axis=1)
+    else:
+        chosen, places = np.unique(tile, return_inverse=True)
+        index = places.reshape(-1, 2)
+    if len(chosen) < 2:  # a lone histogram, or pairs of one with itself
+        return TileResult(np.zeros(len(index)), 0.0)
+    with _ALONE:
+        phi = make(hist[chosen], n_threads=_worker_threads())
+        for name, value in settings.items():
+            setattr(phi, name, value)
+        values = phi.pairs(cost, index.astype(np.int64))
+    return TileResult(values, float(getattr(phi, "error", 0.0)))
+
+
+def _worker_threads() -> int | None:
+    """The threads of the Dask worker that runs us: it runs one tile at a time, with all of them."""
+    try:
+        from distributed import get_worker
+
+        return int(get_worker().state.nthreads)
+    except (ImportError, ValueError):  # no Dask, no worker: all threads there are
+        return None
+
+
+def _cancelled() -> tuple[type[BaseException], ...]:
+    """What Dask raises for futures whose data went with a worker."""
+    from concurrent.futures import CancelledError
+
+    from distributed.client import FutureCancelledError
+
+    return CancelledError, FutureCancelledError
+
+
+def active_client() -> Any:
+    """The Dask client that this process made last."""
+    try:
+        from distributed import default_client
+    except ImportError:
+        raise ImportError("Dask is not installed: pip install 'cometric[dask]'.") from None
+    try:
+        return default_client()
+    except ValueError:
+        raise ValueError(
+            "No `distributed.Client` is active in this process. Make one first: Client(cluster)."
+        ) from None
+
+
+def software() -> dict[str, str]:
+    """What decides the bytes of an answer on a machine: versions, and the kind of processor."""
+    from llvmlite.binding import get_host_cpu_name
+
+    packages = {name: version(name) for name in ("numpy", "scipy", "numba", "dask")}
+    ours = str(
+        vars(sys.modules["cometric"])["__version__"]
+    )  # loaded: it is the package of this file
+    return {"cometric": ours, **packages, "processor": str(get_host_cpu_name())}
+
+
+def compare_versions(client: Any) -> None:
+    """Refuse workers with other versions than ours, warn of other processors."""
+    here = software()
+    for address, there in client.run(software).items():
+        other = [name for name in here if there.get(name) != here[name]]
+        found = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
+        if other == ["processor"]:
+            warnings.warn(
+                f"Worker {address} has another processor ({found}): the last bits may differ "
+                "from one run to the next.",
+                stacklevel=4,
+            )
+        elif other:
+            raise ValueError(
+                f"Worker {address} runs other versions than this process ({found}). Install the "
+                "same on all machines."
+            )

@@ -1,0 +1,198 @@
+"""Tiles: the bytes of one machine, whoever computes them and whoever dies meanwhile."""
+
+import os
+import signal
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cometric as cm
+from cometric import EntropicMap, ExactMap
+from cometric.maps.tiled import (
+    ClusterLost,
+    TiledEntropicMap,
+    TiledMap,
+    compare_versions,
+    software,
+)
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of killed workers
+
+X = cm.datasets.simulate_counts(40, 20, density=0.3).X
+HIST = cm.Problem.from_data(X).samples.hist
+rng = np.random.default_rng(0)
+POINTS = rng.random((20, 3))
+COST = np.abs(POINTS[:, None] - POINTS).sum(axis=-1)
+OPTIONS = {"tau": 0.2, "tol": 1e-4}
+
+
+def make_cluster(workers, processes=True):
+    return distributed.LocalCluster(
+        n_workers=workers,
+        processes=processes,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        silence_logs=50,
+    )
+
+
+@pytest.fixture(scope="module")
+def client():
+    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def same_bytes(one, other):
+    return one.samples.tobytes() + one.features.tobytes() == (
+        other.samples.tobytes() + other.features.tobytes()
+    )
+
+
+@pytest.mark.parametrize("tile", [17, 31, 100])
+@pytest.mark.parametrize("make", [ExactMap, partial(EntropicMap, eps=0.1, tol=1e-7)])
+def test_tiles_of_any_size_are_the_map_itself(make, tile):
+    index = rng.integers(0, 40, (50, 2))
+    tiled = TiledMap(make, HIST, tile=tile)
+    assert_array_equal(tiled(COST), make(HIST)(COST))
+    assert_allclose(tiled.pairs(COST, index), make(HIST).pairs(COST, index), atol=1e-12)
+    assert tiled.shape == (40, 20)
+    assert tiled.monotone is make(HIST).monotone
+
+
+def test_tiles_remember_nothing():
+    phi = TiledEntropicMap(HIST, 0.1, tol=1e-7)
+    once = phi(COST)
+    phi(COST**2)
+    assert_array_equal(phi(COST), once)
+    assert 0.0 < phi.error <= 1e-7
+
+
+def test_on_the_way_solves_are_as_loose_as_the_margin():
+    phi = TiledEntropicMap(HIST, 0.1, sweeps=1, tol=1e-7)
+    phi.margin = 1e-4
+    phi(COST)
+    assert 1e-7 < phi.error <= 1e-4
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_workers_learn_the_bytes_of_one_process(client, eps):
+    there = cm.learn(X, eps=eps, client=client, **OPTIONS)
+    here = cm.learn(X, eps=eps, client="local", **OPTIONS)
+    assert there.converged
+    assert same_bytes(there, here)
+    assert_allclose(there.features, cm.learn(X, eps=eps, **OPTIONS).features, rtol=1e-3)
+
+
+def test_a_killed_worker_changes_no_byte(client):
+    expected = TiledEntropicMap(HIST, 0.1, tile=8)(COST)
+    phi = TiledEntropicMap(HIST, 0.1, client, tile=8)
+    victims = list(client.run(os.getpid).values())[:1]
+
+    def kill(done, total):
+        if victims and done > 2:
+            os.kill(victims.pop(), signal.SIGKILL)
+
+    phi.on_progress = kill
+    assert_array_equal(phi(COST), expected)
+    assert not victims
+    phi.on_progress = None
+    assert_array_equal(phi(COST), expected)  # with the histograms sent again if need be
+
+
+def test_the_error_of_a_map_is_raised_as_it_is(client):
+    phi = TiledMap(partial(EntropicMap, eps=0.1), HIST, client)
+    phi._make = partial(EntropicMap, eps=-1.0)
+    with pytest.raises(ValueError, match="`eps` is -1.0"):
+        phi(COST)
+
+
+def test_the_estimator_finds_the_client(client):
+    model = cm.WassersteinSingularVectors(engine="dask", **OPTIONS)
+    from sklearn.base import clone
+
+    found = clone(model).fit(X.toarray())
+    assert same_bytes(found.result_, cm.learn(X, client="local", **OPTIONS))
+
+
+@pytest.mark.slow
+def test_ten_killed_workers_change_no_byte():
+    expected = cm.learn(X, client="local", **OPTIONS)
+    killed = 0
+    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
+        while killed < 10:
+            client.wait_for_workers(2, timeout=120)
+            victims = list(client.run(os.getpid).values())[:1]
+
+            def kill(now, record, victims=victims):
+                if victims:
+                    os.kill(victims.pop(), signal.SIGKILL)
+
+            assert same_bytes(cm.learn(X, client=client, callback=kill, **OPTIONS), expected)
+            killed += 1
+
+
+def test_a_lost_scheduler_is_told_within_the_timeout():
+    cluster = make_cluster(1, processes=False)
+    client = distributed.Client(cluster)
+    phi = TiledEntropicMap(HIST, 0.1, client, patience=3.0)
+    cluster.close()
+    began = time.monotonic()
+    with pytest.raises(ClusterLost, match="the scheduler has not answered for 3 s"):
+        phi(COST)
+    assert time.monotonic() - began < 30.0
+    client.close()
+
+
+def test_a_cluster_without_workers_is_told():
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
+        phi = TiledEntropicMap(HIST, 0.1, client, patience=2.0)
+        cluster.scale(0)
+        while client.nthreads():
+            time.sleep(0.1)
+        with pytest.raises(ClusterLost, match="no worker has been there for 2 s"):
+            phi(COST)
+
+
+def test_other_versions_are_refused():
+    there = {**software(), "numpy": "1.0"}
+    client = SimpleNamespace(run=lambda _: {"tcp://a": software(), "tcp://b": there})
+    with pytest.raises(ValueError, match=r"Worker tcp://b runs other versions .*numpy 1.0 for"):
+        compare_versions(client)
+
+
+def test_other_processors_are_told():
+    client = SimpleNamespace(run=lambda _: {"tcp://a": {**software(), "processor": "z80"}})
+    with pytest.warns(UserWarning, match="another processor .*z80"):
+        compare_versions(client)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"client": 3}, "`client` is 3; pass a `distributed.Client`, or 'local'"),
+        ({"client": "local", "eps": np.inf}, "`client` is of no use at eps = inf"),
+        ({"client": "local", "eps": 0.0, "tau": 0.0}, "`client` needs tau > 0 at eps = 0"),
+    ],
+)
+def test_what_a_client_cannot_do_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        cm.learn(X, **given)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ValueError, match="`engine` is 'spark'; choose 'local' or 'dask'"):
+        cm.WassersteinSingularVectors(engine="spark").fit(X.toarray())
+
+
+def test_without_a_client_the_dask_engine_says_so(monkeypatch):
+    def none():
+        raise ValueError("No clients found")
+
+    monkeypatch.setattr(distributed, "default_client", none)
+    with pytest.raises(ValueError, match=r"No `distributed.Client` is active"):
+        cm.WassersteinSingularVectors(engine="dask").fit(X.toarray())
