@@ -147,7 +147,7 @@ def torus(page: Page, _: Path) -> None:
     """Figure 2 and the appendix: translated histograms on the circle."""
     data = {name: cm.datasets.torus(name) for name in TEMPLATES}
     learned = {
-        (name, tau): cm.learn(X, eps=0, tau=tau, tol=1e-9)
+        (name, tau): cm.learn(X, eps=0, tau=tau, tol=1e-9 if tau == 0.1 else 1e-4)
         for name, X in data.items()
         for tau in TAUS
     }
@@ -167,7 +167,8 @@ def torus(page: Page, _: Path) -> None:
             path = follow(data[name], 0.1, solver, truth, 50)
             panels[0, 3].semilogy(range(1, len(path) + 1), path, style, color=color, ms=4)
             if solver == "power":
-                slope = np.exp(np.polyfit(range(5), np.log(path[3:8]), 1)[0])
+                falling = np.log(path[path > 1e-8])
+                slope = np.exp(np.polyfit(range(len(falling)), falling, 1)[0])
         proof, again = (
             learned[name, 0.1].certify(),
             cm.learn(data[name], eps=0, tau=0.1, tol=1e-9, start="random", random_state=0),
@@ -183,7 +184,7 @@ def torus(page: Page, _: Path) -> None:
             ]
         )
     panels[0, 3].set(
-        title="tau = 0.1: power (lines), ours (points)",
+        title="tau = 0.1; dashed: ours",
         xlabel="sweep",
         ylabel="Hilbert distance to the answer",
         ylim=(1e-11, None),
@@ -200,7 +201,8 @@ def torus(page: Page, _: Path) -> None:
     page.figure(
         figure,
         "vectors",
-        "Templates; the feature metric from feature 0 for four tau; convergence at tau = 0.1.",
+        "Templates; the feature metric from feature 0 for four tau; convergence at tau = 0.1 by "
+        "power iteration (lines) and by policy iteration (dashed).",
     )
     page.table(
         [
