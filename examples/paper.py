@@ -378,9 +378,9 @@ def exact(page: Page, data: Path) -> None:
             rows.append([name, f"eps = {eps:g}", *scored, f"{seconds:.0f}"])
         rows.append([name, "l1", *judged(plain_l1(X), labels, plain.samples), ""])
     page.say(
-        f"tau = {TAU:g}; exact to a residual of 1e-6, proved; entropic to 1e-4. Rank correlation "
-        "is that of all distances between samples with the exact ones. Labels of the torus are five "
-        "arcs. Axes are counted as if distances were squares, which entropic ones nearly are and "
+        f"tau = {TAU:g}; exact to a residual of 1e-6, entropic to 1e-4. Rank correlation is that "
+        "of all distances between samples with the exact ones. Labels of the torus are five arcs."
+        " Axes are counted as if distances were squares, which entropic ones nearly are and "
         "exact ones are not: compare them within a kind."
     )
     head = ["data", "metric", "silhouette", "5-NN", "axes", "rank correlation with exact", "s"]
@@ -578,13 +578,14 @@ def map_method() -> str:
 
 
 def scatter(panel, distances, labels, title) -> None:
+    """A map of all items; those without a label are faded. A label has its color everywhere."""
     places = coordinates(distances, map_method())
-    for number, (kind, members) in enumerate(by_size(labels)):
-        style = {"color": COLORS[(number - 1) % len(COLORS)], "s": 26, "label": kind}
-        if kind == "":
-            style = {"color": "0.85", "s": 6, "zorder": 0}
-        elif "" not in labels:
-            style |= {"color": COLORS[number % len(COLORS)], "s": 7}
+    kinds = sorted(set(labels) - {""})
+    for kind, members in by_size(labels):
+        style = {"color": "0.85", "s": 6, "zorder": 0}
+        if kind != "":
+            size = 26 if "" in labels else 7
+            style = {"color": COLORS[kinds.index(kind) % len(COLORS)], "s": size, "label": kind}
         panel.scatter(*places[members].T, lw=0, **style)
     panel.set(title=title, xticks=[], yticks=[])
     panel.spines[:].set_visible(False)
