@@ -52,6 +52,7 @@ def main() -> None:
 def learn(X, options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cm.ConvergenceWarning)
+        warnings.filterwarnings("ignore", ".*repeat others")
         return cm.learn(X, EPS, tol=TOL, max_iter=ITERATIONS, dtype="float32", **options)
 
 
