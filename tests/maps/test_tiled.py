@@ -20,6 +20,7 @@ from cometric.maps.tiled import (
     software,
 )
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of killed workers
 
@@ -123,7 +124,8 @@ def test_the_estimator_finds_the_client(client):
 def test_ten_killed_workers_change_no_byte():
     expected = cm.learn(X, client="local", **OPTIONS)
     killed = 0
-    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
+    with patient, make_cluster(2) as cluster, distributed.Client(cluster) as client:
         while killed < 10:
             client.wait_for_workers(2, timeout=120)
             victims = list(client.run(os.getpid).values())[:1]
