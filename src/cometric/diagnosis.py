@@ -45,13 +45,13 @@ class Diagnosis:
     def __str__(self) -> str:
         samples, features = self.residuals
         lines = [
-            "Diagnosis, uncertified: for eps > 0 no residual proves that an answer is near",
+            "Diagnosis: for eps > 0 no theorem says how near the true answer is",
             f"  residual       samples {samples:.1e}, features {features:.1e} (Hilbert distance "
             f"to their images on {self.pairs} pairs solved afresh)",
         ]
         if self.bracket is not None:
             lines.append(
-                f"  C7 theorem     these distances proved to {self.bracket:.1e} of the largest"
+                f"  proved         each distance computed to {self.bracket:.1e} of the largest"
             )
         lines += [
             f"  negative       {self.negatives} divergences",

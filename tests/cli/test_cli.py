@@ -87,6 +87,15 @@ def test_resume_goes_on_to_the_same_bits(data):
     assert "written to       again.h5ad" in found.stdout
 
 
+def test_termination_is_143_and_says_how_to_go_on(data, monkeypatch):
+    def learn(*_, **__):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(cm, "learn", learn)
+    found = run("learn", "x.csv", "-o", "out.npz", "--checkpoint", "saved", code=143)
+    assert "terminated after a checkpoint: the same command goes on." in found.stderr
+
+
 def test_resume_says_what_it_needs(data):
     found = run("resume", "nowhere", "-o", "out.npz", code=2)
     assert "`nowhere` holds no checkpoint" in found.stderr

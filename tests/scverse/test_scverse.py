@@ -313,3 +313,9 @@ def test_plots_skip_what_was_dropped(adata, plots):
 def test_there_are_no_other_namespaces():
     with pytest.raises(AttributeError, match="module 'cometric.scverse' has no attribute 'ql'"):
         cms.ql  # noqa: B018
+
+
+def test_scaled_data_are_refused_with_a_way_out():
+    adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
+    with pytest.raises(ValueError, match=r"`adata.X` has negative entries .* `use_raw=True`"):
+        cms.tl.learn(adata)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 import time
 import traceback
@@ -48,9 +49,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+TERMINATED = 128 + signal.SIGTERM
+
 EXIT_CODES = (
     "Exit codes: 0 done, converged; 2 bad input or options; 3 done, but not converged; "
-    "4 the output could not be written; 130 interrupted; 1 anything else."
+    "4 the output could not be written; 130 interrupted; 143 terminated; 1 anything else."
 )
 
 
@@ -118,6 +121,10 @@ class Voice:
                 yield
         except (typer.Exit, typer.Abort, UsageError, BrokenPipeError):
             raise  # typer knows what to do
+        except SystemExit as end:
+            if end.code == TERMINATED:
+                self.say("terminated after a checkpoint: the same command goes on.", "bold red")
+            raise
         except KeyboardInterrupt as error:
             self._fail(error, " ".join(["interrupted.", *map(str, error.args)]), Exit.INTERRUPTED)
         except WriteError as error:
