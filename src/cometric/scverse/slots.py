@@ -51,23 +51,12 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
     if layer is None:
         if adata.X is None:
             raise ValueError(f"`adata.X` is None. Pass `layer`, one of {list(adata.layers)}.")
-        _refuse_scaled(adata.X)
         return adata
     if layer not in adata.layers:
         raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {list(adata.layers)}.")
     from anndata import AnnData
 
     return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
-
-
-def _refuse_scaled(X: Any) -> None:
-    """Negative entries in an AnnData come from scaling, and its user can choose other data."""
-    lowest = X.min()
-    if lowest < 0:
-        raise ValueError(
-            f"`adata.X` has negative entries (down to {lowest:.3g}), as after scaling. Pass counts "
-            "or their logarithms: `layer=...`, or `use_raw=True`."
-        )
 
 
 def store(

@@ -67,6 +67,8 @@ def learn(
     """
     slots.check_key(key_added)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
+    if data is adata:
+        _refuse_scaled(adata.X)
     result = cometric.learning.learn(data, eps, tau, **options)
     adata = adata.copy() if copy else adata
     slots.store(
@@ -81,3 +83,13 @@ def learn(
     )
     log.info("added %s", slots.words(adata, key_added))
     return adata if copy else None
+
+
+def _refuse_scaled(X: Any) -> None:
+    """Negative entries in an AnnData come from scaling, and its user can choose other data."""
+    lowest = X.min()
+    if lowest < 0:
+        raise ValueError(
+            f"`adata.X` has negative entries (down to {lowest:.3g}), as after scaling. Pass counts "
+            "or their logarithms: `layer=...`, or `use_raw=True`."
+        )
