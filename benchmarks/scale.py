@@ -107,7 +107,7 @@ def sketch(asked: argparse.Namespace) -> None:
     """Feature metrics of s landmarks beside that of all, and what they leave as a residual."""
     X = read(asked.data, "pbmc68k_reduced")
     spread = np.asarray(X.multiply(X).mean(axis=0) - X.mean(axis=0) ** 2).ravel()
-    X = X[:, np.sort(np.argsort(-spread)[:200])]
+    X = X[:, np.sort(np.argsort(-spread)[:GENES])]
     n = X.shape[0]
     whole = cm.learn(X, tol=asked.tol)
     print(f"  {n} x {X.shape[1]}; all samples: {whole.history[-1].seconds:.1f} s")
@@ -115,10 +115,10 @@ def sketch(asked: argparse.Namespace) -> None:
         "  landmarks  seconds  rank corr.  median error  Hilbert  neighbors  residual of a sample"
     )
     above = np.triu_indices(X.shape[1], 1)
-    pairs = np.random.default_rng(2).choice(len(above[0]), 2000, replace=False)
+    pairs = np.random.default_rng(2).choice(len(above[0]), 500, replace=False)
     index = np.stack(above, axis=1)[pairs]
     for s in (50, 100, 200, 400):
-        for seed in range(2):
+        for seed in range(SEEDS):
             part = cm.learn(X[landmarks.choose(X, s, "uniform", seed)], tol=asked.tol)
             found, true = part.features[above], whole.features[above]
             logs = np.log(found / true)
@@ -258,6 +258,7 @@ def read(folder: Path, name: str) -> sparse.csr_array:
     return sparse.csr_array(anndata.read_h5ad(Path(folder) / f"{name}.h5ad").X, dtype=np.float64)
 
 
+GENES, SEEDS = 80, 1  # for the sketches
 SWEEPS = 10  # of every pair, for the model
 OPTIONS = ("data", "landmarks", "tol", "candidates")
 CHOICES = {
