@@ -831,7 +831,7 @@ def _is_accelerated(solver: str | Solver[Any]) -> bool:
 def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
     if client is None:
         return
-    if client != "local" and not hasattr(client, "scatter"):
+    if client != "local" and not hasattr(client, "submit"):
         raise ValueError(f"`client` is {client!r}; pass a `distributed.Client`, or 'local'.")
     if device != "cpu":
         raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")

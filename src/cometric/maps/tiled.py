@@ -187,14 +187,14 @@ class TiledMap:
         futures: dict[Any, int] = {}
         try:
             self._wait_for_workers()
-            if self._shared is None or self._shared.status != "finished":
-                self._shared = client.scatter(self._hist, broadcast=True, hash=False)
-            sent = client.scatter(cost, broadcast=True, hash=False)
+            if self._shared is None:
+                self._shared = self._hand_over(self._hist)
+            sent = self._hand_over(cost)
             futures = {
                 client.submit(work, self._shared, sent, tile, pure=False): number
                 for number, tile in left.items()
             }
-        except (OSError, TimeoutError, KeyError, ValueError):  # somebody died while we sent
+        except (OSError, TimeoutError):  # somebody died while we sent
             self._check_scheduler()
             self._shared = None
             return
@@ -222,6 +222,16 @@ class TiledMap:
         finally:
             with suppress(Exception):  # the scheduler may be gone
                 client.cancel(list(waiting), force=True)
+
+    def _hand_over(self, value: Any) -> Any:
+        """A future of ``value``: every worker that needs it fetches it once.
+
+        A task rather than scattered data, which goes with the worker that holds it, and whose
+        broadcast waits without end for a worker that dies meanwhile. The scheduler keeps it.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            return self._client.submit(_given, value, pure=False)
 
     def _result(self, future: Any) -> TileResult | None:
         """What a tile gave, None if it was lost; an error of the map itself is raised."""
@@ -337,6 +347,10 @@ def solve_tile(
             setattr(phi, name, value)
         values = phi.pairs(cost, index.astype(np.int64))
     return TileResult(values, float(getattr(phi, "error", 0.0)))
+
+
+def _given(value: Any) -> Any:
+    return value
 
 
 def _worker_threads() -> int | None:
