@@ -65,7 +65,7 @@ def test_negative_distances_end_the_solve_with_a_count():
 
 def test_what_is_proved_for_exact_transport_only_is_not_claimed():
     result = cm.learn([[3, 1, 1], [1, 2, 1], [1, 1, 4]], eps=0.5, tau=0.1)
-    assert str(result.certify()).startswith("Diagnosis, uncertified")
+    assert str(result.certify()).startswith("Diagnosis: for eps > 0")
     assert " in [" not in str(result)
 
 
