@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--neighbors", type=int, default=10)
     parser.add_argument("--tol", type=float, default=1e-4)
     asked = parser.parse_args()
-    print(machine.describe("numpy", "numba", "sklearn"))
+    print(machine.describe("numpy", "numba", "scikit-learn"))
     print(f"compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
     cells, labels, _ = load_pbmc3k(asked.data)
     X = cells.X.tocsr()
