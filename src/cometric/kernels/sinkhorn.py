@@ -153,30 +153,25 @@ def _mean_log(weight, begin, values, place, count, numbers, exponent):
     return _total(numbers, count)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True)
 def _total(numbers, count):
-    """The sum, in an order of our own.
+    """The sum of the first numbers, in an order of our own; the lanes after them are cleared.
 
     The compiler's order is not the same in code just compiled and in code from the cache, and
     the last bits of an answer must not depend on that.
     """
-    t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
-    t4, t5, t6, t7 = 0.0, 0.0, 0.0, 0.0
+    lanes = BYTES // numbers.itemsize
+    width = -(-count // lanes) * lanes
+    for k in range(count, width):
+        numbers[k] = 0.0
+    x, y = zeros_like(numbers), zeros_like(numbers)
     k = 0
-    while k + 8 <= count:
-        t0 += numbers[k]
-        t1 += numbers[k + 1]
-        t2 += numbers[k + 2]
-        t3 += numbers[k + 3]
-        t4 += numbers[k + 4]
-        t5 += numbers[k + 5]
-        t6 += numbers[k + 6]
-        t7 += numbers[k + 7]
-        k += 8
-    while k < count:
-        t0 += numbers[k]
-        k += 1
-    return ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
+    while k + 2 * lanes <= width:
+        x, y = add(x, load(numbers, k)), add(y, load(numbers, k + lanes))
+        k += 2 * lanes
+    if k < width:
+        x = add(x, load(numbers, k))
+    return total(add(x, y))
 
 
 @njit(cache=True, **FAST)
@@ -198,28 +193,15 @@ def _divide(weight, begin, count, width, u):
         u[k] = 0
 
 
-@njit(cache=True, error_model="numpy")
-def _update(weight, begin, count, state, place, ku, ku_place):
-    """V = b / (K u); the error that the columns had before, summed as ``_total`` does."""
-    e0, e1, e2, e3 = 0.0, 0.0, 0.0, 0.0
-    e = 0
-    while e + 4 <= count:
-        b = np.uint64(begin + e)
-        v = np.uint64(place + e)
-        p = np.uint64(ku_place + e)
-        e0 += abs(state[v] * ku[p] - weight[b])
-        e1 += abs(state[v + np.uint64(1)] * ku[p + np.uint64(1)] - weight[b + np.uint64(1)])
-        e2 += abs(state[v + np.uint64(2)] * ku[p + np.uint64(2)] - weight[b + np.uint64(2)])
-        e3 += abs(state[v + np.uint64(3)] * ku[p + np.uint64(3)] - weight[b + np.uint64(3)])
-        e += 4
-    while e < count:
-        e0 += abs(
-            state[np.uint64(place + e)] * ku[np.uint64(ku_place + e)] - weight[np.uint64(begin + e)]
-        )
-        e += 1
-    for k in range(count):
-        state[np.uint64(place + k)] = weight[np.uint64(begin + k)] / ku[np.uint64(ku_place + k)]
-    return (e0 + e1) + (e2 + e3)
+@njit(cache=True, **FAST)
+def _update(weight, begin, count, state, place, ku, ku_place, numbers):
+    """V = b / (K u); the error that the columns had before."""
+    for e in range(count):
+        b, old = weight[np.uint64(begin + e)], state[np.uint64(place + e)]
+        product = ku[np.uint64(ku_place + e)]
+        numbers[e] = abs(old * product - b)
+        state[np.uint64(place + e)] = b / product
+    return _total(numbers, count)
 
 
 @njit(cache=True)
@@ -256,7 +238,7 @@ def _sweep_source(
             values[p] += _mean_log(weight, first, u, 0, count, numbers, exponent)
     for p in active:
         begin, count = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
-        errors[p] = _update(weight, begin, count, state, room[p], ku, room[p] - first_room)
+        errors[p] = _update(weight, begin, count, state, room[p], ku, room[p] - first_room, numbers)
         values[p] += _mean_log(weight, begin, state, room[p], count, numbers, exponent)
         if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
             values[p], errors[p] = np.nan, np.inf
@@ -285,7 +267,7 @@ def sweep(
     for task in prange(tasks):
         chunk, u = _aligned(d * widest, kernel.dtype), _aligned(widest, kernel.dtype)
         ku = np.empty(most_room, kernel.dtype)
-        logs = (np.empty(largest), np.empty(largest))
+        logs = (np.empty(largest + BYTES), np.empty(largest))  # the first with room for lanes
         pairs = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
             for _ in range(sweeps):
@@ -312,28 +294,21 @@ def copy_scalings(indptr, scaling, target, room, state):
             state[room[p] - room[0] + e] = scaling[begin + e]
 
 
-@njit(cache=True, **FAST)
+@njit(cache=True)
 def _multiply(matrix, vector, out):
     """Out = matrix vector. BLAS would start threads of its own beside ours."""
-    n = len(vector)
+    n, lanes = len(vector), BYTES // vector.itemsize
     for k in range(n):
-        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
-        t4, t5, t6, t7 = 0.0, 0.0, 0.0, 0.0
+        sums = zeros_like(vector)
         l = 0
-        while l + 8 <= n:
-            t0 += matrix[k, l] * vector[l]
-            t1 += matrix[k, l + 1] * vector[l + 1]
-            t2 += matrix[k, l + 2] * vector[l + 2]
-            t3 += matrix[k, l + 3] * vector[l + 3]
-            t4 += matrix[k, l + 4] * vector[l + 4]
-            t5 += matrix[k, l + 5] * vector[l + 5]
-            t6 += matrix[k, l + 6] * vector[l + 6]
-            t7 += matrix[k, l + 7] * vector[l + 7]
-            l += 8
+        while l + lanes <= n:
+            sums = multiply_add(load(matrix, k * n + l), load(vector, l), sums)
+            l += lanes
+        dot = total(sums)
         while l < n:
-            t0 += matrix[k, l] * vector[l]
+            dot += matrix[k, l] * vector[l]
             l += 1
-        out[k] = ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
+        out[k] = dot
 
 
 @njit(cache=True)
