@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -67,6 +68,13 @@ class DivisibleMap(DistanceMap, Protocol):
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """The distances of each part of the pairs as a function of the cost, remembered."""
+
+
+def divide(phi: DistanceMap, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+    """The distances of each part as a function of the cost, remembered where ``phi`` can do so."""
+    if isinstance(phi, DivisibleMap):
+        return phi.divide(parts)
+    return [partial(phi.pairs, index=index) for index in parts]
 
 
 @dataclass(frozen=True)

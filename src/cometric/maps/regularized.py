@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.kernels import geometry
-from cometric.types import DistanceMap, DivisibleMap, FreezableMap, Index, Matrix, Vector
+from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 
 
 class Regularized:
@@ -47,10 +47,7 @@ class Regularized:
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """The distances of each part of the pairs as a function of the cost, remembered."""
-        if isinstance(self.phi, DivisibleMap):
-            distances = self.phi.divide(parts)
-        else:
-            distances = [partial(self.phi.pairs, index=index) for index in parts]
+        distances = divide(self.phi, parts)
         chosen = [self.R[index[:, 0], index[:, 1]] for index in parts]
         return [partial(self._add, *one) for one in zip(distances, chosen, strict=True)]
 

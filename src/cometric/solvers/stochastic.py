@@ -14,12 +14,12 @@ from cometric.cones import log_width
 from cometric.types import (
     Coupled,
     DistanceMap,
-    DivisibleMap,
     Index,
     Iterate,
     Matrix,
     Metrics,
     Vector,
+    divide,
 )
 
 STEP_SIZES: dict[str, Callable[[int], float]] = {
@@ -191,9 +191,7 @@ class StochasticIteration:
         n = lift.shape[0]
         order = self._generator(0, side).permutation(_number(n))
         indices = [_pairs(np.sort(drawn), n) for drawn in np.array_split(order, count)]
-        if isinstance(lift, DivisibleMap):
-            return list(map(Part, indices, lift.divide(indices)))
-        return [Part(index, partial(lift.pairs, index=index)) for index in indices]
+        return list(map(Part, indices, divide(lift, indices)))
 
     def _choose(self, lift: DistanceMap, parts: list[Part], t: int, side: int) -> tuple[Part, int]:
         """The part of a step and its row among those of an epoch; seed and step decide."""
