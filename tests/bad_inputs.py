@@ -103,6 +103,18 @@ def options():
                 yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass a number"
         for value in (-1, -1e-12, -np.inf, np.nan, np.float32(-2)):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; it must not be negative"
+    for value in NOT_NUMBERS:
+        yield (
+            f"restart = {value!r}",
+            {"restart": value, "tau": 0.0},
+            "`restart` is .*; pass a number",
+        )
+    yield "restart = 1", {"restart": 1.0, "tau": 0.0}, "`restart` is .*below 1"
+    yield (
+        "tau, restart",
+        {"restart": 0.2, "tau": "auto"},
+        "`tau` is 'auto', which chooses `restart`",
+    )
     for name in ("tau", "checkpoint_every"):
         yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"
     for name in ("max_iter", "sweeps", "n_threads"):

@@ -34,6 +34,9 @@ LAYERS = {
     "run": Layer(
         {
             "learning",
+            "run",
+            "start",
+            "description",
             "planning",
             "solve",
             "result",

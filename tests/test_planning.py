@@ -51,7 +51,7 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        for module in ("planning", "learning", "maps.coupled", "maps.exact", "maps.entropic"):
+        for module in ("planning", "run", "maps.coupled", "maps.exact", "maps.entropic"):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend

@@ -1,8 +1,11 @@
 """``learn(restart=...)``: the fixed point it promises, its certificate, what it refuses."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.maps.coupled import fresh_lifts, norm_matrices
@@ -27,6 +30,19 @@ def test_both_metrics_solve_the_restarted_equations(eps, solver):
         plain = phi(cost)
         image = (1 - ALPHA) * plain + ALPHA * plain.max() * R / R.max()
         assert_allclose(image, value * metric, rtol=1e-5, atol=1e-12)
+
+
+def test_an_automatic_tau_is_a_restart_of_a_tenth_at_every_door(tmp_path):
+    truth = cm.learn(X, restart=0.1, tol=1e-4)
+    found = cm.learn(X, tau="auto", tol=1e-4)
+    assert found.parameters == truth.parameters
+    assert_array_equal(found.samples, truth.samples)
+    fitted = cm.WassersteinSingularVectors(tau="auto", tol=1e-4).fit(X)
+    assert_array_equal(fitted.sample_distances_, truth.samples)
+    np.save(tmp_path / "X.npy", X)
+    command = ["learn", "X.npy", "-o", "r.npz", "--tau", "auto", "--tol", "1e-4"]
+    subprocess.run([sys.executable, "-m", "cometric", *command], cwd=tmp_path, check=True)
+    assert_array_equal(cm.load(tmp_path / "r.npz").samples, truth.samples)
 
 
 def test_policy_and_power_find_the_same_from_any_start():
@@ -83,8 +99,8 @@ def test_a_restart_survives_saving(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"restart": 1.0}, "`restart` is 1.0; it must be at least 0 and below 1"),
-        ({"restart": -0.1}, "`restart` is -0.1; it must be"),
+        ({"restart": 1.0}, "`restart` is 1.0; it must be below 1"),
+        ({"restart": -0.1}, "`restart` is -0.1; it must not be negative"),
         ({"restart": 0.1, "tau": 0.2}, "`restart` is 0.1 and `tau` is 0.2; .* Pass one of them"),
         ({"restart": 0.1, "solver": "stochastic"}, "stochastic iteration looks at a part"),
         ({"restart": 0.1, "solver": cm.StochasticIteration()}, "Pass `tau`, or another `solver`"),

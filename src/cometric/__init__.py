@@ -21,10 +21,10 @@ _HOMES = {
     "plan": "planning",
     "Plan": "planning",
     "warmup": "learning",
-    "ConvergenceWarning": "learning",
+    "ConvergenceWarning": "run",
     "CheckpointError": "checkpoint",
     "CheckpointWarning": "checkpoint",
-    "Interrupted": "learning",
+    "Interrupted": "run",
     "load": "result",
     "Result": "result",
     "Problem": "problem",
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.landmarks import learn_landmarks as learn_landmarks
-    from cometric.learning import ConvergenceWarning as ConvergenceWarning
-    from cometric.learning import Interrupted as Interrupted
     from cometric.learning import learn as learn
     from cometric.learning import resume as resume
     from cometric.learning import warmup as warmup
@@ -68,6 +66,8 @@ if TYPE_CHECKING:
     from cometric.problem import Problem as Problem
     from cometric.result import Result as Result
     from cometric.result import load as load
+    from cometric.run import ConvergenceWarning as ConvergenceWarning
+    from cometric.run import Interrupted as Interrupted
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration

@@ -14,9 +14,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.extension import nearest
-from cometric.learning import ConvergenceWarning, learn, shortfall
+from cometric.learning import learn
 from cometric.maps.tiled import active_client
 from cometric.result import Record, Result
+from cometric.run import ConvergenceWarning, shortfall
 from cometric.solve import Callback
 from cometric.types import Index, Matrix, Solver, Vector
 
@@ -82,7 +83,7 @@ smoothing
     def __init__(
         self,
         eps: float = 0.1,
-        tau: float = 1e-3,
+        tau: float | str = 1e-3,
         *,
         restart: float = 0.0,
         norm: Any = "l1",

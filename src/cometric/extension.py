@@ -14,12 +14,12 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
-from cometric.learning import INNER, ConvergenceWarning
 from cometric.maps.checks import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.problem import MERGE_TOLERANCE, Side
+from cometric.run import INNER, ConvergenceWarning
 from cometric.types import Matrix
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from scipy.spatial.distance import cdist
 from cometric.arrays import to_numpy
 from cometric.extension import bar_of_pairs, check_neighbors
 from cometric.kernels import differences, geometry
-from cometric.learning import INNER
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import norm_power
 from cometric.problem import MERGE_TOLERANCE
+from cometric.run import INNER
 from cometric.types import Index, Matrix, Vector
 
 if TYPE_CHECKING:

@@ -26,6 +26,10 @@ def _option(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, show_default=settings.pop("show_default", True), **settings)
 
 
+def _number_or_auto(text: str) -> float | str:
+    return text if text == "auto" else float(text)
+
+
 DATA = "Data"
 LEARNING = "Learning"
 HISTOGRAMS = "Histograms"
@@ -69,8 +73,14 @@ Eps = Annotated[
     ),
 ]
 Tau = Annotated[
-    float,
-    _option("--tau", help="Weight of the norm; > 0 for uniqueness.", rich_help_panel=LEARNING),
+    Any,
+    _option(
+        "--tau",
+        help="Weight of the norm; > 0 for uniqueness; auto is --restart 0.1.",
+        parser=_number_or_auto,
+        metavar="NUMBER",
+        rich_help_panel=LEARNING,
+    ),
 ]
 Restart = Annotated[
     float,

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def learn(
     adata: AnnData,
     eps: float = 0.1,
-    tau: float = 1e-3,
+    tau: float | str = 1e-3,
     *,
     layer: str | None = None,
     use_raw: bool = False,

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from cometric.compat.wsingular.utils import check_number, regularization_matrix, to_matrix
-from cometric.learning import ConvergenceWarning
 from cometric.maps.checks import all_pairs, check_histograms, mirror
 from cometric.maps.entropic import SAFE, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
+from cometric.run import ConvergenceWarning
 from cometric.types import Index, Matrix
 
 ROUNDING = 1e-6
