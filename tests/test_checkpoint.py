@@ -212,9 +212,10 @@ def test_the_folder_keeps_two_and_no_scraps(tmp_path):
     ]
 
 
-def test_tensors_go_on_too(tmp_path):
+@pytest.mark.parametrize("device", ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_tensors_go_on_too(device, tmp_path):
     pytest.importorskip("torch")
-    options = {"eps": 0.3, "tau": 0.5, "tol": 1e-3, "device": "torch:cpu"}
+    options = {"eps": 0.3, "tau": 0.5, "tol": 1e-3, "device": device}
     small = X[:6, :5] + 1
     whole = cm.learn(small, **options)
     start(tmp_path, 2, small, **options)

@@ -43,7 +43,7 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do no harm on the way."""
 
-INNER = 3e-4
+INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
 SINGLE_PRECISION = {"float64": math.inf, "float32": 1e-3, "tf32": 0.3}
