@@ -471,11 +471,24 @@ def test_an_endless_manifest_is_refused(tmp_path):
         cm.resume(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["number", "asked", "used", "stage", "iterate", "files"])
+@pytest.mark.parametrize(
+    "key", ["number", "asked", "used", "stage", "iterate", "files", "versions"]
+)
 def test_a_manifest_without_a_part_is_refused(key, tmp_path):
     start(tmp_path, 1)
     rewrite(tmp_path, lambda content: content.pop(key))
     with pytest.raises(CheckpointError, match=f"manifest-000001` lacks '{key}'"):
+        cm.resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("stage", "first"), ("stage", float("inf")), ("asked", 3), ("files", []), ("versions", "all")],
+)
+def test_a_manifest_of_other_types_is_refused(key, value, tmp_path):
+    start(tmp_path, 1)
+    rewrite(tmp_path, lambda content: content.update({key: value}))
+    with pytest.raises(CheckpointError, match="manifest-000001` is no manifest: "):
         cm.resume(tmp_path)
 
 
