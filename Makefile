@@ -39,7 +39,7 @@ bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 	$(RUN) benchmarks/exact.py
 	$(RUN) benchmarks/entropic.py speed
 
-torture: $(VENV)/.test ## Kill, corrupt and starve runs, write the figures into docs/reliability.md
+torture: $(VENV)/.test ## Try all that is promised, a million times: write the figures into docs/reliability.md
 	$(RUN) benchmarks/torture.py
 
 clean: ## Remove everything the other targets made

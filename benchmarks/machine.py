@@ -10,7 +10,7 @@ def describe(*packages: str) -> dict[str, str]:
     """Processor, cores, load, and the versions of Python and ``packages``."""
     return {
         "cpu": _cpu(),
-        "cores": str(_cores()),
+        "cores": str(cores()),
         "load average": load(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -30,7 +30,7 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or "unknown"
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores this process may use, which a container makes fewer than there are."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return allowed or os.cpu_count() or 1

@@ -1,6 +1,6 @@
 """One Hypothesis profile for every machine: the same examples each time, none timed.
 
-``pytest --hypothesis-profile=thorough`` looks at many more of them.
+``pytest --hypothesis-profile=thorough`` looks at many more of them, 10,000 or ``LAW_EXAMPLES``.
 """
 
 import os
@@ -17,5 +17,9 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a shared machine may pause anywhere
 )
-settings.register_profile("thorough", settings.get_profile("default"), max_examples=10_000)
+settings.register_profile(
+    "thorough",
+    settings.get_profile("default"),
+    max_examples=int(os.environ.get("LAW_EXAMPLES", 10_000)),
+)
 settings.load_profile("default")

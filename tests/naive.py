@@ -9,7 +9,6 @@ serves as a second opinion on small problems.
 import warnings
 
 import numpy as np
-import ot
 from scipy.optimize import linprog
 from scipy.special import logsumexp
 
@@ -33,6 +32,8 @@ def transport_cost(a, b, cost):
 
 def emd(a, b, cost):
     """The same by the network simplex of POT, on the supports; its warnings are errors."""
+    import ot  # not everywhere: the other twins do without
+
     rows, columns = np.flatnonzero(a), np.flatnonzero(b)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

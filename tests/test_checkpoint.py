@@ -472,11 +472,24 @@ def test_an_endless_manifest_is_refused(tmp_path):
         cm.resume(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["number", "asked", "used", "stage", "iterate", "files"])
+@pytest.mark.parametrize(
+    "key", ["number", "asked", "used", "stage", "iterate", "files", "versions"]
+)
 def test_a_manifest_without_a_part_is_refused(key, tmp_path):
     start(tmp_path, 1)
     rewrite(tmp_path, lambda content: content.pop(key))
     with pytest.raises(CheckpointError, match=f"manifest-000001` lacks '{key}'"):
+        cm.resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("stage", "first"), ("stage", float("inf")), ("asked", 3), ("files", []), ("versions", "all")],
+)
+def test_a_manifest_of_other_types_is_refused(key, value, tmp_path):
+    start(tmp_path, 1)
+    rewrite(tmp_path, lambda content: content.update({key: value}))
+    with pytest.raises(CheckpointError, match="manifest-000001` is no manifest: "):
         cm.resume(tmp_path)
 
 
@@ -504,6 +517,9 @@ def test_parameters_that_are_missing_are_named(tmp_path):
         ({}, "to_samples.self", np.zeros(3, "f4"), "scalings of histograms to themselves in mem"),
         ({"eps": 0}, "to_samples.tree", np.zeros(3, "u2"), "the trees in memory are uint16"),
         ({"eps": 0}, "to_samples.tree", 60000, "the trees in memory are none of these histograms"),
+        ({"eps": 0}, "to_samples.tree", 0, "the trees in memory are none of these histograms"),
+        ({"eps": 0}, "to_features.tree", 1, "the trees in memory are none of these histograms"),
+        ({"eps": 0}, "to_samples.state", 2, "the trees in memory are none of these histograms"),
         ({"eps": 0}, "to_samples.state", 9, "the trees in memory are none of these histograms"),
     ],
 )

@@ -15,6 +15,7 @@ from cometric import learn
 from cometric.cones import hilbert_distance, ratio_bounds
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import Regularized, Restarted, norm_matrix
 from cometric.problem import Problem
@@ -160,6 +161,18 @@ def test_what_a_map_remembers_does_not_change_its_answers(make_map, data, lift):
     phi = make_map(hist)
     phi(data.draw(costs(len(cost))))
     close(phi(cost), make_map(hist)(cost), cost.max())
+
+
+@fewer(2)
+@given(lift=lifts(), power=st.floats(-3.0, 3.0))
+def test_the_interval_after_one_sweep_meets_the_one_at_the_end(lift, power):
+    hist, cost, _ = lift
+    begun = EntropicMap(hist, 10**power, sweeps=1).bounds(cost)
+    ended = EntropicMap(hist, 10**power, tol=1e-12, max_sweeps=2_000).bounds(cost)
+    for low, high in (begun, ended):
+        assert np.isfinite(low).all()
+        assert (low <= high).all()
+    assert (np.maximum(begun[0], ended[0]) <= np.minimum(begun[1], ended[1])).all()
 
 
 # Learned metrics

@@ -336,12 +336,20 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
             arrays=_read_arrays(folder / state, files[state]),
             data=dict(files["data.npz"]),
         )
-        saved.history(0)
-    except (KeyError, TypeError, AttributeError) as problem:
+        saved.history(saved.stage)
+        versions = dict(content["versions"])
+    except CheckpointError:
+        raise
+    except KeyError as problem:
         raise CheckpointError(f"`{path}` lacks {problem}.") from problem
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise CheckpointError(f"`{path}` is no manifest: {problem}.") from problem
     now = _versions()
-    other = [f"{name} {was} (now {now.get(name)})" for name, was in content["versions"].items()
-             if now.get(name) != was]  # fmt: skip
+    other = [
+        f"{name} {was} (now {now.get(name)})"
+        for name, was in versions.items()
+        if now.get(name) != was
+    ]
     if other:
         warnings.warn(
             f"The checkpoint was written with {', '.join(other)}: the answer will agree to "

@@ -1,7 +1,5 @@
 """The network simplex against POT, linear programs, closed forms, and its own duals."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,9 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linear_sum_assignment
 
 import naive
+from audit import ALLOWED, audit_random_pairs, worst
 from cometric.kernels import transport as kernel
 from cometric.maps.exact import ExactMap
-from strategies import costs, fewer, histograms, lifts, random_problems
+from strategies import costs, fewer, histograms, lifts
 
 
 def random_histograms(n, d, rng, share=1.0):
@@ -254,91 +253,18 @@ def test_the_same_cost_twice_leaves_every_tree_as_it_was():
 # Plans, duals and gaps of many problems, none of them spared
 
 
-class Audit(NamedTuple):
-    """What was found of some pairs, one entry each; ``scale`` is the largest cost."""
-
-    values: np.ndarray
-    oracle: np.ndarray  # the value of POT
-    marginals: np.ndarray  # largest error of the plan's marginals
-    lightest: np.ndarray  # smallest mass of the plan
-    costs: np.ndarray  # |<P, C> - value|
-    infeasible: np.ndarray  # largest f_k + g_l - C_kl
-    gaps: np.ndarray  # how far <P, C> lies above <a, f> + <b, g>
-    scale: np.ndarray
-
-
-def audit(hist, cost, index):
-    """Recompute everything that is claimed of the plans and duals of some pairs.
-
-    The gap is summed as <P, C - f - g>, a sum of small terms: <P, C> - <a, f> - <b, g> would
-    lose all digits where the value is much smaller than the cost.
-    """
-    plans = ExactMap(hist).plans(cost, index)
-    found = []
-    for p, (i, j) in enumerate(index):
-        part = slice(plans.start[p], plans.start[p + 1])
-        source, target, mass = plans.source[part], plans.target[part], plans.mass[part]
-        if i == j or not len(mass):  # equal histograms: everything stays in place
-            source = target = np.flatnonzero(hist[i])
-            mass = hist[i, source]
-        rows, columns = np.flatnonzero(hist[i]), np.flatnonzero(hist[j])
-        f, g = np.zeros(len(cost)), np.zeros(len(cost))
-        f[rows], g[columns] = plans.f[p], plans.g[p]
-        slack = cost[source, target] - f[source] - g[target]
-        found.append(
-            (
-                plans.values[p],
-                naive.emd(hist[i], hist[j], cost),
-                max(
-                    np.abs(np.bincount(source, mass, len(cost)) - hist[i]).max(),
-                    np.abs(np.bincount(target, mass, len(cost)) - hist[j]).max(),
-                ),
-                mass.min(),
-                abs(mass @ cost[source, target] - plans.values[p]),
-                (f[rows, None] + g[columns] - cost[np.ix_(rows, columns)]).max(),
-                mass @ np.abs(slack),
-                cost.max(),
-            )
-        )
-    return np.array(found)
-
-
-def check_everything(count, seed):
-    """Judge ``count`` random pairs; say how many and how bad the worst is."""
-    found = Audit(*np.concatenate([audit(*group) for group in random_problems(count, seed)]).T)
-    zero = found.values == 0
-    relative_gaps = found.gaps[~zero] / found.values[~zero]
-    errors = np.abs(found.values - found.oracle)
-    # POT prices to 2.2e-15 of the largest cost, and both solvers read masses that carry the
-    # rounding of 1: nothing below 1e-3 of the largest cost can agree to 1e-12 of itself. Such
-    # values are held to 1e-15 of that cost, and to a relative gap of 1e-12 like all others.
-    large = found.values > 1e-3 * found.scale
-    relative_errors = errors[large] / found.values[large]
-    small = (~large) & (found.scale > 0)
-    small_errors = errors[small] / found.scale[small]
-    off = np.count_nonzero(errors[small] > 1e-12 * found.values[small])
-    print(
-        f"\n{len(errors)} pairs, {zero.sum()} of value 0\n"
-        f"relative gap         {relative_gaps.max():.2e} at worst\n"
-        f"relative difference  {relative_errors.max():.2e} at worst from POT, {large.sum()} pairs\n"
-        f"absolute difference  {small_errors.max():.2e} of the largest cost at worst, "
-        f"{small.sum()} pairs below 1e-3 of it; {off} of them differ by more than 1e-12 relative"
-    )
-    assert len(errors) == count
-    assert relative_gaps.max() < 1e-12
-    assert (found.gaps[zero] <= 1e-15 * found.scale[zero]).all()
-    assert relative_errors.max() < 1e-12
-    assert small_errors.max() < 1e-15
-    assert (found.infeasible <= 1e-15 * found.scale).all()
-    assert found.marginals.max() < 1e-15
+def check_pairs(count, seed):
+    found = audit_random_pairs(count, seed, naive.emd)
+    assert len(found.values) == count
     assert found.lightest.min() > 0
-    assert (found.costs <= 1e-14 * found.values).all()
+    for name, size in worst(found).items():
+        assert size <= ALLOWED[name], name
 
 
 def test_3000_random_pairs_are_solved_to_the_last_digits():
-    check_everything(3_000, seed=0)
+    check_pairs(3_000, seed=0)
 
 
 @pytest.mark.slow
 def test_200000_random_pairs_are_solved_to_the_last_digits():
-    check_everything(200_000, seed=1)
+    check_pairs(200_000, seed=1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import fifty_digits
 import naive
 from cometric import EntropicMap, ExactMap, LimitMap
 
@@ -192,6 +193,19 @@ def test_bounds_contain_what_sinkhorn_tends_to():
         low, high = EntropicMap(hist, eps).bounds(cost, np.array([[0, 1]]))
         slack = 1e-13 * cost.max() * (1 + eps)  # the twin sums in double precision
         assert low[0] - slack <= truth <= high[0] + slack, seed
+
+
+@pytest.mark.parametrize("sweeps", [1, None])
+def test_bounds_contain_the_truth_to_fifty_digits(sweeps):
+    for seed in range(20):
+        hist, cost, eps = fifty_digits.random_case(seed)
+        (low,), (high,) = EntropicMap(hist, eps, sweeps=sweeps).bounds(cost, np.array([[0, 1]]))
+        assert low <= fifty_digits.divergence(*hist, cost, eps) <= high, seed
+
+
+def test_without_a_cost_nothing_is_apart(lift):
+    hist, cost = lift
+    assert_array_equal(EntropicMap(hist, 0.1).bounds(0 * cost), 0.0)
 
 
 def test_negative_divergences_are_counted_not_clipped():

@@ -210,6 +210,9 @@ class EntropicMap:
         cost = check_cost(cost, self.shape[1])
         n = self.shape[0]
         index = all_pairs(n) if index is None else check_index(index, n)
+        unit = self.eps * cost.max()
+        if unit == 0.0:  # nothing costs anything
+            return np.zeros(len(index)), np.zeros(len(index))
         group, order = self._group(index, np.dtype(np.float64))
         group.solve(cost)
         low, high = np.empty(len(index)), np.empty(len(index))
@@ -217,7 +220,6 @@ class EntropicMap:
         alone = _Group(self, np.stack([np.arange(n)] * 2, axis=1), np.dtype(np.float64))
         self_low, self_high = alone.brackets(cost)
         i, j = self._rank[index].T
-        unit = self.eps * cost.max()
         return (
             unit * (low - 0.5 * (self_high[i] + self_high[j])),
             unit * (high - 0.5 * (self_low[i] + self_low[j])),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.kernels import geometry, thread_count, threads
+from cometric.kernels import geometry, thread_count, threads, trees
 from cometric.kernels import transport as kernel
 from cometric.maps.checks import (
     all_pairs,
@@ -171,12 +171,8 @@ class ExactMap:
         for name, batch in self._kept().items():
             fill(batch.tree, memory[f"{name}tree"], "trees")
             fill(batch.state, memory[f"{name}state"], "states of the trees")
-            # The kernel trusts what it is given: a parent outside its pair would be read.
-            if len(batch.tree):
-                highest = np.maximum.reduceat(batch.tree, batch.room[:-1])
-                outside = batch.tree.min() < 0 or (highest >= np.diff(batch.room)).any()
-                if outside or batch.state.max() > kernel.FULL_TREE:
-                    raise ValueError("the trees in memory are none of these histograms.")
+            if batch.unsound():
+                raise ValueError("the trees in memory are none of these histograms.")
 
     def _kept(self) -> dict[str, _Batch]:
         """The batches whose trees outlive a call, by name."""
@@ -344,6 +340,13 @@ class _Batch:
                 index, *memory = self._memory(part)
                 values[part] = kernel.replay(*self._data(), cost, index, *memory, self.threads)
         return values
+
+    def unsound(self) -> int:
+        """How many of the trees the simplex could not start from."""
+        with threads(self.threads):
+            memory = (self.index, self.tree, self.room, self.state)
+            count = trees.count_unsound(*self._data(), *memory, self.threads)
+        return int(count)
 
     def moves(self, whole: bool) -> tuple[Index, Index, Vector]:
         """The stored plans as start, cells (source * bins + target), amounts."""

@@ -1,0 +1,154 @@
+"""The same bytes from any number of threads, blocks and workers, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cometric as cm
+from cometric import EntropicMap, ExactMap
+from cometric.checkpoint import digest
+from cometric.maps import entropic, exact
+from cometric.maps.coupled import norm_matrices
+from cometric.maps.tiled import TiledMap
+from trials import Outcome
+from trials.crashes import RUNS, X, bits, quiet
+from trials.processes import in_child
+
+ALL_RUNS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from trials.determinism import all_runs
+print(all_runs())
+"""
+
+
+def all_runs() -> str:
+    return " ".join(quiet(partial(cm.learn, X, **options)) for options in RUNS)
+
+
+def thread_counts(counts: tuple[int, ...]) -> Outcome:
+    """The same runs in interpreters with so many threads, more than cores if need be."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", ALL_RUNS, str(Path(__file__).parents[1])],
+            env={**os.environ, "NUMBA_NUM_THREADS": str(k), "OPENBLAS_NUM_THREADS": str(k)},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for k in counts
+    }
+    return _compared(f"{', '.join(map(str, counts))} threads, {len(RUNS)} runs each", len(found))
+
+
+def block_sizes(tiles: tuple[int, ...]) -> Outcome:
+    """The same runs with the work of a call cut more and less finely, and maps in tiles."""
+
+    def work(cells: float, tile: int) -> str:
+        exact.CELLS_PER_BLOCK = entropic.CELLS_PER_BLOCK = cells
+        problem = cm.Problem.from_data(X)
+        norms = norm_matrices(problem, "l1")
+        maps = {
+            f"{make} {name}": TiledMap(make, side.hist, tile=tile)(cost)
+            for make in (ExactMap, partial(EntropicMap, eps=0.1))
+            for name, side, cost in (
+                ("samples", problem.samples, norms.features),
+                ("features", problem.features, norms.samples),
+            )
+        }
+        return f"{all_runs()} {digest(maps)}"
+
+    cells = [10.0**power for power in range(2, 2 + len(tiles))]
+    pairs = zip(cells, tiles, strict=True)
+    found = {in_child(partial(work, *sizes)) for sizes in pairs}
+    return _compared(
+        f"blocks of {', '.join(f'{size:g}' for size in cells)} cells, {len(RUNS)} runs each; "
+        f"tiles of {', '.join(map(str, tiles))} histograms, 4 maps each",
+        len(found),
+    )
+
+
+def _compared(done: str, outcomes: int) -> Outcome:
+    same = outcomes == 1
+    return Outcome(done, "identical bytes" if same else f"{outcomes} different outcomes", same)
+
+
+# --------------------------------------------------------------------------------- Dask
+
+
+DATA = cm.datasets.simulate_counts(120, 60, density=0.2)
+OPTIONS: dict[str, Any] = {"tau": 0.05, "tol": 1e-3}
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Any]:
+    import dask
+    from distributed import Client, LocalCluster
+
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"}),  # busy machines
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+        ) as made,
+        Client(made) as client,
+    ):
+        yield client
+
+
+def worker_counts(counts: tuple[int, ...]) -> Outcome:
+    """Exact and entropic runs in this process, and on so many worker processes."""
+    found = set()
+    for workers in (0, *counts):
+        if workers == 0:
+            found.add(_exact_and_entropic("local"))
+        else:
+            with cluster(workers) as client:
+                found.add(_exact_and_entropic(client))
+    words = ", ".join(map(str, counts))
+    return _compared(f"{words} Dask workers and none, exact and entropic", len(found))
+
+
+def _exact_and_entropic(client: Any) -> str:
+    return " ".join(bits(cm.learn(DATA.X, eps, client=client, **OPTIONS)) for eps in (0.0, 0.1))
+
+
+def worker_kills(count: int) -> Outcome:
+    """Entropic runs on two workers, one of which is killed in each, at a random moment."""
+    rng = random.Random(3)
+    truth = bits(cm.learn(DATA.X, client="local", **OPTIONS))
+    killed = identical = 0
+    with cluster(2) as client:
+        while killed < count:
+            client.wait_for_workers(2, timeout=300)
+            victim = rng.choice(list(client.run(os.getpid).values()))
+            struck = threading.Event()
+
+            def kill(victim: int = victim, struck: threading.Event = struck) -> None:
+                os.kill(victim, signal.SIGKILL)
+                struck.set()
+
+            timer = threading.Timer(rng.uniform(0.0, 1.0), kill)
+
+            def begin(now: object, record: cm.result.Record, timer: Any = timer) -> None:
+                if record.iteration == 1:
+                    timer.start()
+
+            found = cm.learn(DATA.X, client=client, callback=begin, **OPTIONS)
+            timer.cancel()
+            if struck.is_set():  # otherwise the run was over before
+                killed += 1
+                identical += bits(found) == truth
+    return Outcome(
+        f"{killed} runs on two Dask workers, one of which is killed in each",
+        f"identical bytes in {identical}",
+        identical == killed == count,
+    )
