@@ -232,7 +232,7 @@ def test_an_unconverged_result_says_so(tmp_path):
     assert re.search(
         r'class="status bad">\s*<strong>Not converged</strong>\s*<span>The iteration limit', page
     )
-    assert "written without a certificate" in page
+    assert "<code>certificate=result.certify()</code>" in page
 
 
 @pytest.mark.parametrize(
