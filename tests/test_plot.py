@@ -232,7 +232,6 @@ def test_errors_name_the_argument(result, draw, error, words):
 def test_few_far_points_do_not_shrink_the_others(result, monkeypatch):
     places = np.random.default_rng(0).normal(size=(20, 2))
     places[7] = 1000.0, -1000.0
-    monkeypatch.setattr(layout, "OUTSIDE", 0.06)
     monkeypatch.setattr(plot, "coordinates", lambda *_: places)
     ax = plot.embedding(result, labels=LABELS, mark=["s7"])
     assert ax.get_title() == "20 samples, by their learned distances (1 far outside, at the border)"

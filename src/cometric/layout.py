@@ -21,7 +21,7 @@ OPTIMAL_ORDER = 1_000
 """Items up to which leaves are put in the best order; it takes cubic time."""
 
 OUTSIDE = 0.01
-"""The share of items, at each end, that may lie outside the frame of a map."""
+"""The share of items, at each end, that may lie outside the frame of a map; at least one."""
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 """Told apart with any kind of color vision (Okabe and Ito), less their yellow, pale on white."""
@@ -133,14 +133,15 @@ def coordinates(distances: Matrix, method: str = "umap", random_state: int | Non
 def frame(places: Matrix) -> tuple[Vector, Vector]:
     """The lower left and upper right corner of what to show, so that few do not shrink many.
 
-    Nearly all items take at least half of the width and of the height; only points farther out
-    than that are left outside.
+    All items, unless a few lie farther out than the others are apart; then half as far.
     """
-    low, high = np.quantile(places, [OUTSIDE, 1.0 - OUTSIDE], axis=0)
-    room = 0.5 * (high - low)
+    ordered = np.sort(places, axis=0)
+    few = 0 if len(places) < 10 else max(1, int(OUTSIDE * len(places)))
+    low, high = ordered[few], ordered[-1 - few]
+    span, first, last = high - low, ordered[0], ordered[-1]
     return (
-        np.maximum(low - room, places.min(axis=0)),
-        np.minimum(high + room, places.max(axis=0)),
+        np.where(low - first > span, low - 0.5 * span, first),
+        np.where(last - high > span, high + 0.5 * span, last),
     )
 
 

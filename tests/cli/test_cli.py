@@ -547,16 +547,16 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({(3, 5): np.nan}, "has 1 NaN entry (first: line 5 ('s3'), column 7 ('g5'))."),
-        ({(3, 5): -1.0, (4, 0): -2.0}, "has 2 negative entries (first: line 5 ('s3'), column 7"),
-        ({(3, slice(None)): 0.0}, "has 1 empty sample (first: line 5 ('s3'))."),
-        ({(slice(None), 5): 0.0}, "has 1 empty feature (first: column 7 ('g5'))."),
+        ((3, 5, np.nan), "has 1 NaN entry (first: line 5 ('s3'), column 7 ('g5'))."),
+        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5'))."),
+        ((3, slice(None), 0.0), "has 1 empty sample (first: line 5 ('s3'))."),
+        ((slice(None), 5, 0.0), "has 1 empty feature (first: column 7 ('g5'))."),
     ],
 )
 @pytest.mark.parametrize("command", [["learn", "-o", "out.npz"], ["plan"]])
 def test_bad_entries_are_told_as_who_reads_the_file_finds_them(data, change, words, command):
-    for place, value in change.items():
-        data.iloc[place] = value
+    *place, value = change
+    data.iloc[*place] = value
     data.to_csv("x.csv")
     said = run(command[0], "x.csv", *command[1:], code=2).stderr
     assert f"error: `x.csv` {words}" in said
