@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import cometric as cm
+from cometric.explanation import Explanation, Flow
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,19 @@ def test_wrong_items_are_named(result):
 def test_saved_results_explain_themselves(result, tmp_path):
     result.save(tmp_path / "r.npz")
     assert cm.load(tmp_path / "r.npz").explain(1, 3) == result.explain(1, 3)
+
+
+def test_what_is_printed_is_the_heaviest_and_the_sum_of_the_rest():
+    flows = [Flow(f"a{k}", "b", 0.01 * k, 0.5, k / 78) for k in range(1, 13)]
+    told = str(Explanation(("x", "y"), 0.4, 0.22, flows[::-1]))
+    lines = told.splitlines()
+    assert lines[0] == "From x to y: transport cost 0.4, 22.0 % of the mass stays in place"
+    assert lines[1].split() == ["from", "to", "mass", "cost", "distance"]
+    assert lines[2].split() == ["a12", "b", "12.0", "%", "15.4", "%", "0.5000"]
+    assert [line.split()[0] for line in lines[2:12]] == [f"a{k}" for k in range(12, 2, -1)]
+    assert lines[12].split() == ["2", "other", "flows", "3.0", "%", "3.8", "%"]
+    assert len(lines) == 13
+
+
+def test_what_does_not_move_is_said_in_one_line(result):
+    assert str(result.explain(2, 2)) == "From c to c: transport cost 0, nothing moves"

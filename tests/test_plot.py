@@ -227,3 +227,35 @@ def test_errors_name_the_argument(result, draw, error, words):
     with pytest.raises(error, match=words):
         draw(result)
     assert plt.get_fignums() == []  # and leave no empty figure behind
+
+
+def test_few_far_points_do_not_shrink_the_others(result, monkeypatch):
+    places = np.random.default_rng(0).normal(size=(20, 2))
+    places[7] = 1000.0, -1000.0
+    monkeypatch.setattr(plot, "coordinates", lambda *_: places)
+    ax = plot.embedding(result, labels=LABELS, mark=["s7"])
+    assert ax.get_title() == "20 samples, by their learned distances (1 far outside, at the border)"
+    *groups, crosses = ax.collections
+    assert sum(len(group.get_offsets()) for group in groups) == 20
+    (at,) = crosses.get_offsets()
+    others = np.delete(places, 7, axis=0)
+    assert 1.0 < at[0] / others[:, 0].max() < 3.0
+    assert 1.0 < at[1] / others[:, 1].min() < 3.0
+    ax.figure.canvas.draw()
+    assert np.ptp(ax.get_xlim()) < 20
+    assert tuple(ax.texts[0].xy) == tuple(at)
+
+
+@pytest.mark.parametrize("n", [2, 20, 500])
+def test_the_frame_holds_all_that_lies_together(n):
+    places = np.random.default_rng(0).normal(size=(n, 2))
+    low, high = layout.frame(places)
+    assert (low == places.min(axis=0)).all()
+    assert (high == places.max(axis=0)).all()
+
+
+def test_an_island_that_is_no_handful_stays_in_the_frame():
+    places = np.random.default_rng(0).normal(size=(200, 2))
+    places[:6] += 100.0
+    _, high = layout.frame(places)
+    assert (high == places.max(axis=0)).all()

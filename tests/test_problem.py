@@ -745,3 +745,14 @@ def test_problems_are_values_told_apart_by_identity():
 def test_checks_survive_python_without_assertions():
     tree = ast.parse(inspect.getsource(module))
     assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+
+
+def test_features_left_out_are_named():
+    pd = pytest.importorskip("pandas")
+    old = pd.DataFrame([[3, 1, 0], [1, 2, 0]], columns=["red", "green", "blue"])
+    problem = Problem.from_data(old, drop_empty=True)
+    new = pd.DataFrame([[1, 1, 5]], columns=old.columns)
+    with pytest.warns(UserWarning, match=r"mass on 1 feature without .* \(first: 'blue'\)"):
+        problem.read_new(new)
+    with pytest.warns(UserWarning, match=r"mass on 1 feature without .* \(first: 2\)"):
+        problem.read_new(new.to_numpy())

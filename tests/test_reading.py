@@ -64,12 +64,13 @@ def test_a_table_with_features_in_rows(table, tmp_path):
         ("cell,f,f\n007,1,2\nb,3,4\nc,5,6\n", ["0", "1", "2"], None),
         (',f,g\n007,1,2\n8,3,4\n"c,d",5,6\n', ["007", "8", "c,d"], ["f", "g"]),
         ("\ufeff,f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),
+        ("1_0,1,2\n1_1,3,4\n1_2,5,6\n", ["1_0", "1_1", "1_2"], ["0", "1"]),
     ],
 )
 def test_names_are_found_where_they_are(tmp_path, text, samples, features):
     (tmp_path / "x.csv").write_text(text, "utf-8")
     if features is None:  # a first cell that is a number under a name is a number
-        with pytest.raises(ValueError, match="cannot be read: could not convert"):
+        with pytest.raises(ValueError, match="has 'b' where a number belongs"):
             reading.read(tmp_path / "x.csv")
         return
     data = reading.read(tmp_path / "x.csv")
@@ -269,7 +270,9 @@ def test_sparse_matrices_that_point_outside_themselves(tmp_path, break_it):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("f,g\n1,2\n3,x\n", "could not convert string to float: 'x'"),
+        ("f,g\n1,2\n3,x\n", r"has 'x' where a number belongs \(line 3, column 2 \('g'\)\)"),
+        (",f,g\na,1,2\nb,x y,4\n", r"'x y' where .* \(line 3 \('b'\), column 2 \('f'\)\)"),
+        ("1,2\n2,NA\n3,1_000\n", r"'1_000' where a number belongs \(line 3, column 2\)"),
         ("f,g\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
         ("f,g\n1,2,3,4\n1,2,3,4\n", "header of 2 cells above lines of 4"),
         ("f,g\n", "has fewer than two lines"),
@@ -417,3 +420,36 @@ def test_damaged_files_are_read_or_refused(table, tmp_path, name):
             refused.append(str(error))
     assert len(refused) > 10
     assert all(str(tmp_path) in words for words in refused)
+
+
+# Places in a file
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "row", "column"),
+    [
+        ("1,2\n3,4\n", "line 2, column 1", "line 2", "column 1"),
+        ("f,g\n1,2\n3,4\n", "line 3, column 1 ('f')", "line 3", "column 1 ('f')"),
+        (",f,g\na,1,2\nb,3,4\n", "line 3 ('b'), column 2 ('f')", "line 3 ('b')", "column 2 ('f')"),
+        (",0,1\n0,1,2\n1,3,4\n", "line 3 ('1'), column 2 ('0')", "line 3 ('1')", "column 2 ('0')"),
+    ],
+)
+def test_places_in_a_table_are_lines_and_columns(tmp_path, text, entry, row, column):
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    data = reading.read(path)
+    assert reading.place(path, data, 1, 0) == entry
+    assert reading.place(path, data, row=1) == row
+    assert reading.place(path, data, column=0) == column
+    turned = reading.read(path, transpose=True)
+    assert reading.place(path, turned, 0, 1, transpose=True) == entry
+
+
+def test_places_in_arrays_are_numbers_and_elsewhere_names(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    data = reading.read(tmp_path / "x.npy")
+    assert reading.place(tmp_path / "x.npy", data, 1, 2) == "row 2, column 3, counted from 1"
+    made = folder(tmp_path / "tenx")
+    data = reading.read(made)
+    told = reading.place(made, data, 1, 0)
+    assert told == f"sample {data.obs_names[1]!r}, feature {data.var_names[0]!r}"

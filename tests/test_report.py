@@ -225,6 +225,16 @@ def test_repeats_are_drawn_too(tmp_path):
     assert data["samples"]["nearest"][0][0] == [1, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("residual", "words"),
+    [(5.66e-7, "0.000057\u00a0%"), (0.0123, "1.2\u00a0%"), (0.0, "0\u00a0%")],
+)
+def test_small_shares_are_written_without_an_exponent(result, residual, words):
+    last = result.history[-1]._replace(residual=residual)
+    _, sentence = report._status(replace(result, history=[last]))
+    assert sentence.endswith(f"by more than {words}.")
+
+
 def test_an_unconverged_result_says_so(tmp_path):
     with pytest.warns(cm.ConvergenceWarning):
         early = cm.learn(cm.datasets.torus(n=8, m=6), eps=0.1, tau=0.1, max_iter=2)
@@ -232,7 +242,7 @@ def test_an_unconverged_result_says_so(tmp_path):
     assert re.search(
         r'class="status bad">\s*<strong>Not converged</strong>\s*<span>The iteration limit', page
     )
-    assert "written without a certificate" in page
+    assert "<code>certificate=result.certify()</code>" in page
 
 
 @pytest.mark.parametrize(

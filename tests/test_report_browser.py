@@ -162,6 +162,13 @@ def test_both_maps_and_the_convergence_are_drawn(visit, result):
     assert drawn == sum(np.isfinite(line.residual) for line in result.history)
 
 
+def test_the_word_tolerance_covers_no_point(visit):
+    word = visit.page.locator("#convergence .annotation").bounding_box()
+    for point in visit.page.locator("#convergence .scatterlayer path.point").all():
+        dot = point.bounding_box()
+        assert dot["x"] > word["x"] + word["width"] or dot["y"] + dot["height"] < word["y"]
+
+
 def test_a_group_of_samples_lights_up_the_features_that_carry_it(visit, result):
     visit.press("samples", "late")
     A = result.problem.samples.full.toarray()

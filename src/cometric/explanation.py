@@ -13,6 +13,9 @@ from cometric.maps.exact import ExactMap
 from cometric.problem import Side
 from cometric.types import Index, Matrix, Vector
 
+SHOWN = 10
+"""Flows that are printed, those with the most mass; a blurred plan has hundreds."""
+
 
 class Flow(NamedTuple):
     """Mass that goes from one bin to another, and what it adds to the distance."""
@@ -26,7 +29,7 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """An optimal plan between two items, the costliest flows first.
+    """An optimal plan between two items, the costliest flows first; printed, the heaviest.
 
     ``stays`` is the mass that both have in common and that does not move; ``distance`` is the
     cost of the plan, before the tau term and the division by the singular value. With eps > 0
@@ -40,22 +43,33 @@ class Explanation:
 
     def __str__(self) -> str:
         first, second = self.items
-        shown = self.flows[:20]
-        width = max([4, *(len(name) for flow in shown for name in flow[:2])])
-        lines = [
-            f"From {first} to {second}: transport cost {self.distance:.6g}, "
-            f"{100 * self.stays:.1f} % of the mass stays in place",
-            f"  {'from':<{width}}  {'to':<{width}}  {'mass':>8}  {'cost':>8}  {'share':>6}",
-        ]
-        for flow in shown:
-            lines.append(
-                f"  {flow.source:<{width}}  {flow.target:<{width}}  {flow.mass:8.4f}  "
-                f"{flow.cost:8.4f}  {100 * flow.share:5.1f}%"
+        words = f"From {first} to {second}: transport cost {self.distance:.6g}"
+        if not self.flows:
+            return f"{words}, nothing moves"
+        shown = sorted(self.flows, key=lambda flow: -flow.mass)[:SHOWN]
+        rows = [("from", "to", "mass", "cost", "distance")]
+        rows += [
+            (
+                flow.source,
+                flow.target,
+                _percent(flow.mass),
+                _percent(flow.share),
+                f"{flow.cost:.4f}",
             )
-        if len(self.flows) > len(shown):
-            rest = sum(flow.share for flow in self.flows[len(shown) :])
-            lines.append(f"  and {len(self.flows) - len(shown)} more flows, {100 * rest:.1f} %")
-        return "\n".join(lines)
+            for flow in shown
+        ]
+        width = max(len(name) for row in rows for name in row[:2])
+        lines = [
+            f"  {source:<{width}}  {target:<{width}}  {mass:>7}  {share:>7}  {away:>8}"
+            for source, target, mass, share, away in rows
+        ]
+        others = len(self.flows) - len(shown)
+        if others:
+            mass = _percent(1.0 - self.stays - sum(flow.mass for flow in shown))
+            share = _percent(1.0 - sum(flow.share for flow in shown))
+            label = f"{others} other flow{'s' * (others > 1)}"
+            lines.append(f"  {label:<{2 * width + 2}}  {mass:>7}  {share:>7}")
+        return "\n".join([f"{words}, {_percent(self.stays)} of the mass stays in place", *lines])
 
 
 def explain(
@@ -102,6 +116,10 @@ def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Inde
         sources, targets, masses = EntropicMap(pair, eps).plan(cost, 0, 1)
     source, target = (grid.ravel() for grid in np.meshgrid(sources, targets, indexing="ij"))
     return source, target, masses.ravel()
+
+
+def _percent(share: float) -> str:
+    return f"{100 * max(share, 0.0):.1f} %"
 
 
 def _name(side: Side, item: int) -> str:

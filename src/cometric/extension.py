@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
+from cometric.kernels.compiling import compiling_told
 from cometric.maps.checks import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -203,7 +206,10 @@ def bar_of_pairs(show: bool, pairs: int) -> Iterator[Any]:
         return
     from tqdm.auto import tqdm
 
-    with tqdm(desc="comparing", total=pairs, unit="pair", unit_scale=True, delay=0.5) as bar:
+    with (
+        tqdm(desc="comparing", total=pairs, unit="pair", unit_scale=True, delay=0.5) as bar,
+        compiling_told(partial(bar.write, file=sys.stderr)),
+    ):
         before = 0
 
         def tell(done: int, total: int) -> None:

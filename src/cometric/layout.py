@@ -15,10 +15,13 @@ from scipy.spatial.distance import squareform
 from cometric.arrays import to_numpy
 from cometric.problem import Side
 from cometric.result import Result
-from cometric.types import Index, Matrix
+from cometric.types import Index, Matrix, Vector
 
 OPTIMAL_ORDER = 1_000
 """Items up to which leaves are put in the best order; it takes cubic time."""
+
+OUTSIDE = 0.01
+"""The share of items, at each end, that may lie outside the frame of a map; at least one."""
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 """Told apart with any kind of color vision (Okabe and Ito), less their yellow, pale on white."""
@@ -125,6 +128,21 @@ def coordinates(distances: Matrix, method: str = "umap", random_state: int | Non
                 random_state=random_state,
             ).fit_transform(distances)
     return np.asarray(made, dtype=np.float64)
+
+
+def frame(places: Matrix) -> tuple[Vector, Vector]:
+    """The lower left and upper right corner of what to show, so that few do not shrink many.
+
+    All items, unless a few lie farther out than the others are apart; then half as far.
+    """
+    ordered = np.sort(places, axis=0)
+    few = 0 if len(places) < 10 else max(1, int(OUTSIDE * len(places)))
+    low, high = ordered[few], ordered[-1 - few]
+    span, first, last = high - low, ordered[0], ordered[-1]
+    return (
+        np.where(low - first > span, low - 0.5 * span, first),
+        np.where(last - high > span, high + 0.5 * span, last),
+    )
 
 
 def _classical(distances: Matrix) -> Matrix:

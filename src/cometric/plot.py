@@ -27,6 +27,7 @@ from cometric.layout import (
     checked,
     coordinates,
     find,
+    frame,
     leaf_order,
     metric_of,
     names_of,
@@ -135,13 +136,20 @@ def embedding(
         Colors: floating-point numbers on a scale, anything else as categories.
     mark
         Items, by name or number, whose names are written beside their points.
+
+    Notes
+    -----
+    A few points far from all others would leave little room for these: such points are drawn at
+    the border, with a cross, and counted in the title.
     """
     metric = metric_of(result, of)
     called = names_of(result, of, names)
     marked = [find(item, called, "mark") for item in mark]
     values = None if labels is None else checked(labels, "labels", len(metric), of)
     places = coordinates(metric, method, random_state)
-    x, y = places.T
+    inside = np.clip(places, *frame(places))
+    away = np.flatnonzero((inside != places).any(axis=1))
+    x, y = inside.T
     ax = _axes(ax, (5.6 if values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
     if values is None:
@@ -162,6 +170,8 @@ def embedding(
                 label=label,
             )
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.5)
+    if len(away):
+        ax.scatter(x[away], y[away], s=4 * size, marker="x", color="0.3", lw=1.2)
     for at, item in enumerate(marked):
         right, up = CORNERS[at % len(CORNERS)]  # neighbors would cover one another's names
         ax.annotate(
@@ -175,8 +185,9 @@ def embedding(
             bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
         )
         ax.plot(x[item], y[item], marker="o", ms=6, mfc="none", mec="black", mew=1.2)
+    beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
     ax.set(
-        title=f"{len(metric)} {of}, by their learned distances",
+        title=f"{len(metric)} {of}, by their learned distances{beyond}",
         xticks=[],
         yticks=[],
         xlabel={"umap": "UMAP 1", "tsne": "t-SNE 1"}[method],

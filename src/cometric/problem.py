@@ -30,6 +30,27 @@ WIDE_RANGE = 1e12
 Mask = NDArray[np.bool_]
 
 
+class BadData(ValueError):
+    """What a matrix has and must not have, and where it has it first.
+
+    Callers who know the data under another name, or count its rows otherwise, say it their way
+    with :meth:`told`.
+    """
+
+    def __init__(
+        self, name: str, found: str, cure: str, row: int | None = None, column: int | None = None
+    ) -> None:
+        self.found, self.cure, self.row, self.column = found, cure, row, column
+        first = f"row {row}, column {column}"
+        if row is None or column is None:  # what it has says which of them is meant
+            first = f"{column if row is None else row}"
+        super().__init__(self.told(name, first))
+
+    def told(self, name: str, first: str) -> str:
+        """The message, for data called ``name`` and a place described by ``first``."""
+        return f"`{name}` has {self.found} (first: {first}). {self.cure}"
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """The histograms of one side, distinct ones only.
@@ -190,7 +211,7 @@ class Problem:
             )
         _compare_names(_names(X, *named), bins, others)
         _refuse_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
-        matrix = _leave_out(matrix, bins.kept, item, others)
+        matrix = _leave_out(matrix, bins.kept, item, others, _names(X, *named))
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
         hist = _smooth(_normalize(matrix), self.smoothing)
@@ -277,7 +298,9 @@ def _compare_names(found: list[str] | None, bins: Side, others: str) -> None:
         )
 
 
-def _leave_out(matrix: sparse.csr_array, kept: Mask, item: str, others: str) -> sparse.csr_array:
+def _leave_out(
+    matrix: sparse.csr_array, kept: Mask, item: str, others: str, names: list[str] | None
+) -> sparse.csr_array:
     """The kept columns; warns of mass on the others, refuses rows that have no other mass."""
     if kept.all():
         return matrix
@@ -285,7 +308,8 @@ def _leave_out(matrix: sparse.csr_array, kept: Mask, item: str, others: str) -> 
     if len(lost):
         warnings.warn(
             f"`X` has mass on {_count(len(lost), others[:-1])} without mass in the data that was "
-            f"learned from (first: {lost[0]}); nothing is known of them, they are left out.",
+            f"learned from (first: {lost[0] if names is None else repr(names[lost[0]])}); nothing "
+            "is known of them, they are left out.",
             stacklevel=5,  # whoever called Result.transform
         )
     matrix = matrix[:, np.flatnonzero(kept)]
@@ -397,11 +421,9 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
     ):
         where = np.flatnonzero(bad)
         if len(where):
-            row = np.searchsorted(matrix.indptr, where[0], side="right") - 1
-            raise ValueError(
-                f"`{name}` has {_count(len(where), what)} "
-                f"(first: row {row}, column {matrix.indices[where[0]]}). {cure}"
-            )
+            row = int(np.searchsorted(matrix.indptr, where[0], side="right")) - 1
+            column = int(matrix.indices[where[0]])
+            raise BadData(name, _count(len(where), what), cure, row=row, column=column)
     low, top = (float(data.min()), float(data.max())) if len(data) else (1.0, 1.0)
     if low * WIDE_RANGE < top:
         warnings.warn(
@@ -430,8 +452,8 @@ def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
 def _refuse_empty(used: Mask, name: str, item: str, cure: str) -> None:
     empty = np.flatnonzero(~used)
     if len(empty):
-        found = _count(len(empty), f"empty {item}")
-        raise ValueError(f"`{name}` has {found} (first: {empty[0]}). {cure}")
+        found, first = _count(len(empty), f"empty {item}"), int(empty[0])
+        raise BadData(name, found, cure, **{item: first})
 
 
 def _normalize(matrix: sparse.csr_array) -> sparse.csr_array:

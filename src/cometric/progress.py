@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from cometric.types import Coupled
@@ -29,18 +31,22 @@ class Bar:
 
     @contextmanager
     def watching(self, phi: Coupled) -> Iterator[None]:
-        """Follow the maps block by block while the bar is shown."""
+        """Follow the maps block by block, and the compiler, while the bar is shown."""
+        if self._bar is None:
+            yield
+            return
+        from cometric.kernels.compiling import compiling_told
+
         maps: list[Any] = [getattr(side, "phi", side) for side in (phi.to_samples, phi.to_features)]
         try:
-            if self._bar is not None:
-                for part in maps:
-                    part.on_progress = self._within
-            yield
+            for part in maps:
+                part.on_progress = self._within
+            with compiling_told(partial(self._bar.write, file=sys.stderr)):
+                yield
         finally:
-            if self._bar is not None:
-                for part in maps:
-                    part.on_progress = None
-                self._bar.close()
+            for part in maps:
+                part.on_progress = None
+            self._bar.close()
 
     def update(self, residual: float, seconds: float) -> None:
         """Tell of a finished iteration."""

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -36,6 +36,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """First characters by which a spreadsheet takes a cell for a formula."""
 
 MISSING = ["", "NA", "NaN", "nan"]
+
+TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+"""What separates the cells of a table, by its ending."""
 
 
 def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES) -> AnnData:
@@ -67,6 +70,44 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
         data = READERS[kind](path, limit)
         _check_shape(data.shape, path)
     return data.T if transpose else data
+
+
+def place(
+    path: Path,
+    data: Any,
+    row: int | None = None,
+    column: int | None = None,
+    *,
+    transpose: bool = False,
+) -> str:
+    """Where in a file a row, a column or an entry of ``data`` is, as who opens it would say.
+
+    By line and column in a table, by names where the format has them, by number otherwise,
+    always counted from 1.
+    """
+    at = [(row, data.obs_names), (column, data.var_names)]
+    kind = "folder" if path.is_dir() else kind_of(path)
+    if kind in TEXT:
+        _, features, named = _head(path, math.inf)
+        header = features is not None
+        words = [("line", 1 + header, named), ("column", 1 + named, header)]
+    elif kind in (".npz", ".npy"):
+        words = [("row", 1, False), ("column", 1, False)]
+    else:
+        found = zip(("sample", "feature"), at, strict=True)
+        return ", ".join(f"{item} {names[k]!r}" for item, (k, names) in found if k is not None)
+    if transpose:
+        at.reverse()
+    places = [
+        _place(word, k + shift, names[k] if called else None)
+        for (word, shift, called), (k, names) in zip(words, at, strict=True)
+        if k is not None
+    ]
+    return ", ".join(places if kind in TEXT else [*places, "counted from 1"])
+
+
+def _place(word: str, number: int, name: str | None) -> str:
+    return f"{word} {number}" if name is None else f"{word} {number} ({name!r})"
 
 
 def kind_of(path: Path) -> str:
@@ -158,14 +199,49 @@ def _read_cellranger(path: Path, limit: float) -> AnnData:
 # Text
 
 
+class _Head(NamedTuple):
+    """What the first two lines of a table tell."""
+
+    width: int
+    features: list[str] | None  # names above the numbers, if there are any
+    named: bool  # whether lines begin with a name
+
+
 def _read_text(path: Path, limit: float) -> AnnData:
     import pandas as pd
 
-    separator = "," if kind_of(path) == ".csv" else "\t"
-    # A number may take two characters, and then takes eight bytes.
-    with _unpacked(path, limit / 4) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
-        rows = csv.reader(text, delimiter=separator)
-        header, first = next(rows, []), next(rows, [])
+    head = _head(path, limit)
+    _check_shape((1, head.width), path)
+    columns = range(head.width)
+    text_columns = {0: str} if head.named else {}
+    with _unpacked(path, limit / 4) as file:
+        try:
+            table = pd.read_csv(
+                file,
+                sep=TEXT[kind_of(path)],
+                header=None,
+                skiprows=int(head.features is not None),
+                names=columns,
+                dtype={k: text_columns.get(k, np.float64) for k in columns},
+                keep_default_na=False,
+                na_values={k: MISSING for k in columns if k not in text_columns},
+                float_precision="round_trip",
+                encoding="utf-8-sig",
+                low_memory=False,
+            )
+        except ValueError:
+            _refuse_words(path, head, limit)
+            raise
+    if not isinstance(table.index, pd.RangeIndex):
+        raise ValueError(f"`{path}` has lines of different lengths; the second has {head.width}.")
+    samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
+    return _named(table.to_numpy(), samples, head.features)
+
+
+def _head(path: Path, limit: float) -> _Head:
+    with _table(path, limit) as rows:
+        header: list[str] = next(rows, [])
+        first: list[str] = next(rows, [])
     if not first:
         raise ValueError(f"`{path}` has fewer than two lines; pass a table.")
     short = len(header) == len(first) - 1  # as R writes it: nothing above the names
@@ -175,28 +251,34 @@ def _read_text(path: Path, limit: float) -> AnnData:
         raise ValueError(
             f"`{path}` has a header of {len(header)} cells above lines of {len(first)}."
         )
-    _check_shape((1, len(first)), path)
-    columns = range(len(first))
-    text_columns = {0: str} if named else {}
-    with _unpacked(path, limit / 4) as file:
-        table = pd.read_csv(
-            file,
-            sep=separator,
-            header=None,
-            skiprows=int(has_header),
-            names=columns,
-            dtype={k: text_columns.get(k, np.float64) for k in columns},
-            keep_default_na=False,
-            na_values={k: MISSING for k in columns if k not in text_columns},
-            float_precision="round_trip",
-            encoding="utf-8-sig",
-            low_memory=False,
-        )
-    if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(f"`{path}` has lines of different lengths; the second has {len(first)}.")
-    samples = [_unquoted(name) for name in table.pop(0)] if named else None
-    features = [_unquoted(name) for name in header[-table.shape[1] :]] if has_header else None
-    return _named(table.to_numpy(), samples, features)
+    numbers = len(first) - named
+    features = [_unquoted(name) for name in header[-numbers:]] if has_header else None
+    return _Head(len(first), features, named)
+
+
+def _refuse_words(path: Path, head: _Head, limit: float) -> None:
+    """Say which cell holds something else than a number; pandas says only what."""
+    with _table(path, limit) as rows:
+        for number, row in enumerate(rows, 1):
+            if number == 1 and head.features is not None:
+                continue
+            for k, cell in enumerate(row[: head.width]):
+                if (k == 0 and head.named) or cell in MISSING or _is_number(cell):
+                    continue
+                line = _place("line", rows.line_num, row[0] if head.named else None)
+                feature = None if head.features is None else head.features[k - head.named]
+                raise ValueError(
+                    f"`{path}` has {cell!r} where a number belongs ({line}, "
+                    f"{_place('column', k + 1, feature)})."
+                )
+
+
+@contextmanager
+def _table(path: Path, limit: float) -> Iterator[Any]:
+    """A reader of the lines of a table, each a list of cells."""
+    # A number may take two characters, and then takes eight bytes.
+    with _unpacked(path, limit / 4) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
+        yield csv.reader(text, delimiter=TEXT[kind_of(path)])
 
 
 def _is_number(cell: str) -> bool:
@@ -204,7 +286,7 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return cell in MISSING[1:]
-    return True
+    return "_" not in cell  # a number to Python alone
 
 
 def _unquoted(name: str) -> str:

@@ -301,9 +301,15 @@ def _status(result: Result) -> tuple[str, str]:
         last = result.history[-1]
         sentence += (
             f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
-            f"change no ratio of distances by more than {100 * np.expm1(last.residual):.2g}\u00a0%."
+            f"change no ratio of distances by more than {_percent(np.expm1(last.residual))}."
         )
     return word.capitalize(), sentence
+
+
+def _percent(share: float) -> str:
+    """Two digits, without an exponent, in one piece."""
+    digits = np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim="-")
+    return f"{digits}\u00a0%"
 
 
 def _words(certificate: Certificate | Diagnosis) -> list[str]:

@@ -151,7 +151,8 @@ class Result:
         """Which features' mass goes where on the way from sample i to sample j.
 
         With ``of="features"``: which samples' mass goes where from feature i to feature j.
-        The flows are those of an optimal plan, the costliest first.
+        The flows are those of an optimal plan, the costliest first. Print what comes back: the
+        flows with the most mass, and what the others add up to.
         """
         if of not in ("samples", "features"):
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
@@ -207,7 +208,8 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
 
-        The file appears under its name only when it is complete.
+        A file of that name is replaced, as by :func:`numpy.save`, but only once the new one is
+        complete: whoever reads finds the old result or the new one, whole.
         """
         header = {
             "schema": SCHEMA,

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric import cli, writing
+from cometric.kernels.compiling import WORDS
 
 anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
@@ -171,7 +173,7 @@ def test_layers_and_raw(data):
     made.raw = anndata.AnnData(data)
     made.write_h5ad("x.h5ad")
     said = run("learn", "x.h5ad", "-o", "out.npz", *QUICK, code=2).stderr
-    assert "`X` has 232 negative entries" in said
+    assert "has 232 negative entries" in said
     for number, choice in enumerate((["--layer", "counts"], ["--use-raw"])):
         run("learn", "x.h5ad", "-o", f"{number}.h5ad", *choice, *QUICK)
         run("certify", f"{number}.h5ad")
@@ -537,3 +539,78 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
         cli.main()
     assert left.value.code == 0
     assert capsys.readouterr().out == f"cometric {cm.__version__}\n"
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((3, 5, np.nan), "has 1 NaN entry (first: line 5 ('s3'), column 7 ('g5'))."),
+        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5'))."),
+        ((3, slice(None), 0.0), "has 1 empty sample (first: line 5 ('s3'))."),
+        ((slice(None), 5, 0.0), "has 1 empty feature (first: column 7 ('g5'))."),
+    ],
+)
+@pytest.mark.parametrize("command", [["learn", "-o", "out.npz"], ["plan"]])
+def test_bad_entries_are_told_as_who_reads_the_file_finds_them(data, change, words, command):
+    *place, value = change
+    data.iloc[*place] = value
+    data.to_csv("x.csv")
+    said = run(command[0], "x.csv", *command[1:], code=2).stderr
+    assert f"error: `x.csv` {words}" in said
+    assert "`X`" not in said
+    assert ("pass --drop-empty." in said) == ("empty" in words)
+
+
+def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):
+    data.iloc[3, 5] = np.inf
+    data.T.to_csv("x.csv")
+    said = run("learn", "x.csv", "-o", "out.npz", "--transpose", code=2).stderr
+    assert "`x.csv` has 1 infinite entry (first: line 7 ('g5'), column 5 ('s3'))" in said
+
+
+def test_bad_entries_of_h5ad_are_told_by_name(data):
+    data.iloc[3, 5] = -1.0
+    anndata.AnnData(data).write_h5ad("x.h5ad")
+    said = run("plan", "x.h5ad", code=2).stderr
+    assert "`x.h5ad` has 1 negative entry (first: sample 's3', feature 'g5')" in said
+
+
+def test_damaged_cells_are_told_with_their_place(data):
+    text = Path("x.csv").read_text().splitlines()
+    text[4] = "s3,?" + text[4][text[4].index(",", 4) :]
+    Path("x.csv").write_text("\n".join(text))
+    said = run("learn", "x.csv", "-o", "out.npz", code=2).stderr
+    assert "`x.csv` has '?' where a number belongs (line 5 ('s3'), column 2 ('g0'))." in said
+
+
+def test_warnings_name_the_file(data):
+    data.iloc[1] = 2 * data.iloc[0]
+    data.to_csv("x.csv")
+    said = run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    assert "warning: `x.csv` has 1 row that repeats others" in said.stderr
+
+
+def test_new_samples_are_told_by_their_own_file(data):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    data.iloc[2, 1] = np.nan
+    data.to_csv("new.csv")
+    said = run("transform", "out.npz", "new.csv", "-o", "d.csv", code=2).stderr
+    assert "`new.csv` has 1 NaN entry (first: line 4 ('s2'), column 3 ('g1'))" in said
+
+
+def test_compiling_is_told_once_and_not_to_who_wants_quiet(data, monkeypatch):
+    learn = cm.learn
+
+    def slowly(*args, **options):
+        kernel = njit(lambda x: x + 1)
+        kernel.py_func.__module__ = "cometric.kernels.new"
+        kernel(1), kernel(1.0)
+        return learn(*args, **options)
+
+    monkeypatch.setattr(cm, "learn", slowly)
+    said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
+    assert said.count(WORDS) == 1
+    assert run("learn", "x.csv", "-o", "out.csv", "-q", *QUICK).stderr == ""

@@ -92,6 +92,10 @@ def test_names_order_and_defaults_are_those_of_the_original(original, path, name
             assert ours[key].default == parameter.default, key
 
 
+def test_the_version_is_that_of_the_original(original):
+    assert wsingular.__version__ == original.__version__
+
+
 @pytest.mark.filterwarnings("ignore:Sinkhorn did not converge")
 @pytest.mark.parametrize(
     ("name", "options"),

@@ -28,7 +28,9 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         voice = ctx.ensure_object(Voice)
-        with voice.listening():
+        from cometric.kernels.compiling import compiling_told  # Numba: not for --help
+
+        with voice.listening(), compiling_told(voice.say):
             return super().invoke(ctx)
 
 
@@ -195,10 +197,12 @@ def learn(
         "smoothing": smoothing,
         "drop_empty": drop_empty,
     }
-    voice.say(f"{data.n_obs} samples, {data.n_vars} features from {path}")
+    matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
+    voice.reads(path, matrix, transpose)
+    voice.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
     try:
         result = cometric.learn(
-            slots.matrix(data, layer=layer, use_raw=use_raw),
+            matrix,
             eps,
             tau,
             restart=restart,
@@ -303,9 +307,12 @@ def plan(
     """Say what `learn` would take: memory, time, and by which engine."""
     from cometric.scverse import slots
 
+    voice = context.ensure_object(Voice)
     data = _read(path, transpose, read_limit)
+    matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
+    voice.reads(path, matrix, transpose)
     found = cometric.plan(
-        slots.matrix(data, layer=layer, use_raw=use_raw),
+        matrix,
         eps,
         dtype=dtype,
         n_threads=threads,
@@ -315,7 +322,7 @@ def plan(
         drop_empty=drop_empty,
     )
     facts = {"command": "plan", "input": str(path), **asdict(found)}
-    context.ensure_object(Voice).answer(str(found), facts)
+    voice.answer(str(found), facts)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -421,6 +428,7 @@ def transform(
     result, _ = _load(path, key, read_limit)
     data = _read(new, transpose, read_limit)
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
+    voice.reads(new, matrix, transpose)
     distances = result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=threads, **voice.bar()
     )
@@ -538,8 +546,7 @@ def demo(
         writing.check(output, RESULTS, writing.targets(output), force=force)
     cells = cometric.datasets.pbmc68k_reduced()
     voice.say(f"{cells.n_obs} blood cells, {cells.n_vars} genes, no labels.")
-    voice.say("Compiling; about a minute the first time, seconds later ...")
-    voice.say(f"  {duration(cometric.warmup(['entropic']))}")
+    cometric.warmup(["entropic"])
     # Single precision on the way and a residual of 0.001 will do for neighbors.
     settings: dict[str, Any] = {"eps": 0.1, "tau": 1e-2, "tol": 1e-3}
     result = cometric.learn(cells, **settings, dtype="float32", **voice.progress(1e-3))
@@ -584,7 +591,6 @@ def warmup(
 ) -> None:
     """Compile the kernels now, so that later runs only load them."""
     voice = context.ensure_object(Voice)
-    voice.say("Compiling; a minute or two the first time, seconds later ...")
     seconds = cometric.warmup()
     voice.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +26,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cometric.problem import BadData
 from cometric.progress import duration, seconds_left
+from cometric.reading import place
 from cometric.result import Record
 from cometric.solve import is_interruption
 from cometric.types import Iterate
@@ -33,6 +37,8 @@ from cometric.writing import WriteError
 EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal to redraw one."""
 
+FLAG = re.compile(r"`(\w+)=True`")
+"""A flag as Python spells it."""
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -63,7 +69,12 @@ class Voice:
     def __init__(self) -> None:
         self.json = self.quiet = self.debug = False
         self.warnings: list[str] = []
+        self._source: tuple[Path, Any, bool] | None = None
         self._console = Console(stderr=True, highlight=False)
+
+    def reads(self, path: Path, data: Any, transpose: bool = False) -> None:
+        """Which file the data come from: what is wrong with them is then said of it."""
+        self._source = path, data, transpose
 
     def say(self, words: str, style: str = "") -> None:
         """A line for the person who waits."""
@@ -71,6 +82,7 @@ class Voice:
             self._console.print(Text(words, style), soft_wrap=True)
 
     def warn(self, words: str) -> None:
+        words = self._own(words)
         self.warnings.append(words)
         self.say(f"warning: {words}", "yellow")
 
@@ -130,8 +142,7 @@ class Voice:
         except WriteError as error:
             self._fail(error, str(error), Exit.WRITE_FAILED)
         except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
-            words = error.args[0] if isinstance(error, KeyError) and error.args else error
-            self._fail(error, str(words), Exit.BAD_INPUT)
+            self._fail(error, self._words(error), Exit.BAD_INPUT)
         except MemoryError as error:
             self._fail(error, f"not enough memory: {error}", Exit.BAD_INPUT)
         except Exception as error:
@@ -143,8 +154,24 @@ class Voice:
     def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
         self.warn(" ".join(str(message).split()))
 
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, BadData) and self._source is not None:
+            path, data, transpose = self._source
+            first = place(path, data, error.row, error.column, transpose=transpose)
+            words = error.told(str(path), first)  # in the file they may be columns
+            return words.replace("empty row", "empty sample").replace(
+                "empty column", "empty feature"
+            )
+        return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+
+    def _own(self, words: str) -> str:
+        """The same in terms of the command line: a file for `X`, flags for arguments."""
+        if self._source is not None:
+            words = words.replace("`X`", f"`{self._source[0]}`")
+        return FLAG.sub(lambda found: f"--{found[1].replace('_', '-')}", words)
+
     def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
-        words = " ".join(words.split())
+        words = self._own(" ".join(words.split()))
         if self.debug:
             self._console.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
         if self.json:

@@ -326,7 +326,8 @@
     yaxis: { title: { text: "residual" }, type: "log", exponentformat: "power", dtick: decades, gridcolor: LINE, fixedrange: true },
     shapes: data.tol > 0 ? [level(data.tol)] : [],
     annotations: data.tol > 0 ? [{
-      xref: "paper", x: 1, xanchor: "right", y: Math.log10(data.tol), yanchor: "bottom", showarrow: false,
+      // At the left, where the curve is still high above it.
+      xref: "paper", x: 0, xanchor: "left", xshift: 4, y: Math.log10(data.tol), yanchor: "bottom", showarrow: false,
       text: "tolerance", font: { color: "#a64800", size: 12 },
     }] : [],
   }, { responsive: true, displayModeBar: false });

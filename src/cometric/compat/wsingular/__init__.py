@@ -45,6 +45,8 @@ from cometric.compat.wsingular.utils import check_number, to_matrix
 from cometric.cones import hilbert_distance, normalize
 from cometric.types import Matrix
 
+__version__ = "0.1.7"  # scripts ask which functions there are
+
 __all__ = [
     "distance",
     "sinkhorn_singular_vectors",
