@@ -51,7 +51,7 @@ def kernel_pca(
 ) -> Matrix:
     """Euclidean distances on the first kernel principal components, Gaussian kernel.
 
-    The kernel is exp(-gamma |x - y|²), with gamma = 1 / (number of features) by default, as in
+    The kernel is ``exp(-gamma |x - y|²)``, with gamma = 1 / (number of features) by default, as in
     scikit-learn.
     """
     from sklearn.decomposition import KernelPCA

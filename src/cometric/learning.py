@@ -91,7 +91,7 @@ def learn(
         Weight of the norm R. Positive values make the answer unique; 0 is allowed; "auto" is
         ``restart=0.1``, which was poor on none of our data. See docs/choosing.md.
     restart
-        A share alpha of R in every distance, instead of tau: with positive alpha, below 1,
+        A share alpha of R in every distance, instead of tau: with positive alpha, below 1, ::
 
             Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
 
