@@ -42,6 +42,7 @@ LAYERS = {
             "extension",
             "landmarks",
             "neighbors",
+            "pairwise",
             "certificate",
             "diagnosis",
             "checkpoint",

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from cometric.result import Result
 
 BLOCK = 20_000_000
-"""Numbers of each kind that a block of samples may keep: images of features, bounds of candidates."""
+"""Numbers of a kind that a block of samples may keep: images, or bounds of candidates."""
 
-PAIRS_PER_CALL = 500_000
-"""Distances computed at once: they keep some hundred bytes each while they are."""
+NUMBERS_PER_CALL = 25_000_000
+"""What distances computed at once may keep while they are: two numbers for each bin, or so."""
 
 REFERENCES = 64
 """Features whose distances serve as test functions for exact transport."""
@@ -145,7 +145,7 @@ class SampleDistances:
         asked, value = result.parameters, result.values[1]
         cost = np.asarray(result.problem.features.reduce(to_numpy(result.features)), np.float64)
         self.hist, self.full, self.cost, self.eps = hist, full, cost, asked.eps
-        self.norm = asked.norm
+        self.norm, self.tol = asked.norm, INNER * math.sqrt(asked.tol)
         self.scale = (1.0 - asked.restart) / value
         self.weight = norm_weight(result) / value
         self.phi: ExactMap | EntropicMap | LimitMap
@@ -154,17 +154,19 @@ class SampleDistances:
         elif asked.eps == math.inf:
             self.phi = LimitMap(hist)
         else:
-            tol = INNER * math.sqrt(asked.tol)
-            self.phi = EntropicMap(hist, asked.eps, tol=tol, memory_limit=0, n_threads=n_threads)
+            options = {"tol": self.tol, "memory_limit": 0, "n_threads": n_threads}
+            self.phi = EntropicMap(hist, asked.eps, **options)
         if isinstance(self.phi, EntropicMap):
             self._transport = self.phi.under(cost)
         else:
             self._transport = partial(self.phi.pairs, cost)
+        bins = hist.shape[1] if asked.eps == math.inf else hist.nnz / hist.shape[0]  # dense there
+        self.step = max(1, int(NUMBERS_PER_CALL / bins))
 
     def __call__(self, index: Index) -> Vector:
         """Distances of the pairs ``index`` (p, 2), at least 0."""
-        step = PAIRS_PER_CALL if self.eps < math.inf else PAIRS_PER_CALL // 50  # dense rows there
-        parts = [self._some(index[start : start + step]) for start in range(0, len(index), step)]
+        starts = range(0, len(index), self.step)
+        parts = [self._some(index[start : start + self.step]) for start in starts]
         values: Vector = np.maximum(np.concatenate([*parts, np.empty(0)]), 0.0)
         return values
 
