@@ -1,6 +1,8 @@
 """Distances on disk: the bytes of those in memory, whatever the tiles and however often stopped."""
 
 import math
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,15 +31,13 @@ def entropic():
 
 
 def in_memory(result):
-    """All distances from one call of a map made for it, and norms of all differences."""
+    """All distances from one call of a fresh map, and norms of all differences."""
     hist, full = read_histograms(result, X)
-    distances = SampleDistances(result, hist, full)
-    options = {"tol": distances.tol} if 0.0 < result.parameters.eps < math.inf else {}
-    phi = distances.phi.__class__(hist, *[result.parameters.eps][: len(options)], **options)
-    transport = phi(distances.cost)
-    return np.maximum(
-        distances.scale * transport + distances.weight * norm_matrix(full, "l1"), 0.0
-    )
+    by = SampleDistances(result, hist, full)
+    eps = result.parameters.eps
+    make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}
+    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=by.tol))(hist)
+    return np.maximum(by.scale * phi(by.cost) + by.weight * norm_matrix(full, "l1"), 0.0)
 
 
 @pytest.mark.parametrize("edge", [7, 16, 512])
@@ -92,6 +92,6 @@ def test_a_folder_of_something_else_is_refused(entropic, tmp_path):
 
 
 def test_without_zarr_it_says_what_to_install(entropic, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "zarr", None)
+    monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install 'cometric\[zarr\]'"):
         cm.distances_to_zarr(entropic, X, tmp_path / "distances.zarr")

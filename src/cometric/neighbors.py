@@ -154,8 +154,9 @@ class SampleDistances:
         elif asked.eps == math.inf:
             self.phi = LimitMap(hist)
         else:
-            options = {"tol": self.tol, "memory_limit": 0, "n_threads": n_threads}
-            self.phi = EntropicMap(hist, asked.eps, **options)
+            self.phi = EntropicMap(
+                hist, asked.eps, tol=self.tol, memory_limit=0, n_threads=n_threads
+            )
         if isinstance(self.phi, EntropicMap):
             self._transport = self.phi.under(cost)
         else:
