@@ -31,7 +31,7 @@ from cometric.types import Index, Matrix, Vector
 if TYPE_CHECKING:
     from cometric.result import Result
 
-BLOCK = 20_000_000
+BLOCK = 4_000_000
 """Numbers of a kind that a block of samples may keep: images, or bounds of candidates."""
 
 NUMBERS_PER_CALL = 25_000_000
@@ -85,7 +85,8 @@ def neighbor_graph(
     """The nearest neighbors among the samples ``X`` under the feature metric of ``result``.
 
     Distances are those of :meth:`Result.transform`, Phi_A(C) / mu. Memory grows with n times
-    ``n_neighbors`` and the entries of X; time with n^2 m multiplications of a matrix product.
+    ``n_neighbors`` and the entries of X; time with n^2 bounds, each as many operations as a sample
+    has features.
 
     Parameters
     ----------
@@ -283,7 +284,7 @@ class _Search:
         index = index[:, :most]
         own = np.arange(rows.start, rows.stop)
         distances = np.full(index.shape, np.inf)
-        compared, upto = np.zeros(len(own), np.int64), 2 * k
+        compared, upto = np.zeros(len(own), np.int64), 4 * k // 3
         while True:  # the more were compared, the fewer of the rest can be nearer
             worst = np.partition(distances, k - 1, axis=1)[:, k - 1]
             place = np.arange(most)
