@@ -47,6 +47,8 @@ def main() -> None:
     parser.add_argument("--landmarks", type=int, default=400)
     parser.add_argument("--tol", type=float, default=1e-4, help="of the landmarks' metrics")
     parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
+    parser.add_argument("--samples", type=int, default=0, help="take so many only, at random")
+    parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     parts = asked.parts or list(CHOICES)
@@ -82,6 +84,8 @@ def simulated(asked: argparse.Namespace) -> None:
 
 def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
     """Time, proofs and recall of the neighbors of all rows."""
+    if 0 < asked.samples < X.shape[0]:
+        X = X[np.random.default_rng(0).choice(X.shape[0], asked.samples, replace=False)]
     print(f"  {X.shape[0]} x {X.shape[1]}, {X.nnz / X.shape[0]:.0f} features per sample")
     print(f"  compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
     began = time.perf_counter()
@@ -91,6 +95,7 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         15,
         max_candidates=asked.candidates,
         tol=asked.tol,
+        restart=asked.restart,
         check=20,
         n_threads=2,
         progress=True,
@@ -260,7 +265,7 @@ def read(folder: Path, name: str) -> sparse.csr_array:
 
 GENES, SEEDS = 80, 1  # for the sketches
 SWEEPS = 10  # of every pair, for the model
-OPTIONS = ("data", "landmarks", "tol", "candidates")
+OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart")
 CHOICES = {
     "citeseq": citeseq,
     "simulated": simulated,

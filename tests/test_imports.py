@@ -45,6 +45,7 @@ LAYERS = {
             "extension",
             "landmarks",
             "neighbors",
+            "pairwise",
             "certificate",
             "diagnosis",
             "checkpoint",

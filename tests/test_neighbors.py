@@ -7,14 +7,21 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.neighbors import _Bounds, _Distances, _spread
+from cometric.neighbors import SampleDistances, _Bounds, _spread, read_histograms
 
 X = cm.datasets.simulate_counts(60, 25, density=0.3, random_state=1).X
-OPTIONS = [(0.0, 0.05, "l1"), (0.1, 1e-3, "l1"), (0.5, 0.1, "l2"), (math.inf, 0.01, "discrete")]
+OPTIONS = [
+    (0.0, 0.05, "l1"),
+    (0.1, 1e-3, "l1"),
+    (0.5, 0.1, "l2"),
+    (math.inf, 0.01, "discrete"),
+    (0.1, 0.0, "l1", 0.2),
+]
 
 
-def learned(eps, tau, norm="l1"):
-    return cm.learn(X[:30], eps=eps, tau=tau, norm=norm, tol=1e-4, drop_empty=True)
+def learned(eps, tau, norm="l1", restart=0.0):
+    options = {"tol": 1e-4, "drop_empty": True}
+    return cm.learn(X[:30], eps=eps, tau=tau, norm=norm, restart=restart, **options)
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids=str)
@@ -25,8 +32,7 @@ def result(request):
 def true_distances(result):
     """From every sample of X to every other."""
     n = X.shape[0]
-    side = result.problem.read_new(X)
-    distances = _Distances(side.hist, side.full, result.features, result, None)
+    distances = SampleDistances(result, *read_histograms(result, X))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
     return distances(index).reshape(n, n)
 
@@ -36,11 +42,11 @@ def test_distances_are_those_of_transform(result):
 
 
 def test_bounds_are_below_the_distances(result):
-    side = result.problem.read_new(X)
-    distances = _Distances(side.hist, side.full, result.features, result, None)
-    bounds = _Bounds(distances)(slice(0, X.shape[0]))
-    true = true_distances(result)
-    assert (bounds <= true + 1e-12).all()
+    distances = SampleDistances(result, *read_histograms(result, X))
+    bounds, index = _Bounds(distances, 1).lowest(slice(10, 60), 59)
+    true = true_distances(result)[10:]
+    assert (bounds <= np.take_along_axis(true, index, axis=1) + 1e-12).all()
+    assert (np.diff(bounds) >= 0.0).all()
     assert bounds.max() > 0.1 * true.max()  # and worth having
 
 

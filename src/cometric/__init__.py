@@ -18,6 +18,7 @@ _HOMES = {
     "resume": "learning",
     "learn_landmarks": "landmarks",
     "neighbor_graph": "neighbors",
+    "distances_to_zarr": "pairwise",
     "plan": "planning",
     "Plan": "planning",
     "warmup": "learning",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
     from cometric.neighbors import neighbor_graph as neighbor_graph
+    from cometric.pairwise import distances_to_zarr as distances_to_zarr
     from cometric.planning import Plan as Plan
     from cometric.planning import plan as plan
     from cometric.problem import Problem as Problem

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import fifty_digits
 import naive
 from cometric import EntropicMap, ExactMap, LimitMap
+from cometric.maps.entropic import _Group
 
 ABOVE = np.triu_indices(6, 1)
 
@@ -105,6 +106,24 @@ def test_pairs_agree_with_the_whole_map_in_any_order(lift):
     assert_allclose(
         EntropicMap(hist, 0.1, tol=1e-12).pairs(cost, index), D[tuple(index.T)], atol=1e-10
     )
+
+
+@pytest.mark.parametrize("eps", [1e-3, 0.1])
+def test_under_one_cost_own_terms_are_computed_once(lift, eps, monkeypatch):
+    hist, cost = lift
+    index = np.array([[3, 1], [0, 5], [2, 2]])
+    expected = EntropicMap(hist, eps, tol=1e-9).pairs(cost, index)
+    looks, look = [], _Group._self_terms
+    monkeypatch.setattr(_Group, "_self_terms", lambda *args: looks.append(1) or look(*args))
+    pairs = EntropicMap(hist, eps, tol=1e-9).under(cost)
+    assert_array_equal(pairs(index), expected)
+    assert_array_equal(pairs(index[:1]), expected[:1])
+    assert len(looks) == 1
+
+
+def test_under_no_cost_all_distances_are_zero(lift):
+    hist, cost = lift
+    assert_array_equal(EntropicMap(hist, 0.1).under(0.0 * cost)(np.array([[0, 1]])), [0.0])
 
 
 def test_single_precision_keeps_six_digits(lift):

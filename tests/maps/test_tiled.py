@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -138,16 +140,83 @@ def test_ten_killed_workers_change_no_byte():
             killed += 1
 
 
-def test_a_lost_scheduler_is_told_within_the_timeout():
+@pytest.mark.slow
+def test_any_number_of_workers_learns_the_same_bytes():
+    expected = cm.learn(X, client="local", **OPTIONS)
+    for workers in (1, 2, 3, 4):
+        with make_cluster(workers) as cluster, distributed.Client(cluster) as client:
+            assert len(client.nthreads()) == workers
+            assert same_bytes(cm.learn(X, client=client, **OPTIONS), expected)
+
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+
+options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0", "silence_logs": 50}
+with LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_scheduler():
+    """A process with a scheduler and a worker, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize(
+    "go_on", ["learn", pytest.param("resume", marks=pytest.mark.slow), "resume here"]
+)
+def test_after_a_lost_scheduler_the_checkpoint_goes_on_to_the_same_bytes(go_on, tmp_path):
+    expected = cm.learn(X, client="local", **OPTIONS)
+    options = {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}
+    process, address = start_scheduler()
+
+    def kill(now, record):
+        if record.iteration == 2:
+            process.kill()
+            process.communicate()
+
+    quick = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # gives up to reconnect
+    told = pytest.raises(ClusterLost, match=r"the scheduler is gone .*checkpoint=.* goes on")
+    with quick, distributed.Client(address) as client, told:
+        cm.learn(X, client=client, callback=kill, **options, **OPTIONS)
+    if go_on == "resume here":
+        found = cm.resume(tmp_path / "run")
+    else:
+        process, address = start_scheduler()
+        with distributed.Client(address) as client:
+            if go_on == "learn":
+                found = cm.learn(X, client=client, **options, **OPTIONS)
+            else:
+                found = cm.resume(tmp_path / "run", client=client)
+        process.communicate("")
+    assert found.converged
+    assert same_bytes(found, expected)
+    assert len(found.history) == len(expected.history)
+
+
+def test_a_closed_scheduler_is_told_at_once():
     cluster = make_cluster(1, processes=False)
     client = distributed.Client(cluster)
-    phi = TiledEntropicMap(HIST, 0.1, client, patience=3.0)
+    phi = TiledEntropicMap(HIST, 0.1, client)
     cluster.close()
     began = time.monotonic()
-    with pytest.raises(ClusterLost, match="the scheduler has not answered for 3 s"):
+    with pytest.raises(ClusterLost, match=r"the scheduler is gone \(scheduler"):
         phi(COST)
     assert time.monotonic() - began < 30.0
     client.close()
+
+
+def test_a_silent_scheduler_is_told_when_patience_ends():
+    phi = TiledEntropicMap(HIST, 0.1, patience=1.0)
+    phi._client = SimpleNamespace(status="connecting")
+    with pytest.raises(ClusterLost, match="the scheduler has not answered for 1 s"):
+        phi(COST)
 
 
 def test_a_cluster_without_workers_is_told():

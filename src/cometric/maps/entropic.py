@@ -160,16 +160,29 @@ class EntropicMap:
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         return self._renew(*self._group(check_index(index, self.shape[0]), self.dtype), cost)
 
+    def under(self, cost: Matrix) -> Callable[[Index], Vector]:
+        """Divergences of pairs under one cost; those of histograms to themselves are found once."""
+        cost = check_cost(cost, self.shape[1])
+        own = self._own_terms(cost)
+
+        def pairs(index: Index) -> Vector:
+            group, order = self._group(check_index(index, self.shape[0]), self.dtype)
+            return self._renew(group, order, cost, own)
+
+        return pairs
+
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """Divergences of each part of the pairs as a function of the cost, scalings remembered."""
         found = [self._group(check_index(index, self.shape[0]), self.stored) for index in parts]
         self._parts = [group for group, _ in found]
         return [partial(self._renew, group, order) for group, order in found]
 
-    def _renew(self, group: _Group, order: Index, cost: Matrix) -> Vector:
+    def _renew(
+        self, group: _Group, order: Index, cost: Matrix, own: tuple[Vector, Vector] | None = None
+    ) -> Vector:
         group.on_progress = self.on_progress
         result = np.empty(len(order))
-        result[order] = group.solve(check_cost(cost, self.shape[1]))
+        result[order] = group.solve(check_cost(cost, self.shape[1]), own)
         self.error = group.error
         result[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
         return result
@@ -200,10 +213,15 @@ class EntropicMap:
 
     def own_scalings(self, cost: Matrix) -> sparse.csr_array:
         """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost))."""
-        cost = check_cost(cost, self.shape[1])
-        kernel = np.exp(-cost / (self.eps * cost.max()))
-        _Group(self, np.empty((0, 2), np.int64), None)._self_terms(kernel)
+        self._own_terms(check_cost(cost, self.shape[1]))
         return sparse.csr_array((self._self, self._bins, self._indptr), self.shape)[self._rank]
+
+    def _own_terms(self, cost: Matrix) -> tuple[Vector, Vector] | None:
+        unit = self.eps * cost.max()
+        if unit == 0.0:
+            return None
+        kernel = cost / unit if self.logs else np.exp(-cost / unit)
+        return _Group(self, np.empty((0, 2), np.int64), None)._self_terms(kernel)
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
@@ -279,8 +297,11 @@ class _Group:
         cuts = np.searchsorted(per_source, np.arange(0, per_source[-1], CELLS_PER_BLOCK))
         self.cuts = np.unique(np.concatenate([cuts, [n]]))
 
-    def solve(self, cost: Matrix) -> Vector:
-        """Divergences of all pairs under ``cost``; ``error`` is then the largest of a margin."""
+    def solve(self, cost: Matrix, own: tuple[Vector, Vector] | None = None) -> Vector:
+        """Divergences of all pairs under ``cost``; ``error`` is then the largest of a margin.
+
+        ``own`` are the terms of histograms to themselves where they are known.
+        """
         phi = self.phi
         unit = phi.eps * cost.max()
         values, errors = np.zeros(len(self.index)), np.full(len(self.index), np.inf)
@@ -289,11 +310,11 @@ class _Group:
             return values
         scaled = cost / unit
         kernel = scaled if phi.logs else np.exp(-scaled)
-        own, own_errors = self._self_terms(kernel)
+        levels, own_errors = self._self_terms(kernel) if own is None else own
         if not phi.logs:
             kernel = kernel.astype(phi.dtype, copy=False)
         i, j = self.index.T
-        level = 0.5 * (own[i] + own[j])
+        level = 0.5 * (levels[i] + levels[j])
         reach = max(phi.tol, REACH[phi.dtype])
         if phi.sweeps is None:
             self._sweep(kernel, values, errors, phi.max_sweeps, reach)

@@ -43,6 +43,8 @@ ATTEMPTS = 5
 POLL = 1.0
 """Seconds between two looks at a cluster that has nothing to say."""
 
+NO_WORKER = "no worker has been there"
+
 _ALONE = threading.Lock()  # Numba's threads serve one kernel at a time
 
 
@@ -208,7 +210,9 @@ class TiledMap:
                     if self._workers():
                         seen = time.monotonic()
                     elif time.monotonic() - seen > self._patience:
-                        raise ClusterLost(self._words("no worker has been there")) from None
+                        raise ClusterLost(
+                            self._words("no worker has been there", self._patience)
+                        ) from None
                     continue
                 except _cancelled():
                     self._check_scheduler()
@@ -256,21 +260,25 @@ class TiledMap:
             self._check_scheduler()
             self._client.wait_for_workers(1, timeout=self._patience)
         except TimeoutError:
-            raise ClusterLost(self._words("no worker has been there")) from None
+            raise ClusterLost(self._words(NO_WORKER, self._patience)) from None
 
     def _check_scheduler(self) -> None:
         """Wait while the client tries to reconnect; raise when it has not in time."""
         since = time.monotonic()
         while self._client.status != "running":
-            if self._client.status == "closed" or time.monotonic() - since > self._patience:
-                raise ClusterLost(self._words("the scheduler has not answered"))
+            if self._client.status == "closed":  # Dask has given up before us
+                raise ClusterLost(self._words("the scheduler is gone"))
+            if time.monotonic() - since > self._patience:
+                raise ClusterLost(self._words("the scheduler has not answered", self._patience))
             time.sleep(0.1)
 
-    def _words(self, what: str) -> str:
+    def _words(self, what: str, seconds: float | None = None) -> str:
         address = getattr(getattr(self._client, "scheduler", None), "address", "unknown")
+        lasting = "" if seconds is None else f" for {seconds:.0f} s"
         return (
-            f"{what} for {self._patience:.0f} s (scheduler {address}). Start the cluster again "
-            "and call again."
+            f"{what}{lasting} (scheduler {address}). Start a cluster and call again with its "
+            "client; what was begun with `checkpoint=...` goes on from there, with "
+            "cometric.resume(...) also in this process."
         )
 
 

@@ -1,0 +1,125 @@
+"""The histograms of lowest bounds for each of some rows, Numba: all pairs, none of them kept.
+
+Histograms are CSR rows ``indptr``, ``bins``, ``weight``. The bound of row i and histogram b_j is
+
+    p_i + q_j - <x_i, b_j> + max_l |r_il - s_jl| + share (2 - 2 sum min(a_i, b_j)),
+
+with x_i dense: two histograms meet on the bins of one of them. As many rows as a vector has lanes
+go through all histograms side by side, and the lowest bounds of each wait in a heap.
+"""
+
+import numpy as np
+from numba import njit, prange
+from numba.core.extending import intrinsic
+
+from cometric.kernels import PARALLEL
+from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, zeros_like
+from cometric.kernels.sinkhorn import _aligned
+
+LANES = BYTES // 8
+
+
+def _choose(condition):
+    """An intrinsic that takes x where ``condition`` holds between x and y, and y elsewhere."""
+
+    def pick(typing, x, y):
+        def generate(context, builder, signature, args):
+            return builder.select(builder.fcmp_ordered(condition, *args), *args)
+
+        return x(x, x), generate
+
+    return intrinsic(pick)
+
+
+_minimum, _maximum = _choose("<"), _choose(">")
+
+
+@njit(cache=True)
+def _bounds(indptr, bins, weight, j, x, a, share, out):
+    """The part of the bounds that the bins of b_j give, for all lanes."""
+    zero = zeros_like(x)
+    products, products_2, common, common_2 = zero, zero, zero, zero
+    e, end = indptr[j], indptr[j + 1]
+    while e + 2 <= end:  # two chains each: an addition waits for the one before it
+        b, b_2 = spread(weight[e]), spread(weight[e + 1])
+        k, k_2 = bins[e] * LANES, bins[e + 1] * LANES
+        products = multiply_add(b, load(x, k), products)
+        products_2 = multiply_add(b_2, load(x, k_2), products_2)
+        if share > 0.0:
+            common = add(common, _minimum(b, load(a, k)))
+            common_2 = add(common_2, _minimum(b_2, load(a, k_2)))
+        e += 2
+    if e < end:
+        b, k = spread(weight[e]), bins[e] * LANES
+        products = multiply_add(b, load(x, k), products)
+        common = add(common, _minimum(b, load(a, k)))
+    both = multiply_add(spread(-2.0 * share), add(common, common_2), zero)
+    store(out, 0, multiply_add(spread(-1.0), add(products, products_2), both))
+
+
+@njit(cache=True)
+def _largest_gap(means, j, r, out):
+    """Add max_l |r_il - s_jl| for all lanes."""
+    gaps = zeros_like(r)
+    for l in range(means.shape[1]):
+        gap = add(load(r, l * LANES), spread(-means[j, l]))
+        gaps = _maximum(gaps, _maximum(gap, multiply_add(spread(-1.0), gap, zeros_like(r))))
+    store(out, 0, add(load(out, 0), gaps))
+
+
+@njit(cache=True)
+def _replace_top(values, index, value, j):
+    """Put (value, j) in the place of the largest of a heap."""
+    size, here = len(values), 0
+    while True:
+        below = 2 * here + 1
+        if below >= size:
+            break
+        if below + 1 < size and values[below + 1] > values[below]:
+            below += 1
+        if values[below] <= value:
+            break
+        values[here], index[here] = values[below], index[below]
+        here = below
+    values[here], index[here] = value, j
+
+
+@njit(parallel=PARALLEL, cache=True)
+def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks):
+    """The ``count`` lowest bounds of each row, in their order, and whose they are.
+
+    Rows are the histograms from ``first`` on, one for each of the ``images``; none is a candidate
+    of its own. Bounds below zero are told as zero.
+    """
+    rows, m = images.shape
+    n, references = len(indptr) - 1, means.shape[1]
+    bounds = np.full((rows, count), np.inf)
+    index = np.zeros((rows, count), np.int64)
+    for task in prange(tasks):
+        x, a = _aligned(m * LANES, np.float64), _aligned(m * LANES, np.float64)
+        r, out = _aligned(references * LANES, np.float64), _aligned(LANES, np.float64)
+        for begin in range(task * LANES, rows, tasks * LANES):
+            width = min(LANES, rows - begin)
+            a[:] = 0.0
+            for t in range(width):
+                i = first + begin + t
+                for k in range(m):
+                    x[k * LANES + t] = images[begin + t, k]
+                for e in range(indptr[i], indptr[i + 1]):
+                    a[bins[e] * LANES + t] = weight[e]
+                for l in range(references):
+                    r[l * LANES + t] = means[i, l]
+            for j in range(n):
+                _bounds(indptr, bins, weight, j, x, a, share, out)
+                if references:
+                    _largest_gap(means, j, r, out)
+                for t in range(width):
+                    row = begin + t
+                    value = max(0.0, p[row] + q[j] + 2.0 * share + out[t])
+                    if value < bounds[row, 0] and j != first + row:
+                        _replace_top(bounds[row], index[row], value, j)
+            for t in range(width):
+                order = np.argsort(bounds[begin + t])
+                bounds[begin + t] = bounds[begin + t][order]
+                index[begin + t] = index[begin + t][order]
+    return bounds, index
