@@ -1,8 +1,10 @@
 """Kernels without their compiler (``NUMBA_DISABLE_JIT=1``), so that coverage can see into them.
 
-Two things exist in compiled code only, and get plain twins here: fields of a record by name, and
-lanes.
+Two things exist in compiled code only, and get plain twins here: records whose fields have names,
+and lanes.
 """
+
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -19,11 +21,11 @@ def spread(number):
 
 
 def load(array, begin):
-    return array[begin : begin + BYTES // array.itemsize].copy()
+    return array.reshape(-1)[begin : begin + BYTES // array.itemsize].copy()
 
 
 def store(array, begin, lanes):
-    array[begin : begin + len(lanes)] = lanes
+    array.reshape(-1)[begin : begin + len(lanes)] = lanes  # a view: arrays here are contiguous
 
 
 def multiply_add(x, y, z):
@@ -36,8 +38,20 @@ def total(lanes):
     return lanes[0]
 
 
+class Numpy:
+    """NumPy, but an array of nodes is a list of objects: records hide fields named ``size``."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def empty(self, shape, dtype=np.float64):
+        if dtype is transport.NODE:
+            return [SimpleNamespace(**dict.fromkeys(dtype.names, 0)) for _ in range(shape)]
+        return np.empty(shape, dtype)
+
+
 def interpret():
     """Put the twins where the kernels look."""
-    transport.NODE = trees.NODE = np.dtype((np.record, transport.NODE))
+    transport.np = trees.np = Numpy()
     for twin in (zeros_like, spread, load, store, np.add, multiply_add, total):
         setattr(sinkhorn, twin.__name__, twin)

@@ -11,7 +11,6 @@ from scipy.sparse.linalg import LinearOperator, eigs
 from cometric.maps.checks import check_cost, check_histograms, check_index
 from cometric.types import Index, Matrix, Metrics, Vector
 
-
 CELLS_PER_BLOCK = 200_000
 """Numbers of dense rows that are held at a time."""
 
