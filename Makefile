@@ -36,9 +36,9 @@ check: $(VENV)/.test ## Format, then the same as test
 	@$(MAKE) --no-print-directory test
 
 coverage: $(VENV)/.test ## Measure branch coverage, kernels run without their compiler too
-	$(RUN) -m pytest --cov=src/cometric --cov-branch --cov-report=
+	$(RUN) -m pytest --cov=src/cometric --cov-report=
 	NUMBA_DISABLE_JIT=1 LAW_EXAMPLES=5 $(RUN) -m pytest --hypothesis-profile=thorough \
-	  --cov=src/cometric --cov-branch --cov-append --cov-report=term --cov-report=json:coverage.json \
+	  --cov=src/cometric --cov-append --cov-report=term --cov-report=json:coverage.json \
 	  tests/kernels/test_small_problems.py tests/kernels/test_geometry.py tests/kernels/test_differences.py
 	$(RUN) tests/raise_lines.py coverage.json
 
