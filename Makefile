@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus paper docs test check bench torture clean
+.PHONY: help demo torus paper docs test check coverage bench torture clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -34,6 +34,13 @@ check: $(VENV)/.test ## Format, then the same as test
 	$(RUN) -m ruff check --fix --quiet .
 	$(RUN) -m ruff format .
 	@$(MAKE) --no-print-directory test
+
+coverage: $(VENV)/.test ## Measure branch coverage, kernels run without their compiler too
+	$(RUN) -m pytest --cov=src/cometric --cov-report=
+	NUMBA_DISABLE_JIT=1 LAW_EXAMPLES=5 $(RUN) -m pytest --hypothesis-profile=thorough \
+	  --cov=src/cometric --cov-append --cov-report=term --cov-report=json:coverage.json \
+	  tests/kernels/test_small_problems.py tests/kernels/test_geometry.py tests/kernels/test_differences.py
+	$(RUN) tests/raise_lines.py coverage.json
 
 bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 	$(RUN) benchmarks/exact.py

@@ -2,7 +2,7 @@
 
 python benchmarks/torture.py                     all figures of docs/reliability.md
 python benchmarks/torture.py kills pairs         some of them, the other lines stay
-python benchmarks/torture.py laws --out FILE     as JSON, from a machine with more cores
+python benchmarks/torture.py pairs --out FILE    as JSON, from a machine with more cores
 python benchmarks/torture.py --merge FILE        such lines into the page
 python benchmarks/torture.py --short             a minute of it, nothing written
 """
@@ -46,7 +46,8 @@ PARTS = {
     "worker_kills": Part(determinism.worker_kills, (50,)),
     "pairs": Part(numbers.pairs, (1_000_000,), (500,)),
     "pot": Part(numbers.pot, (100_000,)),
-    "laws": Part(suites.laws, (10_000,)),
+    "laws_of_maps": Part(suites.laws, (suites.OF_MAPS, 10_000)),
+    "laws_of_metrics": Part(suites.laws, (suites.OF_METRICS, 10_000)),
     "certificates": Part(numbers.certificates, (1_000,)),
     "sinkhorn": Part(numbers.sinkhorn, (1_000,), (20,)),
     "closed_forms": Part(suites.closed_forms),

@@ -23,3 +23,8 @@ settings.register_profile(
     max_examples=int(os.environ.get("LAW_EXAMPLES", 10_000)),
 )
 settings.load_profile("default")
+
+if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+    from interpreted import interpret
+
+    interpret()

@@ -32,7 +32,7 @@ def histograms(X):
 def test_two_samples_and_two_features(solver, tau):
     X = np.array([[3.0, 1.0], [1.0, 4.0]])
     A, B = histograms(X)
-    result = learn(X, 0, tau, solver=solver, tol=1e-13)
+    result = learn(X, 0, tau, solver=solver, tol=1e-14)
     assert_array_equal(result.samples, discrete(2))
     assert_array_equal(result.features, discrete(2))
     lam, mu = (0.5 + tau) * np.abs(B[0] - B[1]).sum(), (0.5 + tau) * np.abs(A[0] - A[1]).sum()
@@ -45,16 +45,16 @@ def test_two_samples_and_two_features(solver, tau):
 def test_identity_plus_constant_has_the_discrete_metric(solver, tau, n, alpha, beta):
     X = alpha * np.eye(n) + beta
     result = learn(X, 0, tau, solver=solver, tol=1e-14, start="random", random_state=0)
-    assert_allclose(result.samples, discrete(n), rtol=1e-12)
-    assert_allclose(result.features, discrete(n), rtol=1e-12)
-    assert_allclose(result.values, (1 + 2 * tau) * abs(alpha) / (alpha + n * beta), rtol=1e-12)
+    assert_allclose(result.samples, discrete(n), rtol=1e-13)
+    assert_allclose(result.features, discrete(n), rtol=1e-13)
+    assert_allclose(result.values, (1 + 2 * tau) * abs(alpha) / (alpha + n * beta), rtol=1e-13)
 
 
 @every_solver
 @pytest.mark.parametrize("tau", [0.05, 0.3])
 def test_blocks_are_at_distance_one_and_the_value_is_one_plus_two_tau_squared(solver, tau):
     sizes = [(3, 2), (2, 2), (4, 3)]
-    result = learn(block_diagonal(sizes), 0, tau, solver=solver, tol=1e-12)
+    result = learn(block_diagonal(sizes), 0, tau, solver=solver, tol=1e-14)
     for metric, side in zip(result.metrics, zip(*sizes, strict=True), strict=True):
         block = np.repeat(np.arange(3), side)
         assert_allclose(metric[block[:, None] != block], 1.0, rtol=1e-14)
@@ -63,26 +63,26 @@ def test_blocks_are_at_distance_one_and_the_value_is_one_plus_two_tau_squared(so
 
 
 def test_the_value_of_blocks_at_tau_5_percent_is_1_21():
-    result = learn(TWO_BLOCKS, 0, 0.05, solver="power", tol=1e-13)
+    result = learn(TWO_BLOCKS, 0, 0.05, solver="power", tol=1e-14)
     assert np.prod(result.values) == pytest.approx(1.21, rel=1e-13)
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_two_blocks_know_the_distance_inside_them(tau):
     result = learn(TWO_BLOCKS, 0, tau, solver="power", tol=1e-14)
-    assert result.samples[0, 1] == pytest.approx(tau / (1 + 3 * tau), rel=1e-12)
-    assert result.features[0, 1] == pytest.approx(tau / (1 + 3 * tau), rel=1e-12)
+    assert result.samples[0, 1] == pytest.approx(tau / (1 + 3 * tau), rel=1e-13)
+    assert result.features[0, 1] == pytest.approx(tau / (1 + 3 * tau), rel=1e-13)
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_blocks_under_the_discrete_norm_have_value_one_plus_tau_squared(tau):
-    result = learn(TWO_BLOCKS, 0, tau, norm="discrete", solver="power", tol=1e-13)
+    result = learn(TWO_BLOCKS, 0, tau, norm="discrete", solver="power", tol=1e-14)
     assert np.prod(result.values) == pytest.approx((1 + tau) ** 2, rel=1e-13)
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_blocks_under_the_l2_norm_have_another_value(tau):
-    result = learn(TWO_BLOCKS, 0, tau, norm="l2", solver="power", tol=1e-13)
+    result = learn(TWO_BLOCKS, 0, tau, norm="l2", solver="power", tol=1e-14)
     assert np.prod(result.values) == pytest.approx((1 + tau * 14**0.5 / 3) ** 2, rel=1e-13)
     assert np.prod(result.values) < 0.99 * (1 + 2 * tau) ** 2
 
@@ -102,11 +102,11 @@ def test_metrics_tend_to_the_norm_like_one_over_tau():
 
 @every_solver
 def test_the_tridiagonal_matrix_has_the_line_metric_at_tau_zero(solver):
-    result = learn(TRIDIAGONAL, 0, 0.0, solver=solver, tol=1e-13)
+    result = learn(TRIDIAGONAL, 0, 0.0, solver=solver, tol=1e-14)
     line = np.array([[0.0, 0.5, 1.0], [0.5, 0.0, 0.5], [1.0, 0.5, 0.0]])
-    assert_allclose(result.samples, line, rtol=1e-12)
-    assert_allclose(result.features, line, rtol=1e-12)
-    assert np.prod(result.values) == pytest.approx(4 / 9, rel=1e-12)
+    assert_allclose(result.samples, line, rtol=1e-13)
+    assert_allclose(result.features, line, rtol=1e-13)
+    assert np.prod(result.values) == pytest.approx(4 / 9, rel=1e-13)
 
 
 def test_every_metric_is_a_singular_vector_of_identity_plus_constant_at_tau_zero():

@@ -85,3 +85,9 @@ def test_the_iterations_of_both_stages_count():
     assert [line.iteration for line in cm.learn(X, drop_empty=True).history] == list(
         range(1, cm.learn(X, drop_empty=True).iterations + 1)
     )
+
+
+def test_a_cluster_and_another_device_exclude_each_other():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="`client` and device 'cpu:0' exclude each other"):
+        cm.learn([[2, 1], [1, 2]], client="local", device="cpu:0")

@@ -277,7 +277,7 @@ def _read_checkpoint(others: dict[str, bytes], path: Path) -> None:
 
 
 def _forked_look(command: list[str], **_: Any) -> Any:
-    """The look through an HDF5 file by a fork instead of a new interpreter: a hundredth the time."""
+    """The look through an HDF5 file, by a fork instead of a new interpreter."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

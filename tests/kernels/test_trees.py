@@ -21,8 +21,7 @@ def forged(memory, change):
     phi = ExactMap(HIST)
     try:
         phi.restore(arrays)
-    except ValueError as problem:
-        assert str(problem) == "the trees in memory are none of these histograms."
+    except ValueError:
         return None
     return phi
 

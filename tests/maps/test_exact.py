@@ -299,3 +299,8 @@ def test_rows_are_divided_by_their_sums(lift):
     hist, cost, _ = lift
     found = ExactMap(hist * (1 - 9e-7))(cost)
     assert_allclose(found, ExactMap(hist)(cost), rtol=1e-14, atol=4e-16 * cost.max())
+
+
+def test_couplings_need_a_solve_first():
+    with pytest.raises(ValueError, match="no couplings are kept yet; call `freeze` first"):
+        ExactMap(np.eye(3)).couplings()

@@ -1,5 +1,7 @@
 """The limit map and its closed form, correspondence analysis."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -20,6 +22,22 @@ def test_it_is_the_quadratic_form():
     assert_array_equal(D, D.T)
     index = np.array([[1, 3], [2, 0]])
     assert_allclose(cm.LimitMap(A).pairs(C, index), D[tuple(index.T)], rtol=1e-12)
+
+
+def test_many_pairs_take_little_memory():
+    rng = np.random.default_rng(0)
+    hist = rng.dirichlet(np.full(200, 0.1), size=60)
+    points = rng.random((200, 2))
+    cost = np.abs(points[:, None] - points).sum(axis=-1)
+    phi = cm.LimitMap(hist)
+    index = rng.integers(0, 60, (20_000, 2))
+    tracemalloc.start()
+    found = phi.pairs(cost, index)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20_000 * 200 * 8  # of one dense row for each pair
+    assert_allclose(found, phi(cost)[tuple(index.T)], atol=1e-15)
+    assert_array_equal(phi.pairs(cost, [[7, 7]]), 0.0)
 
 
 def test_learning_at_infinity_is_correspondence_analysis():

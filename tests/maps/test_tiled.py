@@ -229,6 +229,14 @@ def test_a_cluster_without_workers_is_told():
             phi(COST)
 
 
+def test_tiles_that_are_lost_again_and_again_are_told(monkeypatch):
+    phi = TiledEntropicMap(HIST, 0.1)
+    phi._client = object()
+    monkeypatch.setattr(phi, "_send", lambda work, cost, left: iter(()))
+    with pytest.raises(ClusterLost, match=r"1 tiles were sent 5 times and lost each time"):
+        phi(COST)
+
+
 def test_other_versions_are_refused():
     there = {**software(), "numpy": "1.0"}
     client = SimpleNamespace(run=lambda _: {"tcp://a": software(), "tcp://b": there})

@@ -11,6 +11,9 @@ from scipy.sparse.linalg import LinearOperator, eigs
 from cometric.maps.checks import check_cost, check_histograms, check_index
 from cometric.types import Index, Matrix, Metrics, Vector
 
+CELLS_PER_BLOCK = 200_000
+"""Numbers of dense rows that are held at a time."""
+
 
 class LimitMap:
     """``phi(cost)_ij = -1/2 <cost (a_i - a_j), a_i - a_j>``, linear in the cost.
@@ -42,10 +45,17 @@ class LimitMap:
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        cost = check_cost(cost, self.shape[1])
+        lifted = self._hist @ check_cost(cost, self.shape[1])
         i, j = check_index(index, self.shape[0]).T
-        change = self._hist[i] - self._hist[j]
-        return -0.5 * np.asarray((change @ cost * change.toarray()).sum(axis=1))
+        own = self._hist.multiply(lifted).sum(axis=1)
+        products = np.empty(len(i))
+        step = max(1, CELLS_PER_BLOCK // self.shape[1])
+        for start in range(0, len(i), step):
+            part = slice(start, start + step)
+            products[part] = self._hist[i[part]].multiply(lifted[j[part]]).sum(axis=1)
+        distances: Vector = products - 0.5 * (own[i] + own[j])
+        distances[i == j] = 0.0
+        return distances
 
 
 class Correspondence(NamedTuple):

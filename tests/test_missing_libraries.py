@@ -1,0 +1,60 @@
+"""What needs a library that is not there says how to get it."""
+
+import importlib
+import sys
+
+import pytest
+
+import cometric as cm
+from cometric import cli, reading
+from cometric.maps import tiled
+
+CALLS = {
+    "anndata": [
+        (lambda path: cm.datasets.pbmc68k_reduced(path), r"cells need anndata: .*\[scverse\]"),
+        (lambda path: reading.read(path), r"Reading files needs anndata: .*\[cli\]"),
+    ],
+    "scanpy": [(lambda path: cm.datasets.pbmc3k(), r"these cells need scanpy: .*\[scverse\]")],
+    "distributed": [(lambda path: tiled.active_client(), r"Dask is not installed: .*\[dask\]")],
+    "loompy": [
+        (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip install")
+    ],
+}
+MODULES = {
+    "cometric.plot": ("matplotlib", r"plots need matplotlib: .*\[plot\]"),
+    "cometric.report": ("jinja2", r"report needs plotly and jinja2: .*\[report\]"),
+    "cometric.compat.wsingular": ("torch", "works on torch tensors. Install torch"),
+}
+
+
+@pytest.mark.parametrize(
+    ("library", "call", "words"),
+    [(library, *rest) for library, calls in CALLS.items() for rest in calls],
+)
+def test_a_call_says_what_to_install(library, call, words, tmp_path, monkeypatch):
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,2\n")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path.with_suffix(".loom"), "w") as file:
+        file["matrix"] = [[1.0, 2.0], [3.0, 4.0]]
+        for name in ("layers", "row_attrs", "col_attrs"):
+            file.create_group(name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=words):
+        call(path)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_says_what_to_install(module, monkeypatch):
+    library, words = MODULES[module]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=words):
+        importlib.import_module(module)
+
+
+def test_the_command_hides_no_other_missing_module(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cometric.cli.commands", raising=False)
+    monkeypatch.setitem(sys.modules, "cometric.reading", None)
+    with pytest.raises(ModuleNotFoundError, match="cometric.reading"):
+        cli.main()
