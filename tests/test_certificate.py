@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import combinations
 
@@ -154,6 +155,21 @@ def test_tiny_errors_keep_their_digits():
     assert samples == pytest.approx((r1 + a * r2) / (1 - a * b), rel=1e-11)
     assert features == pytest.approx((r2 + b * r1) / (1 - a * b), rel=1e-11)
     assert certificate._vector_bounds(0.0, 0.0, a, b) == (0.0, 0.0)
+
+
+def test_vector_bounds_are_rounded_outward():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        given = *(10.0 ** rng.uniform(-15, -1, 2)), *rng.uniform(0.01, 0.9, 2)
+        r1, r2, a, b = map(Decimal, given)
+        with localcontext(prec=60):
+            room = 1 - (r1 + r2).exp() * a * b
+            samples = (r1.exp() * (1 - a + a * r2.exp() * (1 - b)) / room).ln()
+            features = (r2.exp() * (1 - b + b * r1.exp() * (1 - a)) / room).ln()
+        for found, exact in zip(
+            certificate._vector_bounds(*given), (samples, features), strict=True
+        ):
+            assert exact <= Decimal(found) <= exact * (1 + Decimal("1e-13"))
 
 
 @pytest.mark.parametrize("theta", [1.0, 2.0])

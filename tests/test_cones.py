@@ -30,6 +30,9 @@ def test_normalize_returns_maximum_one_and_the_maximum_it_had():
     unit, top = normalize(ONE)
     assert top == 4.0
     assert_array_equal(4.0 * unit, ONE)
+    again, top = normalize(2.0**-1000 * ONE)
+    assert top == 2.0**-998
+    assert_array_equal(again, unit)
 
 
 @pytest.mark.parametrize("top", [0.0, np.inf, np.nan])

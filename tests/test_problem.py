@@ -665,7 +665,7 @@ def test_histograms_may_be_given_directly():
     assert_allclose(problem.features.hist.toarray(), B, rtol=1e-15)
     check_form(problem.samples)
     assert problem.samples.kept.all()
-    assert len(problem.features.kept) == 3
+    assert (len(problem.samples.kept), len(problem.features.kept)) == (4, 3)
 
 
 def test_histograms_are_renormalized():
@@ -800,7 +800,10 @@ def test_one_new_item_is_enough():
         ),
         (X * [1, 0, 1], "features", r"`X` has 1 empty column \(first: 1\). Drop them"),
         (-X, "samples", r"`X` has 9 negative entries \(first: row 0, column 0\)"),
-        (X, "genes", "`of` is 'genes'; choose 'samples' or 'features'"),
+        *(
+            (X, of, f"`of` is {of!r}; choose .samples. or .features.")
+            for of in ("bins", "genes", "units")
+        ),
     ],
 )
 def test_faults_of_new_items(data, of, message):
