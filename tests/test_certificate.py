@@ -187,7 +187,7 @@ class Loose:
         return self.values / self.factor, self.values * self.factor
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.25])
+@pytest.mark.parametrize("factor", [1.0, 1.25, 2.0])
 @pytest.mark.parametrize(("tau", "restart"), SHARES)
 def test_all_numbers_follow_from_bounds_of_the_distances(tau, restart, factor):
     """Section 3.8 of docs/theory.md, written out."""
@@ -226,6 +226,7 @@ def test_all_numbers_follow_from_bounds_of_the_distances(tau, restart, factor):
     assert proof.triangle == pytest.approx(expected, rel=1e-13)
     assert max(expected) > 0.05
     assert proof.contracts
+    assert proof.uniqueness[:3] == (True, 1, 1)
     assert proof.tau == tau
     assert proof.restart == restart
 
@@ -281,7 +282,9 @@ def test_a_certificate_reads_as_written():
         "  C5 diagnostic  triangle inequality violated by at most 4.0e-01 of the largest distance\n"
         "  C6 theorem     unique: yes, since tau > 0"
     )
-    plain = str(certify(np.eye(3) + 0.3, ones, ones))
+    proof = certify(np.eye(3) + 0.3, ones, ones)
+    assert proof.rate == 1.0
+    plain = str(proof)
     assert "no bound exists at tau = 0: a small residual proves nothing there" in plain
     assert "C4 theorem     lam <= 0.5263, mu <= 0.5263\n" in plain
     assert "C6 diagnostic  unique: no, 3 groups of distances do not depend on one another" in plain
@@ -352,6 +355,8 @@ def test_the_graph_is_that_of_all_optimal_couplings(seed):
     count, sources, tied = naive_graph(A, B, metrics)
     found = certificate.uniqueness(metrics, ExactMap(A), ExactMap(B))
     assert (found.components, found.sources) == (count, sources)
+    scaled = Metrics(1e-6 * metrics.samples, 1e6 * metrics.features)
+    assert certificate.uniqueness(scaled, ExactMap(A), ExactMap(B)) == found
     if sources > 1:
         assert found.unique is False
         assert found.reason == f"{sources} groups of distances do not depend on one another"

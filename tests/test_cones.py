@@ -81,6 +81,8 @@ def test_numbers_that_are_not_finite_bound_nothing(bad):
 def test_matrices_of_different_shape_cannot_be_compared():
     with pytest.raises(ValueError, match=r"`image` has shape \(3, 3\) and `origin` \(2, 2\)"):
         ratio_bounds(ONE, ONE[:2, :2])
+    with pytest.raises(ValueError, match=r"`image` has shape \(2, 2\) and `origin` \(3, 3\)"):
+        ratio_bounds(ONE[:2, :2], ONE)
 
 
 # The Hilbert metric
