@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus paper docs test check coverage bench torture clean
+.PHONY: help demo torus paper docs test check coverage bench torture mutation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -49,6 +49,9 @@ bench: $(VENV)/.bench ## Time our maps against wsingular and POT, in one run
 torture: $(VENV)/.test ## Try all that is promised, a million times: write the figures into docs/reliability.md
 	$(RUN) benchmarks/torture.py
 
+mutation: $(VENV)/.mutation ## Change the numerical core in every small way, write who noticed into docs/reliability.md
+	$(RUN) benchmarks/mutation.py
+
 clean: ## Remove everything the other targets made
 	rm -rf $(VENV) demo paper dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -rf docs/_build docs/examples docs/extending docs/api/generated docs/sg_execution_times.rst
@@ -63,7 +66,7 @@ $(VENV)/.pip:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo $(VENV)/.docs $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.mutation $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
 	$(PIP) --editable . --group $*
 	@touch $@
 

@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 
 import naive
 from cometric.cones import hilbert_distance, log_width, normalize, ratio_bounds
+from cometric.types import NegativeDistances
 from strategies import positive_costs
 
 ONE = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 4.0], [2.0, 4.0, 0.0]])
@@ -29,12 +30,26 @@ def test_normalize_returns_maximum_one_and_the_maximum_it_had():
     unit, top = normalize(ONE)
     assert top == 4.0
     assert_array_equal(4.0 * unit, ONE)
+    again, top = normalize(2.0**-1000 * ONE)
+    assert top == 2.0**-998
+    assert_array_equal(again, unit)
 
 
 @pytest.mark.parametrize("top", [0.0, np.inf, np.nan])
 def test_normalize_refuses_a_maximum_that_is_not_positive_and_finite(top):
     with pytest.raises(ValueError, match=f"`distances` has maximum {top}; .* `tau` > 0 or another"):
         normalize(changed(0.0 * ONE, (0, 1), top))
+
+
+def test_normalize_counts_the_pairs_at_a_negative_distance():
+    negative = changed(changed(ONE, (0, 1), -0.5), (0, 2), -0.25)
+    with pytest.raises(NegativeDistances, match="^2 pairs .* lowest -0.5 beside a largest of 4$"):
+        normalize(negative)
+    with pytest.raises(NegativeDistances, match="^1 pairs .* lowest -1e-300 beside"):
+        normalize(changed(ONE, (1, 2), -1e-300))
+    with pytest.raises(NegativeDistances, match="^3 pairs .* lowest -4 beside a largest of 0$"):
+        normalize(0.0 - ONE)
+    assert normalize(changed(ONE, (0, 1), 0.0))[1] == 4.0
 
 
 # Ratio bounds
@@ -66,6 +81,8 @@ def test_numbers_that_are_not_finite_bound_nothing(bad):
 def test_matrices_of_different_shape_cannot_be_compared():
     with pytest.raises(ValueError, match=r"`image` has shape \(3, 3\) and `origin` \(2, 2\)"):
         ratio_bounds(ONE, ONE[:2, :2])
+    with pytest.raises(ValueError, match=r"`image` has shape \(2, 2\) and `origin` \(3, 3\)"):
+        ratio_bounds(ONE[:2, :2], ONE)
 
 
 # The Hilbert metric
@@ -101,6 +118,11 @@ def test_a_bad_entry_where_the_other_has_none_is_infinitely_far(bad):
     assert hilbert_distance(ONE, changed(ONE, (1, 2), bad)) == np.inf
 
 
+def test_zero_against_a_negative_number_is_infinitely_far():
+    zero, negative = changed(ONE, (0, 1), 0.0), changed(ONE, (0, 1), -1.0)
+    assert hilbert_distance(zero, negative) == hilbert_distance(negative, zero) == np.inf
+
+
 def test_lists_and_integers_are_read_too():
     assert hilbert_distance([[0, 1], [1, 0]], [[0, 7], [7, 0]]) == 0.0
 
@@ -116,6 +138,8 @@ def test_small_widths_keep_their_digits():
     assert log_width((1.0, 1.0 + 2.0**-40)) == 2.0**-40
     assert log_width((2.0, 2.0 * np.e)) == pytest.approx(1.0, rel=1e-15)
     assert log_width((0.5, 0.5)) == 0.0
+    assert log_width((4.0, 4.0 + 2.0**-18)) == pytest.approx(np.log1p(2.0**-20), rel=1e-9)
+    assert log_width((4.0, 4.0 + 2.0**-26)) == pytest.approx(2.0**-28, rel=1e-8)
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (2.0, 1.0)])

@@ -15,7 +15,9 @@ from scipy import optimize, sparse
 from scipy.spatial.distance import pdist, squareform
 
 import cometric.problem as module
+from cometric.learning import learn
 from cometric.problem import MERGE_TOLERANCE, Problem
+from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])
 A = np.array([[1 / 4, 3 / 4, 0], [1 / 2, 0, 1 / 2], [0, 1 / 2, 1 / 2], [1 / 2, 1 / 10, 2 / 5]])
@@ -507,12 +509,18 @@ def test_explicit_zeros_do_not_fill_a_row():
         (np.zeros((3, 4)), "0 rows and 0 columns"),
         (np.diag([1, 0, 0]), "1 row and 1 column"),
         (np.outer([1, 0, 0], [1, 2, 0]), "1 row and 2 columns"),
+        (np.outer([1, 2, 0], [1, 0, 0]), "2 rows and 1 column"),
     ],
 )
 def test_too_little_left_after_dropping(data, found):
     message = f"`X` keeps {found} once empty ones are dropped; need at least 2 of each"
     with pytest.raises(ValueError, match=message):
         Problem.from_data(data, drop_empty=True)
+
+
+def test_two_rows_and_two_columns_are_enough():
+    problem = Problem.from_data([[3, 0, 1], [0, 0, 0], [1, 0, 1]], drop_empty=True)
+    assert_array_equal(problem.samples.hist.toarray(), [[0.75, 0.25], [0.5, 0.5]])
 
 
 def test_proportional_data_hold_no_distance():
@@ -657,7 +665,7 @@ def test_histograms_may_be_given_directly():
     assert_allclose(problem.features.hist.toarray(), B, rtol=1e-15)
     check_form(problem.samples)
     assert problem.samples.kept.all()
-    assert len(problem.features.kept) == 3
+    assert (len(problem.samples.kept), len(problem.features.kept)) == (4, 3)
 
 
 def test_histograms_are_renormalized():
@@ -720,7 +728,226 @@ def test_histograms_are_not_normalized_further():
         Problem.from_data((A, B), normalization_steps=2)
 
 
+# Distances of distinct items and of all
+
+
+def test_reducing_undoes_expanding():
+    side = quiet(REPEATS).samples
+    distances = squareform(np.arange(1.0, 7.0))
+    assert_array_equal(side.reduce(side.expand(distances)), distances)
+    whole = Problem.from_data(X).samples
+    assert whole.reduce(distances) is distances
+
+
+# New items
+
+
+OPTIONS = [{}, {"normalization_steps": 3}, {"smoothing": 0.1}, {"drop_empty": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("scale", [1.0, 1e-300])
+def test_the_data_read_as_new_items_are_the_data(options, scale):
+    data = scale * np.vstack([X, 2 * X[1]]) * [1, 5, 0.5]
+    problem = quiet(data, **options)
+    for of, given_data in (("samples", data), ("features", sparse.coo_array(data))):
+        side, new = getattr(problem, of), problem.read_new(given_data, of)
+        check_form(new)
+        assert_allclose(all_histograms(new), all_histograms(side), rtol=1e-13)
+        assert_allclose(new.hist.toarray(), side.hist.toarray(), rtol=1e-13)
+        assert_array_equal(new.labels, side.labels)
+        assert new.kept.all()
+        assert len(new.kept) == len(side.kept)
+        assert new.scale is None
+
+
+@fewer(by=4)
+@given(counts, st.integers(2, 4))
+def test_balanced_data_read_as_new_items_are_the_data(data, steps):
+    problem = quiet(data, normalization_steps=steps)
+    for of in ("samples", "features"):
+        new = problem.read_new(data, of)
+        assert_allclose(all_histograms(new), all_histograms(getattr(problem, of)), atol=1e-12)
+        assert getattr(problem, of).scale.max() == 1.0
+
+
+def test_balancing_may_scale_by_more_than_a_float_holds():
+    data = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])  # triangular: no limit
+    problem = Problem.from_data(data, normalization_steps=40)
+    assert np.isfinite(problem.features.scale).all()
+    assert_allclose(
+        all_histograms(problem.read_new(data)), all_histograms(problem.samples), atol=1e-12
+    )
+
+
+def test_one_new_item_is_enough():
+    problem = Problem.from_data(X)
+    assert_allclose(problem.read_new(7 * X[2:3]).hist.toarray(), A[2:3], rtol=1e-15)
+    assert_allclose(problem.read_new(X[:, 1:2], "features").hist.toarray(), B[1:2], rtol=1e-15)
+    with pytest.raises(ValueError, match=r"shape \(0, 3\); need at least 1 row and 1 column"):
+        problem.read_new(X[:0])
+
+
+@pytest.mark.parametrize(
+    ("data", "of", "message"),
+    [
+        (X[:, :2], "samples", "`X` has 2 features; what was learned is about 3. Pass new samples"),
+        (X[:2], "features", "`X` has 2 samples; what was learned is about 4. Pass new features"),
+        (
+            X * [[1], [0], [1], [0]],
+            "samples",
+            r"`X` has 2 empty rows \(first: 1\). Drop them: they",
+        ),
+        (X * [1, 0, 1], "features", r"`X` has 1 empty column \(first: 1\). Drop them"),
+        (-X, "samples", r"`X` has 9 negative entries \(first: row 0, column 0\)"),
+        *(
+            (X, of, f"`of` is {of!r}; choose .samples. or .features.")
+            for of in ("bins", "genes", "units")
+        ),
+    ],
+)
+def test_faults_of_new_items(data, of, message):
+    with pytest.raises(ValueError, match=message):
+        Problem.from_data(X).read_new(data, of)
+
+
+def test_mass_on_dropped_items_is_left_out():
+    problem = Problem.from_data(HOLES, drop_empty=True)
+    new = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, 5.0, 1.0, 0.0]])
+    message = r"mass on 2 features without mass .* \(first: 1\)"
+    with pytest.warns(UserWarning, match=message):
+        assert_allclose(problem.read_new(new).hist.toarray(), [[0.25, 0.75], [0, 1]])
+    with pytest.warns(UserWarning, match=r"mass on 1 sample without mass .* \(first: 3\)"):
+        found = problem.read_new([[0], [1], [1], [1], [2]], "features")
+    assert_allclose(found.hist.toarray(), [[0.25, 0.25, 0.5]])
+    quiet_new = problem.read_new([[1, 0, 3, 0]])  # nothing lost, nothing said
+    assert_array_equal(quiet_new.hist.toarray(), [[0.25, 0.75]])
+    with (
+        pytest.warns(UserWarning, match="mass on 1 feature without"),
+        pytest.raises(
+            ValueError, match=r"1 empty row \(first: 1\). Their mass is on features never"
+        ),
+    ):
+        problem.read_new([[1, 0, 1, 0], [0, 0, 0, 1]])
+
+
+def test_names_are_kept_and_compared():
+    pd = pytest.importorskip("pandas")
+    cells, genes = list("abcde"), ["g0", "g1", "g2", "g3"]
+    problem = Problem.from_data(pd.DataFrame(HOLES, cells, genes), drop_empty=True)
+    assert problem.samples.names == ("b", "c", "e")
+    assert problem.features.names == ("g0", "g2")
+    new = pd.DataFrame([[1, 0, 3, 0]], ["z"], genes)
+    assert problem.read_new(new).names == ("z",)
+    assert problem.read_new(new.to_numpy()).names is None
+    assert problem.read_new(new.rename(columns={"g1": "other"})).names == ("z",)  # was dropped
+    with pytest.raises(ValueError, match=r"names 1 feature differently .*first: 'G2' for 'g2'"):
+        problem.read_new(new.rename(columns={"g2": "G2"}))
+    with pytest.raises(ValueError, match=r"names 2 features differently .*first: 'g2' for 'g0'"):
+        problem.read_new(new[["g2", "g1", "g0", "g3"]])
+    column = pd.DataFrame({"h": [0, 1, 2, 0, 3]}, cells)
+    assert problem.read_new(column, "features").names == ("h",)
+    with pytest.raises(ValueError, match=r"names 2 samples differently .*first: 'd' for 'b'"):
+        problem.read_new(column.set_axis(list("edcba")), "features")
+    assert Problem.from_data(HOLES[[1, 2]][:, [0, 2]]).read_new(new[["g0", "g2"]]).names == ("z",)
+
+
+def test_anndata_names_both_sides():
+    anndata = pytest.importorskip("anndata")
+    data = anndata.AnnData(X.astype("float32"))
+    data.obs_names, data.var_names = list("abcd"), list("uvw")
+    problem = Problem.from_data(data)
+    assert problem.samples.names == tuple("abcd")
+    assert problem.features.names == tuple("uvw")
+    assert problem.read_new(data[1:2]).names == ("b",)
+
+
+class Nameless:
+    """A table without an index, as polars has them."""
+
+    columns = ("u", "v", "w")
+    dtypes = (float, float, float)
+
+    def to_numpy(self):
+        return X
+
+
+def test_a_table_without_an_index_has_no_names():
+    problem = Problem.from_data(Nameless())
+    assert problem.samples.names is problem.features.names is None
+    assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
+
+
+# Storage
+
+
+@pytest.mark.parametrize("data", [X, REPEATS, np.vstack([X, 3 * X[0]])])
+@pytest.mark.parametrize("options", [{}, {"normalization_steps": 2}, {"smoothing": 0.5}])
+def test_a_problem_comes_back_from_its_arrays(data, options):
+    problem = quiet(data, **options)
+    back = Problem.from_arrays(problem.to_arrays())
+    assert back.smoothing == problem.smoothing
+    for side in ("samples", "features"):
+        one, other = getattr(problem, side), getattr(back, side)
+        for part in ("hist", "full"):
+            for field in ("data", "indices", "indptr"):
+                want, got = (getattr(getattr(x, part), field) for x in (one, other))
+                assert_array_equal(got, want)
+            assert getattr(one, part).shape == getattr(other, part).shape
+        assert (other.full is other.hist) == (one.full is one.hist)
+        assert_array_equal(other.labels, one.labels)
+        assert_array_equal(other.kept, one.kept)
+        assert other.names is None
+        assert (other.scale is None) == (options.get("normalization_steps", 1) == 1)
+        assert_array_equal(other.scale, one.scale)
+
+
+def test_names_survive_storage():
+    pd = pytest.importorskip("pandas")
+    problem = Problem.from_data(pd.DataFrame(X, list("abcd"), ["u", "v", "w"]))
+    arrays = problem.to_arrays()
+    assert arrays["samples_names"].dtype.kind == "U"
+    back = Problem.from_arrays(arrays)
+    assert back.samples.names == tuple("abcd")
+    assert back.features.names == ("u", "v", "w")
+
+
+@pytest.mark.parametrize("part", ["samples_hist_indices", "features_full_indices"])
+def test_stored_indices_are_checked(part):
+    arrays = Problem.from_data(X).to_arrays()
+    arrays[part] = arrays[part] + 2
+    with pytest.raises(ValueError, match="indices must be <"):
+        Problem.from_arrays(arrays)
+
+
+# Samples alone
+
+
+def test_samples_are_read_as_a_copy():
+    data = sparse.csr_array(X.astype(float))
+    found = module.read_samples(data)
+    found.data[:] = 0
+    assert_array_equal(data.toarray(), X)
+    assert_array_equal(module.read_samples(X * [1, 0, 1]).toarray(), X * [1, 0, 1])
+    with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 2\). Drop them: they hold"):
+        module.read_samples(changed(X, 2, 0))
+    with pytest.raises(ValueError, match=r"`X` has 1 NaN entry \(first: row 3, column 1\)"):
+        module.read_samples(changed(X.astype(float), (3, 1), np.nan))
+
+
 # Manners
+
+
+def test_warnings_name_the_line_of_the_caller():
+    wide = changed(X.astype(float), (0, 0), 1e13)
+    for data in (wide, np.vstack([X, 2 * X[0]]), X.astype("float16")):
+        with pytest.warns(UserWarning, match="`X`") as caught:
+            Problem.from_data(data)
+        assert [warning.filename for warning in caught] == [__file__]
+    result = learn(HOLES, eps=0, tau=0.1, drop_empty=True)
+    with pytest.warns(UserWarning, match="mass on 2 features") as caught:
+        result.transform([[1, 1, 1, 1]])
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_problem_prints_itself_in_plain_words():

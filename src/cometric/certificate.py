@@ -185,7 +185,7 @@ def _bound(
         theta=float((transport_high / (transport_high + term_low)).max()) * (1 + ROUNDING)
         if tau > 0 or restart > 0
         else 1.0,
-        gap=float(gap.max(initial=0.0)),
+        gap=float(gap.max()),
         # A restarted distance is at most the largest transport distance.
         cap=float((0.5 * spread[off] + tau * norm[off]).max()),
     )
@@ -295,7 +295,7 @@ def _plan_cells(
     target = np.searchsorted(second, plans.target[own])
     local = cost[np.ix_(first, second)]
     slack = local - plans.f[p][:, None] - plans.g[p][None]
-    tight = slack <= 1e-9 * max(local.max(), 1e-300)
+    tight = slack <= 1e-9 * local.max()
     s, t = local.shape
     tight[source, target] = True
     if tight.sum() > len(source):
@@ -306,7 +306,6 @@ def _plan_cells(
         same = label[there] == label[s + back]
         used = np.zeros((s, t), bool)
         used[there[same], back[same]] = True
-        used[source, target] = True
         more = int(used.sum()) > len(source)
         source, target = np.nonzero(used)
         return first[source], second[target], more

@@ -14,7 +14,7 @@ def normalize(distances: Matrix) -> tuple[Matrix, float]:
     if distances.min() < 0.0:
         raise NegativeDistances(
             f"{int((distances < 0).sum()) // 2} pairs are at a negative distance, the "
-            f"lowest {distances.min() / top:.3g} of the largest"
+            f"lowest {float(distances.min()):.3g} beside a largest of {top:.3g}"
         )
     if not 0.0 < top < np.inf:
         raise ValueError(
