@@ -209,5 +209,6 @@ def outcome(arguments):
     try:
         cm.learn(**{"X": X, "eps": 0.1, "tau": 0.1} | arguments)
     except Exception as raised:
-        return type(raised).__name__, str(raised)
+        kind = ValueError if isinstance(raised, ValueError) else type(raised)
+        return kind.__name__, str(raised)
     return "nothing", ""
