@@ -273,6 +273,12 @@ def rewritten(path, header=None, **arrays):
     return path
 
 
+def test_metrics_of_another_size_are_refused(saved):
+    rewritten(saved, samples=np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"is damaged: .*samples has shape \(2, 2\), not \(4, 4\)"):
+        load(saved)
+
+
 def test_a_later_schema_is_refused_with_a_remedy(saved):
     rewritten(saved, header=b'{"schema": 99}')
     with pytest.raises(ValueError, match="metrics.npz` has schema 99; this version reads"):

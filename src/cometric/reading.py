@@ -232,8 +232,6 @@ def _read_text(path: Path, limit: float) -> AnnData:
         except ValueError:
             _refuse_words(path, head, limit)
             raise
-    if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(f"`{path}` has lines of different lengths; the second has {head.width}.")
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
     return _named(table.to_numpy(), samples, head.features)
 

@@ -89,6 +89,15 @@ def test_resume_goes_on_to_the_same_bits(data):
     assert "written to       again.h5ad" in found.stdout
 
 
+def test_an_interrupted_resume_says_how_to_go_on(data, monkeypatch):
+    def resume(*_, **__):
+        raise cm.Interrupted("interrupted")
+
+    monkeypatch.setattr(cm, "resume", resume)
+    found = run("resume", "saved", "-o", "out.npz", code=130)
+    assert "The same command goes on from saved." in found.stderr
+
+
 def test_termination_is_143_and_says_how_to_go_on(data, monkeypatch):
     def learn(*_, **__):
         raise SystemExit(143)

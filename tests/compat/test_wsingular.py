@@ -437,3 +437,13 @@ def test_the_device_asked_for_is_the_device_of_the_answer(data, name):
     for one, other in zip(found, expected, strict=True):
         assert one.is_cuda
         assert_allclose(one.cpu(), other, atol=1e-6)
+
+
+def test_negative_divergences_are_no_distances():
+    rng = np.random.default_rng(0)
+    A = rng.random((6, 5))
+    A = torch.tensor(A / A.sum(axis=1, keepdims=True))
+    C = np.triu(rng.random((5, 5)) ** 3, 1)
+    C = torch.tensor(C + C.T)
+    with pytest.raises(ValueError, match=r"Sinkhorn divergences are negative \(lowest -0.*smaller"):
+        wsingular.distance.sinkhorn_map(A, C, 1.0, torch.double, "cpu")

@@ -235,3 +235,8 @@ def test_a_tensor_on_the_device_is_answered_there():
 def test_what_runs_on_the_cpu_only_says_so(eps, words):
     with pytest.raises(ValueError, match=f"means {words}, which runs on the CPU"):
         cm.learn([[1.0, 2.0], [2.0, 1.0]], eps=eps, device="cuda")
+
+
+def test_a_device_nobody_knows_is_refused():
+    with pytest.raises(ValueError, match="`device` is 'abacus'; pass 'cpu' or 'cuda'"):
+        cm.learn([[1.0, 2.0], [2.0, 1.0]], device="abacus")

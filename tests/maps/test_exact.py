@@ -218,6 +218,7 @@ def test_progress_is_told_after_each_block(monkeypatch):
     ("hist", "words"),
     [
         (HIST[:1], "`hist` has 1 rows; need at least 2 histograms"),
+        (HIST[0], "`hist` has 1 dimensions; pass histograms as rows"),
         (changed(HIST, (1, 1), -0.25), "`hist` has negative or non-finite entries"),
         (changed(HIST, (1, 1), np.nan), "`hist` has negative or non-finite entries"),
         (changed(HIST, (1, 1), np.inf), "`hist` has negative or non-finite entries"),
