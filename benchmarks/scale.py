@@ -145,7 +145,7 @@ def dask(_: argparse.Namespace) -> None:
     """Seconds of a solve on this process, on one worker process and on two."""
     from distributed import Client, LocalCluster
 
-    X = cm.datasets.simulate_counts(300, 150, density=0.2).X
+    X = cm.datasets.simulate_counts(600, 300, density=0.2).X
     options = {"tau": 0.05, "tol": 1e-3}
     warm = cm.learn(X, **options)
     print(

@@ -199,15 +199,15 @@ def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_ma
 
 
 @contextmanager
-def bar_of_pairs(show: bool, pairs: int) -> Iterator[Any]:
-    """What tells of the pairs done, block after block, if anything is to be told."""
+def bar_of_pairs(show: bool, count: int, unit: str = "pair") -> Iterator[Any]:
+    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
     if not show:
         yield lambda done, total: None
         return
     from tqdm.auto import tqdm
 
     with (
-        tqdm(desc="comparing", total=pairs, unit="pair", unit_scale=True, delay=0.5) as bar,
+        tqdm(desc="comparing", total=count, unit=unit, unit_scale=True, delay=0.5) as bar,
         compiling_told(partial(bar.write, file=sys.stderr)),
     ):
         before = 0

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 BLOCK = 4_000_000
 """Numbers of a kind that a block of samples may keep: images, or bounds of candidates."""
 
+ROWS = 500
+"""Samples in a block, at most: a bar moves from block to block."""
+
 NUMBERS_PER_CALL = 25_000_000
 """What distances computed at once may keep while they are: two numbers for each bin, or so."""
 
@@ -115,7 +118,7 @@ def neighbor_graph(
         starts = np.arange(0, n * n_neighbors + 1, n_neighbors)
         graph = sparse.csr_matrix((near.ravel(), index.ravel(), starts), shape=(n, n))
         queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
-        recall = search.recall(queries, near[queries]) if len(queries) else math.nan
+        recall = search.recall(queries, near[queries], progress) if len(queries) else math.nan
     return Neighbors(graph, proved, recall, len(queries), float(compared.mean()))
 
 
@@ -269,8 +272,8 @@ class _Search:
         self._n = distances.hist.shape[0]
 
     def blocks(self, progress: bool) -> Iterator[slice]:
-        widest = max(self._distances.hist.shape[1], self._most)
-        with bar_of_pairs(progress, self._n) as tell:
+        widest = max(self._distances.hist.shape[1], self._most, BLOCK // ROWS)
+        with bar_of_pairs(progress, self._n, " samples") as tell:
             for rows in _cut((self._n, widest)):
                 yield rows
                 tell(rows.stop, self._n)
@@ -300,14 +303,16 @@ class _Search:
         proved = low[np.arange(len(own)), compared] >= near[:, -1]
         return np.take_along_axis(index, order, axis=1), near, proved, compared
 
-    def recall(self, queries: Index, near: Matrix) -> float:
+    def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
         """The share of the distances ``near`` that comparing with all samples gives as well."""
         hits = 0
-        for i, found in zip(queries, near, strict=True):
-            others = np.delete(np.arange(self._n), i)
-            values = self._distances(np.stack([np.full(len(others), i), others], axis=1))
-            true = np.partition(values, self._k - 1)[self._k - 1]
-            hits += int(np.count_nonzero(found <= true * (1.0 + 1e-6) + 1e-12))
+        with bar_of_pairs(progress, len(queries), " checks") as tell:
+            for done, (i, found) in enumerate(zip(queries, near, strict=True), 1):
+                others = np.delete(np.arange(self._n), i)
+                values = self._distances(np.stack([np.full(len(others), i), others], axis=1))
+                true = np.partition(values, self._k - 1)[self._k - 1]
+                hits += int(np.count_nonzero(found <= true * (1.0 + 1e-6) + 1e-12))
+                tell(done, len(queries))
         return hits / (len(queries) * self._k)
 
 
