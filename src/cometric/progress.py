@@ -17,7 +17,7 @@ from cometric.types import Coupled
 class Bar:
     """What a long solve says of itself: residual, time left, how far the current map is."""
 
-    def __init__(self, show: bool, tol: float, done: int = 0) -> None:
+    def __init__(self, show: bool, tol: float, done: int = 0, seconds: float = 0.0) -> None:
         self._tol = tol
         self._recent: deque[tuple[float, float]] = deque(maxlen=4)  # residual, seconds
         self._words = ""
@@ -28,6 +28,7 @@ class Bar:
 
             layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
             self._bar = tqdm(desc="learning", bar_format=layout, delay=0.5, initial=done)
+            self._bar.start_t -= seconds  # the clock of earlier stages goes on
 
     @contextmanager
     def watching(self, phi: Coupled) -> Iterator[None]:
@@ -55,7 +56,7 @@ class Bar:
         self._recent.append((residual, seconds))
         left = seconds_left(self._recent, self._tol)
         self._words = f"residual {residual:.1e}"
-        if left is not None:
+        if left:
             self._words += f", about {duration(left)} left"
         self._bar.set_postfix_str(self._words, refresh=False)
         self._bar.update()

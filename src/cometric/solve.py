@@ -71,9 +71,10 @@ def solve(
     if stage is not None:
         now, history = stage.resume(now), list(stage.history)
     before = spent.iterations
-    began = time.perf_counter() - (history[-1].seconds if history else spent.seconds)
+    elapsed = history[-1].seconds if history else spent.seconds
+    began = time.perf_counter() - elapsed
     status = _ending(now, history, tol, max_iter)
-    bar = Bar(progress, tol, before + len(history))
+    bar = Bar(progress, tol, before + len(history), elapsed)
     try:
         with bar.watching(phi):
             while status is None:
