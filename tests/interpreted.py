@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from cometric.kernels import sinkhorn, transport, trees
+from cometric.kernels import candidates, sinkhorn, transport, trees
 from cometric.kernels.lanes import BYTES
 
 
@@ -17,7 +17,7 @@ def zeros_like(array):
 
 
 def spread(number):
-    return np.full(BYTES // number.itemsize, number)
+    return np.full(BYTES // np.asarray(number).itemsize, number)
 
 
 def load(array, begin):
@@ -55,3 +55,5 @@ def interpret():
     transport.np = trees.np = Numpy()
     for twin in (zeros_like, spread, load, store, np.add, multiply_add, total):
         setattr(sinkhorn, twin.__name__, twin)
+        setattr(candidates, twin.__name__, twin)
+    candidates._minimum, candidates._maximum = np.minimum, np.maximum

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import cometric as cm
 import naive
 from cometric.kernels import transport
 from cometric.maps.entropic import EntropicMap
@@ -109,3 +110,16 @@ def test_entropic_divergences_with_little_memory_and_single_precision(limit):
     assert_allclose(make(tol=1e-9)(cost), naive.sinkhorn_divergences(wide, cost, 0.5), atol=1e-7)
     rough = make(sweeps=4, dtype=np.float32)
     assert_allclose(rough(cost), make(tol=1e-9)(cost), atol=1e-4)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_candidates_of_lowest_bounds_hold_the_nearest(eps, norm):
+    X = rng.random((11, 5)) * (rng.random((11, 5)) < 0.8) + 0.01
+    result = cm.learn(X[:4], eps=eps, tau=0.1, norm=norm, tol=1e-2)
+    found = cm.neighbor_graph(result, X, 2, max_candidates=4, check=11)
+    whole = cm.neighbor_graph(result, X, 2, max_candidates=10, check=0)
+    assert whole.proved.all()
+    same = found.proved
+    assert_allclose(found.graph[same].toarray(), whole.graph[same].toarray(), atol=1e-12)
+    assert found.recall > 0.5
