@@ -453,3 +453,11 @@ def test_places_in_arrays_are_numbers_and_elsewhere_names(tmp_path):
     data = reading.read(made)
     told = reading.place(made, data, 1, 0)
     assert told == f"sample {data.obs_names[1]!r}, feature {data.var_names[0]!r}"
+
+
+def test_a_carriage_return_alone_ends_a_line(tmp_path):
+    path = tmp_path / "old.csv"
+    path.write_bytes(b",a,b\rx,1,2\ry,3,4\r")
+    assert_array_equal(reading.read(path).X, [[1, 2], [3, 4]])
+    path.write_bytes(b",a,b\nx,1,2\ny\r z,3,4\n")  # pandas alone would never come back
+    assert list(reading.read(path).obs_names) == ["x", "y", " z"]

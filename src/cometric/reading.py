@@ -215,9 +215,11 @@ def _read_text(path: Path, limit: float) -> AnnData:
     columns = range(head.width)
     text_columns = {0: str} if head.named else {}
     with _unpacked(path, limit / 4) as file:
+        # Newlines of any kind become "\n": at a "\r" alone the parser of pandas may never end.
+        text = io.TextIOWrapper(file, encoding="utf-8-sig")
         try:
             table = pd.read_csv(
-                file,
+                text,
                 sep=TEXT[kind_of(path)],
                 header=None,
                 skiprows=int(head.features is not None),
@@ -226,7 +228,6 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 keep_default_na=False,
                 na_values={k: MISSING for k in columns if k not in text_columns},
                 float_precision="round_trip",
-                encoding="utf-8-sig",
                 low_memory=False,
             )
         except ValueError:
