@@ -1,12 +1,11 @@
 """Past one machine and past n x n: neighbors of many samples, the error of a sketch, Dask.
 
-    python benchmarks/scale.py [citeseq] [simulated] [sketch] [dask] [kills] [model]
+    python benchmarks/scale.py [citeseq] [simulated] [sketch] [dask] [model]
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
 sketch     how far the feature metric of s landmarks is from that of all samples, by s
 dask       one worker process against two: time and bytes
-kills      workers are killed ten times during solves: bytes
 model      CPU seconds of an iteration, fitted on three sizes, predicted for a fourth
 
 Every part runs in a process of its own, which tells its peak memory.
@@ -15,11 +14,9 @@ Every part runs in a process of its own, which tells its peak memory.
 import argparse
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -170,39 +167,6 @@ def dask(_: argparse.Namespace) -> None:
             )
 
 
-def kills(_: argparse.Namespace) -> None:
-    """Ten solves on two workers, one of which is killed in each."""
-    import dask
-    from distributed import Client, LocalCluster
-
-    X = cm.datasets.simulate_counts(120, 60, density=0.2).X
-    options = {"tau": 0.05, "tol": 1e-3}
-    local = cm.learn(X, client="local", **options)
-    identical, began = 0, time.perf_counter()
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"}),  # busy machines
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        for killed in range(1, 11):
-            client.wait_for_workers(2, timeout=300)
-            victim = next(iter(client.run(os.getpid).values()))
-
-            def kill(now: object, record: cm.result.Record, victim: int = victim) -> None:
-                if record.iteration == 2:
-                    threading.Timer(0.01, os.kill, (victim, signal.SIGKILL)).start()
-
-            found = cm.learn(X, client=client, callback=kill, **options)
-            identical += same_bytes(found, local)
-            print(
-                f"  worker {victim} killed: identical bytes {identical} of {killed} times, "
-                f"{time.perf_counter() - began:.0f} s",
-                flush=True,
-            )
-
-
 def model(_: argparse.Namespace) -> None:
     """CPU seconds of one iteration in tiles, fitted on three sizes and predicted for a fourth.
 
@@ -271,7 +235,6 @@ CHOICES = {
     "simulated": simulated,
     "sketch": sketch,
     "dask": dask,
-    "kills": kills,
     "model": model,
 }
 PARTS = {**CHOICES, "draw": draw}
