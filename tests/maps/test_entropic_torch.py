@@ -240,3 +240,10 @@ def test_what_runs_on_the_cpu_only_says_so(eps, words):
 def test_a_device_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="`device` is 'abacus'; pass 'cpu' or 'cuda'"):
         cm.learn([[1.0, 2.0], [2.0, 1.0]], device="abacus")
+
+
+def test_scalings_beyond_float64_are_told(monkeypatch):
+    phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
+    monkeypatch.setattr(phi, "_evaluate", lambda cost: (cost, np.inf))
+    with pytest.raises(FloatingPointError, match="left the range of float64. .*device='cpu'"):
+        phi(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))

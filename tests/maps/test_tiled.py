@@ -229,6 +229,19 @@ def test_a_cluster_without_workers_is_told():
             phi(COST)
 
 
+def test_workers_that_vanish_in_the_middle_are_told(monkeypatch):
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
+        phi = TiledEntropicMap(HIST, 0.1, client, patience=0.0)
+
+        def nothing_yet(*_, **__):
+            monkeypatch.setattr(phi, "_workers", lambda: 0)
+            raise TimeoutError
+
+        monkeypatch.setattr(distributed, "wait", nothing_yet)
+        with pytest.raises(ClusterLost, match="no worker has been there for 0 s"):
+            phi(COST)
+
+
 def test_tiles_that_are_lost_again_and_again_are_told(monkeypatch):
     phi = TiledEntropicMap(HIST, 0.1)
     phi._client = object()
