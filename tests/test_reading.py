@@ -461,3 +461,14 @@ def test_a_carriage_return_alone_ends_a_line(tmp_path):
     assert_array_equal(reading.read(path).X, [[1, 2], [3, 4]])
     path.write_bytes(b",a,b\nx,1,2\ny\r z,3,4\n")  # pandas alone would never come back
     assert list(reading.read(path).obs_names) == ["x", "y", " z"]
+
+
+def test_a_sparse_matrix_that_claims_to_be_huge_is_refused(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "huge.h5ad"
+    anndata.AnnData(sparse.csr_matrix(np.eye(3))).write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["shape"] = np.array([2**59, 3])
+    with pytest.raises(ValueError, match="GB or more once unpacked, above the limit"):
+        reading.read(path)
