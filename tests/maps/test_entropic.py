@@ -247,3 +247,10 @@ def test_eps_must_be_positive_and_finite(lift, eps):
 def test_other_precisions_are_refused(lift):
     with pytest.raises(ValueError, match="choose float64 or float32"):
         EntropicMap(lift[0], 0.1, dtype=np.float16)
+
+
+def test_rounding_does_not_turn_an_interval_around():
+    hist = np.array([[2.5e-1, 1e-9], [1e-9, 1e-12]])
+    phi = EntropicMap(hist / hist.sum(axis=1, keepdims=True), 1e-3, tol=1e-12)
+    low, high = phi.bounds(1.0 - np.eye(2))
+    assert low < high
