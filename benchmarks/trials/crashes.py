@@ -253,16 +253,25 @@ def every_write(step: int) -> Outcome:
                     total, survived, n = total + 1, survived + same, n + step
         return f"{total} {survived}"
 
-    said = in_child(work)
-    total, survived = map(int, said.split()) if said.replace(" ", "").isdigit() else (0, -1)
-    if survived < 0:
-        print(said)
-    each = "every n" if step == 1 else f"every {step}th n"
+    total, survived = _counts(in_child(work))
     return Outcome(
-        f"n-th write, sync or rename fails with ENOSPC or EIO, {each}: {total} runs",
+        f"n-th write, sync or rename fails with ENOSPC or EIO, {_each(step)}: {total} runs",
         f"{survived} of {total} ended with the same bytes, then resumed to them",
         survived == total,
     )
+
+
+def _counts(said: str) -> tuple[int, int]:
+    """Runs, and those that ended well, as a child told them; what else it said is shown."""
+    if not said.replace(" ", "").isdigit():
+        print(said)
+        return 0, -1
+    total, good = map(int, said.split())
+    return total, good
+
+
+def _each(step: int) -> str:
+    return "every n" if step == 1 else f"every {step}th n"
 
 
 def _with_failing(
@@ -336,13 +345,9 @@ def every_allocation(step: int) -> Outcome:
                 return f"{total} {clean}"
             n += step
 
-    said = in_child(work)
-    total, clean = map(int, said.split()) if said.replace(" ", "").isdigit() else (0, -1)
-    if clean < 0:
-        print(said)
-    each = "every n" if step == 1 else f"every {step}th n"
+    total, clean = _counts(in_child(work))
     return Outcome(
-        f"n-th allocation (np.empty, zeros, ones, full) fails, {each}: {total} runs",
+        f"n-th allocation (np.empty, zeros, ones, full) fails, {_each(step)}: {total} runs",
         f"{clean} of {total} raised MemoryError and then went on to the same bytes",
         clean == total,
     )

@@ -1,0 +1,51 @@
+"""How tightly Sinkhorn problems must be solved: seconds, and how far the metrics move.
+
+    python benchmarks/inner_tolerance.py FOLDER
+
+On a GPU. FOLDER holds pbmc68k_reduced.npz and pbmc3k_cellranger.npz, SciPy sparse matrices. The
+reference solves every problem ten times tighter than the tightest of those compared.
+"""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from scipy import sparse
+
+import cometric as cm
+from cometric import run
+
+
+def main() -> None:
+    warnings.simplefilter("ignore", cm.ConvergenceWarning)
+    for name in ("pbmc68k_reduced", "pbmc3k_cellranger"):
+        X = sparse.load_npz(Path(sys.argv[1]) / f"{name}.npz")
+        for eps in (0.3, 0.1, 0.05):
+            for tol in (1e-6, 1e-3):
+                compare(name, X, eps=eps, tol=tol, device="cuda", max_iter=150)
+
+
+def compare(name, X, **options) -> None:
+    run.INNER = 3e-5
+    reference = cm.learn(X, **options)
+    for run.INNER in (3e-4, 1e-3, 3e-3, 1e-2):
+        times = []
+        for _ in range(2):
+            began = time.perf_counter()
+            result = cm.learn(X, **options)
+            times.append(time.perf_counter() - began)
+        apart = [
+            cm.hilbert_distance(getattr(result, side), getattr(reference, side))
+            for side in ("samples", "features")
+        ]
+        print(
+            f"{name}, eps = {options['eps']}, tol = {options['tol']:g}, inner {run.INNER:g}: "
+            f"{min(times):.2f} s, {result.iterations} iterations, {result.status.name}, "
+            f"apart {apart[0]:.1e} (samples), {apart[1]:.1e} (features)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
