@@ -249,8 +249,17 @@ def test_other_precisions_are_refused(lift):
         EntropicMap(lift[0], 0.1, dtype=np.float16)
 
 
-def test_rounding_does_not_turn_an_interval_around():
-    hist = np.array([[2.5e-1, 1e-9], [1e-9, 1e-12]])
-    phi = EntropicMap(hist / hist.sum(axis=1, keepdims=True), 1e-3, tol=1e-12)
-    low, high = phi.bounds(1.0 - np.eye(2))
+@pytest.mark.parametrize(
+    ("hist", "zeros"),
+    [
+        ([[2.5e-1, 1e-9], [1e-9, 1e-12]], 0),
+        ([[8e-12, 8e-12, 8e-12, 1.0], [1e-12, 1.0, 1e-12, 1e-12]], 3),
+    ],
+)
+def test_rounding_does_not_turn_an_interval_around(hist, zeros):
+    hist = np.array(hist)
+    cost = 1.0 - np.eye(hist.shape[1])
+    cost[len(cost) - zeros :, len(cost) - zeros :] = 0.0
+    phi = EntropicMap(hist / hist.sum(axis=1, keepdims=True), 1e-3, tol=1e-12, max_sweeps=2_000)
+    low, high = phi.bounds(cost)
     assert low < high

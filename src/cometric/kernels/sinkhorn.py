@@ -352,6 +352,12 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
 
 
 @njit(cache=True)
+def _logarithms(weight):
+    """On their own: an array expression in a parallel kernel makes Numba warn users."""
+    return np.log(weight)
+
+
+@njit(cache=True)
 def _soft_minimum(log_mass, bins, begin, end, others, other_begin, other_end, potential, cost, out):
     """Out = log_mass - log sum_l exp(potential_l - cost_kl), the larger terms first."""
     for k in range(begin, end):
@@ -373,7 +379,7 @@ def sweep_log(
 
     ``cost`` is C / eps and ``state`` holds log v.
     """
-    log_weight = np.log(weight)
+    log_weight = _logarithms(weight)
     largest = np.max(indptr[1:] - indptr[:-1])
     for task in prange(tasks):
         log_u, log_v = np.empty(largest), np.empty(largest)
@@ -408,7 +414,7 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
-    log_weight = np.log(weight)
+    log_weight = _logarithms(weight)
     for task in prange(tasks):
         for i in range(task, n, tasks):
             a, a_end = indptr[i], indptr[i + 1]
@@ -436,10 +442,15 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
 
 @njit(cache=True)
 def _bracket(log_u, log_v, a, b, cost):
-    """Bounds of one pair; ``cost`` is its own part of C / eps."""
+    """Bounds of one pair; ``cost`` is its own part of C / eps.
+
+    ``size`` adds up what was rounded: the terms of both sums, the exponents of the plan, and the
+    marginals of the rounded plan, which any cost may multiply.
+    """
     plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
     value = 1.0 + np.sum(a * log_u) + np.sum(b * log_v) - np.sum(plan)
-    size = 1.0 + np.sum(np.abs(a * log_u)) + np.sum(np.abs(b * log_v)) + np.sum(plan)
+    size = 1.0 + np.sum(np.abs(a * log_u)) + np.sum(np.abs(b * log_v)) + np.max(cost)
+    size += np.sum(plan * (1.0 + np.abs(log_u).reshape(-1, 1) + np.abs(log_v) + cost))
     for k in range(len(a)):
         plan[k] *= min(1.0, a[k] / max(np.sum(plan[k]), 1e-300))
     for l in range(len(b)):
@@ -454,10 +465,9 @@ def _bracket(log_u, log_v, a, b, cost):
             if missing > 0.0:
                 x += rows[k] * columns[l] / missing
             if x > 0.0:
-                term = x * (cost[k, l] + np.log(x))
-                total += term
-                size += abs(term)
-    slack = 2.0**-48 * size  # rounding of the sums, and of marginals that costs may multiply
+                total += x * (cost[k, l] + np.log(x))
+                size += x * (cost[k, l] + abs(np.log(x)))
+    slack = 2.0**-48 * size
     return value - slack, total + slack
 
 
@@ -469,7 +479,7 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     entropic cost of that plan rounded to the marginals. Both are widened by their rounding.
     """
     lower, upper = np.empty(len(target)), np.empty(len(target))
-    log_weight = np.log(weight)
+    log_weight = _logarithms(weight)
     largest = 0
     for i in range(len(indptr) - 1):
         largest = max(largest, indptr[i + 1] - indptr[i])

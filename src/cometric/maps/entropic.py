@@ -238,11 +238,9 @@ class EntropicMap:
         alone = _Group(self, np.stack([np.arange(n)] * 2, axis=1), np.dtype(np.float64))
         self_low, self_high = alone.brackets(cost)
         i, j = self._rank[index].T
-        rounding = 16 * np.finfo(np.float64).eps
-        slip = rounding * (np.abs(high) + np.abs(self_high[i]) + np.abs(self_high[j]))
         return (
-            unit * (low - 0.5 * (self_high[i] + self_high[j]) - slip),
-            unit * (high - 0.5 * (self_low[i] + self_low[j]) + slip),
+            unit * (low - 0.5 * (self_high[i] + self_high[j])),
+            unit * (high - 0.5 * (self_low[i] + self_low[j])),
         )
 
     def plan(self, cost: Matrix, i: int, j: int) -> tuple[Index, Index, Matrix]:
