@@ -305,3 +305,12 @@ def test_rows_are_divided_by_their_sums(lift):
 def test_couplings_need_a_solve_first():
     with pytest.raises(ValueError, match="no couplings are kept yet; call `freeze` first"):
         ExactMap(np.eye(3)).couplings()
+
+
+def test_a_light_bin_far_away_does_not_blur_the_proof_for_heavy_ones():
+    hist = np.array([[6e-11, 1.0, 0.0], [0.0, 1.0, 4e-7]])
+    hist /= hist.sum(axis=1, keepdims=True)
+    for far in np.linspace(1.0, 2.0, 50):
+        cost = np.array([[0.0, far, far + 2.0], [far, 0.0, 0.133], [far + 2.0, 0.133, 0.0]])
+        plans = ExactMap(hist).plans(cost, np.array([[0, 1]]))
+        assert plans.values - plans.bounds <= 1e-14 * plans.values

@@ -163,6 +163,17 @@ def _position(costs, x, t, prices, value):
 
 
 @njit(cache=True)
+def _turn(node, root):
+    """Make another node the root: the path from it to the old one changes direction."""
+    x, above = root, root
+    while node[x].parent != x:
+        up = node[x].parent
+        node[x].parent = above
+        x, above = up, x
+    node[x].parent = above
+
+
+@njit(cache=True)
 def _greedy(node, costs, prices, s, t):
     """A strongly feasible tree: each source in turn sends to its nearest open sinks.
 
@@ -193,13 +204,8 @@ def _greedy(node, costs, prices, s, t):
             node[y].parent = x
             prices[j] = -FAR
     # Each node now points to the one it was open to when it closed; the last stayed open.
-    # Turn the path from the root to it around, so that the root is the root.
-    y, above = root, root
-    while y != x:
-        up = node[y].parent
-        node[y].parent = above
-        y, above = up, y
-    node[x].parent = above
+    node[x].parent = x
+    _turn(node, root)
 
 
 @njit(cache=True)
@@ -671,8 +677,9 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
 
     Prices are read off the tree with the true costs and made feasible on the whole pair by
     two c-transforms, f_k = min_l c_kl - g_l and back, so that they bound the cost from below
-    whether or not the tree was optimal. The gap is summed as <P, c - f - g>, every term of
-    which is small where the plan is good: nothing cancels. Where ``source`` and ``sink`` have
+    whether or not the tree was optimal. They count from the heaviest node, whose price of zero
+    is exact: those of light ones, which may lie far away, are rounded more. The gap is summed as
+    <P, c - f - g>, every term of which is small where the plan is good: nothing cancels. Where ``source`` and ``sink`` have
     room (as ``tree``, from ``room[p]`` on) they receive f and g on the bins of the pair.
     """
     gaps = np.zeros(len(index))
@@ -688,8 +695,12 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
             f[: a_end - a] = 0.0  # equal histograms have no tree
             if state[p] != NO_TREE:
                 s, t = _load(node, indptr, bins, mass, i, j, own, state[p], False)
+                heaviest = 0
+                for x in range(s + t):
+                    heaviest = x if node[x].mass > node[heaviest].mass else heaviest
+                _turn(node, heaviest)
                 _arrange(node, s, t)
-                price[node[0].stack] = 0.0
+                price[heaviest] = 0.0
                 for k in range(1, s + t):
                     x = node[k].stack
                     y = node[x].parent
