@@ -44,6 +44,7 @@ PARTS = {
     "blocks": Part(determinism.block_sizes, ((5, 17, 64),)),
     "workers": Part(determinism.worker_counts, ((1, 2, 3, 4),)),
     "worker_kills": Part(determinism.worker_kills, (50,)),
+    "tasks": Part(determinism.every_task, (1,)),
     "pairs": Part(numbers.pairs, (1_000_000,), (500,)),
     "pot": Part(numbers.pot, (100_000,)),
     "laws_of_maps": Part(suites.laws, (suites.OF_MAPS, 10_000)),

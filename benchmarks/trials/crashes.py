@@ -255,7 +255,7 @@ def every_write(step: int) -> Outcome:
 
     total, survived = _counts(in_child(work))
     return Outcome(
-        f"n-th write, sync or rename fails with ENOSPC or EIO, {_each(step)}: {total} runs",
+        f"n-th write, sync or rename fails with ENOSPC or EIO, {each(step)}: {total} runs",
         f"{survived} of {total} ended with the same bytes, then resumed to them",
         survived == total,
     )
@@ -270,7 +270,7 @@ def _counts(said: str) -> tuple[int, int]:
     return total, good
 
 
-def _each(step: int) -> str:
+def each(step: int) -> str:
     return "every n" if step == 1 else f"every {step}th n"
 
 
@@ -347,7 +347,7 @@ def every_allocation(step: int) -> Outcome:
 
     total, clean = _counts(in_child(work))
     return Outcome(
-        f"n-th allocation (np.empty, zeros, ones, full) fails, {_each(step)}: {total} runs",
+        f"n-th allocation (np.empty, zeros, ones, full) fails, {each(step)}: {total} runs",
         f"{clean} of {total} raised MemoryError and then went on to the same bytes",
         clean == total,
     )

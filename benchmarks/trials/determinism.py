@@ -7,10 +7,13 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from cometric.maps import entropic, exact
 from cometric.maps.coupled import norm_matrices
 from cometric.maps.tiled import TiledMap
 from trials import Outcome
-from trials.crashes import RUNS, X, bits, quiet
+from trials.crashes import RUNS, X, bits, each, quiet
 from trials.processes import in_child
 
 ALL_RUNS = """
@@ -121,13 +124,13 @@ def _exact_and_entropic(client: Any) -> str:
     return " ".join(bits(cm.learn(DATA.X, eps, client=client, **OPTIONS)) for eps in (0.0, 0.1))
 
 
-def worker_kills(count: int) -> Outcome:
+def worker_kills(runs: int) -> Outcome:
     """Entropic runs on two workers, one of which is killed in each, at a random moment."""
     rng = random.Random(3)
     truth = bits(cm.learn(DATA.X, client="local", **OPTIONS))
     killed = identical = 0
     with cluster(2) as client:
-        while killed < count:
+        while killed < runs:
             client.wait_for_workers(2, timeout=300)
             victim = rng.choice(list(client.run(os.getpid).values()))
             struck = threading.Event()
@@ -150,5 +153,66 @@ def worker_kills(count: int) -> Outcome:
     return Outcome(
         f"{killed} runs on two Dask workers, one of which is killed in each",
         f"identical bytes in {identical}",
-        identical == killed == count,
+        identical == killed == runs,
+    )
+
+
+class Faulty:
+    """The ``submit`` of a client, whose n-th task meets ``fault``."""
+
+    def __init__(self, submit: Callable[..., Any], n: int, fault: Callable[..., Any]) -> None:
+        self._submit, self._n, self._fault = submit, n, fault
+        self.tasks = 0
+
+    def __call__(self, work: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        self.tasks += 1
+        if self.tasks == self._n:
+            work = partial(self._fault, work)
+        return self._submit(work, *args, **how)
+
+
+def _raises(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
+    raise MemoryError("injected")
+
+
+def _dies(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
+    """Once: where the task is sent again, it is done."""
+    if not struck.exists():
+        struck.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return work(*args)
+
+
+def every_task(step: int) -> Outcome:
+    """Let the n-th task of a cluster raise, or take its worker with it, for every n."""
+    learn = partial(cm.learn, DATA.X, tau=1.0, tol=1e-2)
+    truth = bits(learn(client="local"))
+    runs, good = Counter[str](), Counter[str]()
+    with cluster(2) as client:
+        submit = client.submit
+        for fault in (_raises, _dies):
+            for n in count(1, step):
+                client.wait_for_workers(2, timeout=300)
+                with tempfile.TemporaryDirectory() as name:
+                    run, struck = Path(name, "run"), Path(name, "struck")
+                    again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
+                    client.submit = faulty = Faulty(submit, n, partial(fault, struck))
+                    raised = False
+                    try:
+                        again()
+                    except MemoryError:
+                        raised = True
+                    finally:
+                        client.submit = submit
+                    if faulty.tasks < n:
+                        break
+                    runs[fault.__name__] += 1
+                    same = bits(again()) == truth  # goes on, or reads what is done
+                    good[fault.__name__] += same and raised == (fault is _raises)
+    return Outcome(
+        f"n-th task of two Dask workers raises MemoryError ({runs['_raises']} runs) or kills its "
+        f"worker ({runs['_dies']}), {each(step)}",
+        f"{good['_raises']} raised it and then went on to the same bytes; "
+        f"{good['_dies']} ended with the same bytes",
+        runs == good and min(runs.values()) > 0,
     )
