@@ -216,24 +216,38 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, 
 
 
 @triton.jit(do_not_specialize=["partners"])
-def _divide(kv, b, logs, partners, d, D: tl.constexpr):
+def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([D], tl.float64)
-    for start in range(0, d, D):
-        k = start + tl.arange(0, D)
-        mass = tl.load(b + (row % partners) * d + k, k < d, 0)
-        u = mass / tl.load(kv + row * d + k, k < d, 1)
-        tl.store(kv + row * d + k, u, k < d)
-        total += tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0).to(tl.float64)
-    tl.store(logs + row, tl.sum(total))
+    p = row % partners
+    if p > row // partners:
+        total = tl.zeros([D], tl.float64)
+        for start in range(0, d, D):
+            k = start + tl.arange(0, D)
+            mass = tl.load(b + p * d + k, k < d, 0)
+            u = _quotient(mass, tl.load(kv + row * d + k, k < d, 1), FAST)
+            tl.store(kv + row * d + k, u, k < d)
+            total += tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0).to(tl.float64)
+        tl.store(logs + row, tl.sum(total))
+    else:
+        tl.store(logs + row, 0.0)
 
 
 def divide(b, kv):
-    """U = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass."""
+    """U = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
+
+    As in :func:`sweep`, what lies below the diagonal is left alone and its sum is 0.
+    """
     sources, partners, d = kv.shape
     logs = torch.empty((sources, partners), dtype=torch.float64, device=kv.device)
     _divide[(sources * partners,)](
-        kv, b, logs, partners, d, D=min(1024, triton.next_power_of_2(d)), num_warps=4
+        kv,
+        b,
+        logs,
+        partners,
+        d,
+        D=min(256, triton.next_power_of_2(d)),
+        FAST=kv.is_cuda,
+        num_warps=2,
     )
     return kv, logs
 
@@ -241,21 +255,29 @@ def divide(b, kv):
 @triton.jit(do_not_specialize=["partners"])
 def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, W)
-    own = k < width
-    a = tl.load(a_masses + (row // partners) * width + k, own, 0)
-    image = tl.load(ku + row * width + k, own, 1)
-    v = tl.load(state + row * width + k, own, 0)
-    error = tl.sum(tl.abs(v * image - a).to(tl.float64))
-    v = a / image
-    tl.store(state + row * width + k, v, own)
-    tl.store(errors + row, error)
-    total = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0).to(tl.float64)
-    tl.store(logs + row, tl.sum(total))
+    i = row // partners
+    if row % partners > i:
+        k = tl.arange(0, W)
+        own = k < width
+        a = tl.load(a_masses + i * width + k, own, 0)
+        image = tl.load(ku + row * width + k, own, 1)
+        v = tl.load(state + row * width + k, own, 0)
+        error = tl.sum(tl.abs(v * image - a).to(tl.float64))
+        v = a / image
+        tl.store(state + row * width + k, v, own)
+        tl.store(errors + row, error)
+        total = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0).to(tl.float64)
+        tl.store(logs + row, tl.sum(total))
+    else:
+        tl.store(errors + row, 0.0)
+        tl.store(logs + row, 0.0)
 
 
 def update(a, ku, v):
-    """V = a / (K u) in the place of v, the error before and <a, log v>, in one pass."""
+    """V = a / (K u) in the place of v, the error before and <a, log v>, in one pass.
+
+    What lies below the diagonal is left alone, its error and its sum are 0.
+    """
     sources, partners, width = v.shape
     errors = torch.empty((sources, partners), dtype=torch.float64, device=v.device)
     logs = torch.empty_like(errors)

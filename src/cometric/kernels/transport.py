@@ -679,8 +679,9 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
     two c-transforms, f_k = min_l c_kl - g_l and back, so that they bound the cost from below
     whether or not the tree was optimal. They count from the heaviest node, whose price of zero
     is exact: those of light ones, which may lie far away, are rounded more. The gap is summed as
-    <P, c - f - g>, every term of which is small where the plan is good: nothing cancels. Where ``source`` and ``sink`` have
-    room (as ``tree``, from ``room[p]`` on) they receive f and g on the bins of the pair.
+    <P, c - f - g>, every term of which is small where the plan is good: nothing cancels. Where
+    ``source`` and ``sink`` have room (as ``tree``, from ``room[p]`` on) they receive f and g on
+    the bins of the pair.
     """
     gaps = np.zeros(len(index))
     nodes, _ = _largest(indptr, index)

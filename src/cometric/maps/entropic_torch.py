@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -48,6 +49,19 @@ class Block(NamedTuple):
     first: int
     last: int
     width: int
+
+
+@dataclass
+class _Task:
+    """A block of sources ``first`` to ``last``, and what is found of its pairs with partners."""
+
+    first: int
+    last: int
+    bins: Any
+    masses: Any
+    scalings: Any
+    values: Any = None
+    errors: Any = None
 
 
 class TensorEntropicMap:
@@ -128,6 +142,7 @@ class TensorEntropicMap:
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._scratch = min(float(SCRATCH), max(0.1 * free_on(self.device), 1e6))
         self._state: list[Any] | None = None
+        self._make_blocks()
         self._dtype = ""
         self.margin = margin
         self.precision = dtype
@@ -158,12 +173,10 @@ class TensorEntropicMap:
         self._plan()
 
     def _plan(self) -> None:
-        """Blocks, and the precision that what is remembered has room for."""
+        """Histograms in the working precision, and that of what is remembered, by its room."""
         import torch
 
-        before, state = getattr(self, "_blocks", None), self._state
-        self._blocks = list(self._cut())
-        self._sources = [self._padded(block, self._working) for block in self._blocks]
+        self._sources = [(bins, masses.to(self._working)) for bins, masses in self._supports]
         if self.engine == "dense":
             self._partners = self._hist.to(self._working)
         numbers = sum(self._numbers(block) for block in self._blocks)
@@ -172,21 +185,26 @@ class TensorEntropicMap:
             (kind for kind in kinds if kind.itemsize * numbers <= self._limit), None
         )
         self.memory = numbers * (self._stored.itemsize if self._stored else 0)
-        if state is None or before != self._blocks or self._stored is None:
+        if self._stored is None:
             self._state = None
-        else:  # one by one: two copies of all might not fit
-            for place, scalings in enumerate(state):
-                state[place] = scalings.to(self._stored)
+        state = self._state or []
+        for place, scalings in enumerate(state):  # one by one: two copies of all might not fit
+            state[place] = scalings.to(self._stored)
 
     def _numbers(self, block: Block) -> int:
         partners: int = self.shape[0] - block.first
         return (block.last - block.first) * partners * block.width
 
+    def _make_blocks(self) -> None:
+        """Cut the sources into blocks."""
+        self._blocks = list(self._cut())
+        self._supports = [self._padded(block) for block in self._blocks]
+
     def _cut(self) -> Iterator[Block]:
         """Sources of like size, as many at once as the scratch allows in any precision."""
         n = self.shape[0]
         widths = self._sizes + -self._sizes % LANES
-        most = n if self.engine == "cropped" else max(16, n // 4)  # half its square is lost
+        most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is lost
         first, last = 0, 1
         while last <= n:
             alike = last < n and (
@@ -241,7 +259,7 @@ class TensorEntropicMap:
         own, _ = self._self_terms(kernel, thoroughly=True)
         limit, tol = self._patience(self.sweeps is None)
         width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
-        bins, masses = self._padded(Block(0, self.shape[0], width), torch.float64)
+        bins, masses = self._padded(Block(0, self.shape[0], width))
         start = torch.gather(self._self, 1, bins.long()) * (masses > 0)
         step = max(1, int(self._scratch / (8 * self._bins_used * (width + 4))))
         for at in range(0, len(i), step):
@@ -327,6 +345,7 @@ class TensorEntropicMap:
         self._state = None
         self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
         torch.cuda.empty_cache()
+        self._make_blocks()
         self._plan()
 
     def _evaluate(self, cost: Any) -> tuple[Any, float]:
@@ -338,51 +357,55 @@ class TensorEntropicMap:
         if unit == 0.0:
             return distances, 0.0
         own, own_errors = self._self_terms(exact, self.sweeps is None)
-        limit, tol = self._patience(self.sweeps is None)
         kernel = exact.to(self._working)
         del exact
         worst = [own_errors.max()]
-        keep = self._stored is not None
-        state: list[Any] = [None] * len(self._blocks)
-        if self._state is not None:
-            state = self._state
-        elif keep:
-            self._state = state
-        for place, (block, (bins, masses)) in enumerate(
-            zip(self._blocks, self._sources, strict=True)
-        ):
-            scalings = state[place]
-            if scalings is None:
-                kind = self._stored or self._working
-                scalings = self._first_guess(block, bins, masses, kind)
-            found = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
-            if self.sweeps is not None:
-                found = self._catch_up(kernel, block, bins, masses, scalings, found)
-                found = self._look_closer(kernel, block, bins, masses, scalings, found, own)
-            values, errors = found
-            distances[block.first : block.last, block.first :] = values
-            worst.append(errors.max())
-            if keep:
-                state[place] = scalings
-            if self.on_progress is not None:
-                self.on_progress(block.last, n)
+        if self._state is None and self._stored is not None:
+            self._state = [None] * len(self._blocks)
+        for tasks in self._tasks():
+            self._solve(kernel, tasks, own)
+            for task in tasks:
+                distances[task.first : task.last, task.first :] = task.values
+                worst.append(task.errors.max())
         error = float(torch.stack(worst).max())
         distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit).triu_(1)
         distances = distances + distances.T
         return distances[self._rank][:, self._rank], error
 
-    def _sweep(
-        self,
-        kernel: Any,
-        block: Block,
-        bins: Any,
-        masses: Any,
-        scalings: Any,
-        limit: int,
-        tol: float,
-    ) -> tuple[Any, Any]:
+    def _tasks(self) -> Iterator[list[_Task]]:
+        """Blocks to solve together: all, or where scalings are not kept, one after the other."""
+        tasks = []
+        for place, (block, (bins, masses)) in enumerate(
+            zip(self._blocks, self._sources, strict=True)
+        ):
+            scalings = None if self._state is None else self._state[place]
+            if scalings is None:
+                kind = self._stored or self._working
+                scalings = self._first_guess(block, bins, masses, kind)
+            task = _Task(block.first, block.last, bins, masses, scalings)
+            if self._state is None:
+                yield [task]
+            else:
+                self._state[place] = scalings
+                tasks.append(task)
+        if tasks:
+            yield tasks
+
+    def _solve(self, kernel: Any, tasks: list[_Task], own: Any) -> None:
+        """Values and errors of the tasks. Looks at them, which wait for the device, are few."""
+        limit, tol = self._patience(self.sweeps is None)
+        for task in tasks:
+            self._sweep(kernel, task, limit, tol)
+            if self.on_progress is not None:
+                self.on_progress(task.last, self.shape[0])
+        if self.sweeps is not None:
+            self._catch_up(kernel, tasks)
+            self._look_closer(kernel, tasks, own)
+
+    def _sweep(self, kernel: Any, task: _Task, limit: int, tol: float) -> None:
         if self.engine == "cropped":
-            return self._crop(kernel, block, bins, masses, scalings, limit, tol)
+            self._crop(kernel, task, limit, tol)
+            return
         from cometric.kernels import sinkhorn_torch
 
         fused: Any = sinkhorn_torch
@@ -390,89 +413,72 @@ class TensorEntropicMap:
             from cometric.kernels import sinkhorn_triton
 
             fused = sinkhorn_triton
-        hist = self._partners[block.first :]
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
-            values, errors = sinkhorn_torch.sweep(
+            task.values, task.errors = sinkhorn_torch.sweep(
                 kernel,
-                bins,
-                masses,
-                hist,
-                scalings,
+                task.bins,
+                task.masses,
+                self._partners[task.first :],
+                task.scalings,
                 limit,
                 tol,
                 fused.divide,
                 fused.update,
                 self._few,
             )
-        errors.triu_(1)  # the others are not asked for
-        if self._few and limit > 1 and float(errors.max()) > tol:
-            reached = values, errors
-            values, errors = self._crop(kernel, block, bins, masses, scalings, limit, tol, reached)
-        return values, errors
+        task.errors.triu_(1)  # the others are not asked for
+        if self._few and limit > 1 and float(task.errors.max()) > tol:
+            self._crop(kernel, task, limit, tol, resume=True)
 
-    def _catch_up(
-        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any
-    ) -> tuple[Any, Any]:
+    def _catch_up(self, kernel: Any, tasks: list[_Task]) -> None:
         """More sweeps for pairs whose marginal error exceeds the margin."""
-        values, errors = found
         margin = max(self.margin, ATTAINABLE[self.precision])
         if margin == np.inf:
-            return values, errors
-        late = int((errors.triu(1) > margin).sum())
-        if not late:
-            return values, errors
-        if self.engine == "cropped" or late <= self._few * errors.numel():
-            return self._crop(
-                kernel, block, bins, masses, scalings, MORE_SWEEPS, margin, (values, errors)
-            )
-        return self._sweep(kernel, block, bins, masses, scalings, MORE_SWEEPS, margin)
+            return
+        for task, _, late in _marked(tasks, [task.errors > margin for task in tasks]):
+            if self.engine == "cropped" or late <= self._few * task.errors.numel():
+                self._crop(kernel, task, MORE_SWEEPS, margin, resume=True)
+            else:
+                self._sweep(kernel, task, MORE_SWEEPS, margin)
 
-    def _look_closer(
-        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any, own: Any
-    ) -> tuple[Any, Any]:
+    def _look_closer(self, kernel: Any, tasks: list[_Task], own: Any) -> None:
         """More sweeps for pairs at a negative distance: too few made it so, or it is true.
 
         Sweeps only raise a value, and few of them lift one that is positive in truth.
         """
-        values, errors = found
-        debt = 0.5 * (own[block.first : block.last, None] + own[block.first :])
         tol = self._patience(True)[1]
         for limit in (*CLOSER, self.max_sweeps):
-            below = (values < debt).triu_(1)
-            if not below.any():
-                break
-            if self._triton:
-                left = values, below.to(errors.dtype)  # an error of 1, or none
-                self._crop(kernel, block, bins, masses, scalings, limit, tol, left)
-            else:
-                values, errors = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
-        return values, errors
+            found = _marked(tasks, [self._negative(task, own) for task in tasks])
+            tasks = [task for task, _, _ in found]
+            for task, below, _ in found:
+                if self._triton:
+                    errors, task.errors = task.errors, below.to(task.errors.dtype)  # 1, or none
+                    self._crop(kernel, task, limit, tol, resume=True)
+                    task.errors = errors
+                else:
+                    self._sweep(kernel, task, limit, tol)
 
-    def _crop(
-        self,
-        kernel: Any,
-        block: Block,
-        bins: Any,
-        masses: Any,
-        scalings: Any,
-        limit: int,
-        tol: float,
-        resume: Any = None,
-    ) -> tuple[Any, Any]:
+    def _negative(self, task: _Task, own: Any) -> Any:
+        """Which pairs cost less than both their histograms to themselves, on average."""
+        debt = 0.5 * (own[task.first : task.last, None] + own[task.first :])
+        return (task.values < debt).triu_(1)
+
+    def _crop(self, kernel: Any, task: _Task, limit: int, tol: float, resume: bool = False) -> None:
+        """By the cropped kernel; with ``resume`` only pairs whose error exceeds ``tol``."""
         from cometric.kernels import sinkhorn_triton
 
-        return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
+        task.values, task.errors = sinkhorn_triton.sweep(
             kernel,
-            bins,
-            masses,
-            self._indptr[block.first :],
+            task.bins,
+            task.masses,
+            self._indptr[task.first :],
             self._columns,
             self._weight.to(self._working),
-            int(self._sizes[block.first :].sum()),
-            scalings,
+            int(self._sizes[task.first :].sum()),
+            task.scalings,
             limit,
             tol,
-            resume,
+            (task.values, task.errors) if resume else None,
         )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
@@ -522,7 +528,7 @@ class TensorEntropicMap:
             kernel[:d, :d] = torch.exp(cost / -unit)
         return kernel, unit
 
-    def _padded(self, block: Block, dtype: Any) -> tuple[Any, Any]:
+    def _padded(self, block: Block) -> tuple[Any, Any]:
         """Bins (bin 0 where there is none) and masses (0 there) of the sources of a block."""
         import torch
 
@@ -534,7 +540,7 @@ class TensorEntropicMap:
         place = torch.where(real, place, begin).long()
         return (
             torch.where(real, self._columns[place], 0),
-            torch.where(real, self._weight[place], 0.0).to(dtype),
+            torch.where(real, self._weight[place], 0.0),
         )
 
     def _first_guess(self, block: Block, bins: Any, masses: Any, dtype: Any) -> Any:
@@ -544,6 +550,16 @@ class TensorEntropicMap:
         own = torch.gather(self._self[block.first : block.last], 1, bins.long())
         own = (own * (masses > 0)).to(dtype)
         return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
+
+
+def _marked(tasks: list[_Task], marks: list[Any]) -> list[tuple[_Task, Any, int]]:
+    """Tasks that have marks, with them and their number: one look at the device for all."""
+    import torch
+
+    if not tasks:
+        return []
+    numbers = torch.stack([mark.sum() for mark in marks]).tolist()
+    return [found for found in zip(tasks, marks, numbers, strict=True) if found[2]]
 
 
 def free_on(device: Any) -> float:
