@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
 from cometric.kernels.compiling import compiling_told
-from cometric.maps.checks import free_memory
+from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power

@@ -24,8 +24,8 @@ from cometric.checkpoint import (
 from cometric.description import rebuild
 from cometric.interruption import Interruption
 from cometric.maps.coupled import norm_matrices
+from cometric.maps.device import torch_device
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import torch_device
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
 from cometric.maps.workers import check_process

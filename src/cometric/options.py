@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.maps.entropic_torch import torch_device
+from cometric.maps.device import torch_device
 
 
 def check_number(name: str, value: Any, *, finite: bool = True) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cometric.maps.checks import free_memory
 from cometric.maps.coupled import entropic_lifts, exact_lifts
+from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix

@@ -17,10 +17,10 @@ from cometric.certificate import uniqueness
 from cometric.checkpoint import Checkpoint, digest
 from cometric.cones import log_width, normalize, ratio_bounds
 from cometric.description import describe
-from cometric.maps.checks import free_memory
 from cometric.maps.coupled import entropic_lifts, exact_lifts, regularize, tensor_lifts
+from cometric.maps.device import free_memory, usable_memory
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
+from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_name

@@ -78,29 +78,6 @@ def fill(target: Any, given: Any, what: str) -> None:
     target[...] = given
 
 
-def free_memory() -> float:
-    """Bytes of memory that can be used now without swapping."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        free = 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return 4e9  # not Linux: a size most machines have
-    return min(free, _room_in_group())
-
-
-def _room_in_group(folder: str = "/sys/fs/cgroup") -> float:
-    """Bytes left of what a container or a batch system allows; infinite without such a limit."""
-    try:
-        with open(f"{folder}/memory.max") as most, open(f"{folder}/memory.current") as now:
-            room = float(int(most.read()) - int(now.read()))
-        with open(f"{folder}/memory.stat") as file:
-            stat = dict(line.split() for line in file)
-        return max(0.0, room + int(stat["inactive_file"]))  # cached files make way
-    except (OSError, KeyError, ValueError):
-        return float("inf")
-
-
 def all_pairs(n: int) -> Index:
     """The pairs i < j, row by row."""
     return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)

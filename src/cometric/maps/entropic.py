@@ -19,9 +19,9 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    free_memory,
     mirror,
 )
+from cometric.maps.device import free_memory
 from cometric.types import Index, Matrix, Vector
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}

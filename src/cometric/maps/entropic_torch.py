@@ -15,8 +15,8 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    free_memory,
 )
+from cometric.maps.device import free_on, torch_device, usable_memory
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
 from cometric.types import Index, Matrix, Vector
 
@@ -544,43 +544,6 @@ class TensorEntropicMap:
         own = torch.gather(self._self[block.first : block.last], 1, bins.long())
         own = (own * (masses > 0)).to(dtype)
         return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
-
-
-def free_on(device: Any) -> float:
-    """Bytes that can be had on a device now."""
-    import torch
-
-    if device.type != "cuda":
-        return free_memory()
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + cached)
-
-
-def usable_memory(device: Any) -> float:
-    """Bytes that scalings may take: the metrics, their logarithms and a block want the rest."""
-    return 0.7 * free_on(torch_device(device))
-
-
-def torch_device(name: Any) -> Any:
-    """The device of this name, or an error that says what is missing.
-
-    "torch:cpu" is the CPU by way of torch: slower than Numba, for tests.
-    """
-    try:
-        import torch
-    except ImportError as missing:
-        raise ImportError(
-            f"`device` is {str(name)!r}, which needs PyTorch: pip install 'cometric[gpu]', "
-            "or pass device='cpu'."
-        ) from missing
-    device = torch.device(str(name).removeprefix("torch:"))
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
-        raise ValueError(
-            f"`device` is {str(name)!r}, but PyTorch sees {found} CUDA devices. Install a CUDA "
-            "build of PyTorch and check `nvidia-smi`, or pass device='cpu'."
-        )
-    return device
 
 
 def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
