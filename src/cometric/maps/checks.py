@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.arrays import namespace
 from cometric.maps.workers import check_process
 from cometric.types import Index, Matrix, Vector
 
@@ -47,15 +48,20 @@ def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
     check_process()  # every call of a map comes by here
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
-    if cost.shape != (d, d):
-        raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
-    if not np.isfinite(cost).all() or cost.min(initial=0.0) < 0.0:
-        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-    if np.diagonal(cost).any():
-        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-    if np.abs(cost - cost.T).max(initial=0.0) > 1e-12 * cost.max(initial=0.0):
-        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+    refuse_bad_cost(cost, d)
     return cost
+
+
+def refuse_bad_cost(cost: Any, d: int) -> None:
+    """Say what is wrong with a float64 cost between ``d`` bins, an array or a tensor."""
+    if tuple(cost.shape) != (d, d):
+        raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
+    if not namespace(cost).isfinite(cost).all() or cost.min() < 0.0:
+        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
+    if cost.diagonal().any():
+        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
+    if abs(cost - cost.T).max() > 1e-12 * cost.max():
+        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
 
 
 def check_index(given: Any, n: int) -> Index:

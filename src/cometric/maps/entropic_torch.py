@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.arrays import is_tensor
+from cometric.arrays import is_tensor, to_numpy
 from cometric.maps.checks import (
     check_cost,
     check_eps,
     check_histograms,
     check_index,
     fill,
+    refuse_bad_cost,
 )
 from cometric.maps.device import free_on, torch_device, usable_memory
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
@@ -48,6 +49,16 @@ class Block(NamedTuple):
     first: int
     last: int
     width: int
+
+
+class Work(NamedTuple):
+    """The pairs of a block under one kernel; their scalings are updated in place."""
+
+    kernel: Any
+    block: Block
+    bins: Any  # of the sources, and the masses there
+    masses: Any
+    scalings: Any
 
 
 class TensorEntropicMap:
@@ -179,6 +190,7 @@ class TensorEntropicMap:
                 state[place] = scalings.to(self._stored)
 
     def _numbers(self, block: Block) -> int:
+        """How many numbers the scalings of a block are."""
         partners: int = self.shape[0] - block.first
         return (block.last - block.first) * partners * block.width
 
@@ -225,7 +237,7 @@ class TensorEntropicMap:
         lowest = float(distances.min())
         number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
         self.negatives = Negatives(number, min(lowest, 0.0))
-        return distances if is_tensor(cost) else distances.cpu().numpy()  # type: ignore[no-any-return]
+        return _like(cost, distances)
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         import torch
@@ -237,7 +249,7 @@ class TensorEntropicMap:
         kernel, unit = self._kernel(checked)
         result = torch.zeros(len(i), dtype=torch.float64, device=self.device)
         if unit == 0.0:
-            return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
+            return _like(cost, result)
         own, _ = self._self_terms(kernel, thoroughly=True)
         limit, tol = self._patience(self.sweeps is None)
         width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
@@ -252,7 +264,7 @@ class TensorEntropicMap:
             result[at : at + step] = values[:, 0]
         result = unit * (result - 0.5 * (own[i] + own[j]))
         result[i == j] = 0.0
-        return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
+        return _like(cost, result)
 
     def snapshot(self) -> dict[str, Any]:
         import torch
@@ -355,11 +367,11 @@ class TensorEntropicMap:
             if scalings is None:
                 kind = self._stored or self._working
                 scalings = self._first_guess(block, bins, masses, kind)
-            found = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+            work = Work(kernel, block, bins, masses, scalings)
+            values, errors = self._sweep(work, limit, tol)
             if self.sweeps is not None:
-                found = self._catch_up(kernel, block, bins, masses, scalings, found)
-                found = self._look_closer(kernel, block, bins, masses, scalings, found, own)
-            values, errors = found
+                values, errors = self._catch_up(work, values, errors)
+                values, errors = self._look_closer(work, values, errors, own)
             distances[block.first : block.last, block.first :] = values
             worst.append(errors.max())
             if keep:
@@ -371,18 +383,10 @@ class TensorEntropicMap:
         distances = distances + distances.T
         return distances[self._rank][:, self._rank], error
 
-    def _sweep(
-        self,
-        kernel: Any,
-        block: Block,
-        bins: Any,
-        masses: Any,
-        scalings: Any,
-        limit: int,
-        tol: float,
-    ) -> tuple[Any, Any]:
+    def _sweep(self, work: Work, limit: int, tol: float) -> tuple[Any, Any]:
+        """Values and marginal errors after sweeps by the engine chosen, ``limit`` at most."""
         if self.engine == "cropped":
-            return self._crop(kernel, block, bins, masses, scalings, limit, tol)
+            return self._crop(work, limit, tol)
         from cometric.kernels import sinkhorn_torch
 
         fused: Any = sinkhorn_torch
@@ -390,14 +394,13 @@ class TensorEntropicMap:
             from cometric.kernels import sinkhorn_triton
 
             fused = sinkhorn_triton
-        hist = self._partners[block.first :]
         with sinkhorn_torch.fast_products(self._dtype == "tf32"):
             values, errors = sinkhorn_torch.sweep(
-                kernel,
-                bins,
-                masses,
-                hist,
-                scalings,
+                work.kernel,
+                work.bins,
+                work.masses,
+                self._partners[work.block.first :],
+                work.scalings,
                 limit,
                 tol,
                 fused.divide,
@@ -406,15 +409,11 @@ class TensorEntropicMap:
             )
         errors.triu_(1)  # the others are not asked for
         if self._few and limit > 1 and float(errors.max()) > tol:
-            reached = values, errors
-            values, errors = self._crop(kernel, block, bins, masses, scalings, limit, tol, reached)
+            values, errors = self._crop(work, limit, tol, resume=(values, errors))
         return values, errors
 
-    def _catch_up(
-        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any
-    ) -> tuple[Any, Any]:
+    def _catch_up(self, work: Work, values: Any, errors: Any) -> tuple[Any, Any]:
         """More sweeps for pairs whose marginal error exceeds the margin."""
-        values, errors = found
         margin = max(self.margin, ATTAINABLE[self.precision])
         if margin == np.inf:
             return values, errors
@@ -422,20 +421,16 @@ class TensorEntropicMap:
         if not late:
             return values, errors
         if self.engine == "cropped" or late <= self._few * errors.numel():
-            return self._crop(
-                kernel, block, bins, masses, scalings, MORE_SWEEPS, margin, (values, errors)
-            )
-        return self._sweep(kernel, block, bins, masses, scalings, MORE_SWEEPS, margin)
+            return self._crop(work, MORE_SWEEPS, margin, resume=(values, errors))
+        return self._sweep(work, MORE_SWEEPS, margin)
 
-    def _look_closer(
-        self, kernel: Any, block: Block, bins: Any, masses: Any, scalings: Any, found: Any, own: Any
-    ) -> tuple[Any, Any]:
+    def _look_closer(self, work: Work, values: Any, errors: Any, own: Any) -> tuple[Any, Any]:
         """More sweeps for pairs at a negative distance: too few made it so, or it is true.
 
         Sweeps only raise a value, and few of them lift one that is positive in truth.
         """
-        values, errors = found
-        debt = 0.5 * (own[block.first : block.last, None] + own[block.first :])
+        first, last, _ = work.block
+        debt = 0.5 * (own[first:last, None] + own[first:])
         tol = self._patience(True)[1]
         for limit in (*CLOSER, self.max_sweeps):
             below = (values < debt).triu_(1)
@@ -443,45 +438,41 @@ class TensorEntropicMap:
                 break
             if self._triton:
                 left = values, below.to(errors.dtype)  # an error of 1, or none
-                self._crop(kernel, block, bins, masses, scalings, limit, tol, left)
+                self._crop(work, limit, tol, resume=left)  # writes to `values`
             else:
-                values, errors = self._sweep(kernel, block, bins, masses, scalings, limit, tol)
+                values, errors = self._sweep(work, limit, tol)
         return values, errors
 
     def _crop(
-        self,
-        kernel: Any,
-        block: Block,
-        bins: Any,
-        masses: Any,
-        scalings: Any,
-        limit: int,
-        tol: float,
-        resume: Any = None,
+        self, work: Work, limit: int, tol: float, resume: tuple[Any, Any] | None = None
     ) -> tuple[Any, Any]:
+        """The same on the supports alone; ``resume`` are values and errors to go on from."""
         from cometric.kernels import sinkhorn_triton
 
+        first = work.block.first
         return sinkhorn_triton.sweep(  # type: ignore[no-any-return]
-            kernel,
-            bins,
-            masses,
-            self._indptr[block.first :],
+            work.kernel,
+            work.bins,
+            work.masses,
+            self._indptr[first:],
             self._columns,
             self._weight.to(self._working),
-            int(self._sizes[block.first :].sum()),
-            scalings,
+            int(self._sizes[first:].sum()),
+            work.scalings,
             limit,
             tol,
             resume,
         )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
+        """Costs over eps of every histogram to itself, and their marginal errors."""
         from cometric.kernels.sinkhorn_torch import self_terms
 
         limit, tol = (self.max_sweeps, 1e-13) if thoroughly else (SELF_STEPS, 0.0)
         return self_terms(self._hist, kernel, self._self, limit, tol)  # type: ignore[no-any-return]
 
     def _patience(self, thoroughly: bool) -> tuple[int, float]:
+        """Sweeps at most, and the marginal error at which fewer will do."""
         if thoroughly:
             return self.max_sweeps, max(self.tol, ATTAINABLE[self.precision])
         return self.sweeps or 1, 0.0
@@ -500,15 +491,7 @@ class TensorEntropicMap:
         if not is_tensor(cost):
             return self._tensor(check_cost(cost, self.shape[1]))
         cost = cost.to(self.device, torch.float64)
-        d = self.shape[1]
-        if tuple(cost.shape) != (d, d):
-            raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
-        if not torch.isfinite(cost).all() or cost.min() < 0.0:
-            raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-        if cost.diagonal().any():
-            raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-        if (cost - cost.T).abs().max() > 1e-12 * cost.max():
-            raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+        refuse_bad_cost(cost, self.shape[1])
         return cost
 
     def _kernel(self, cost: Any) -> tuple[Any, float]:
@@ -546,6 +529,12 @@ class TensorEntropicMap:
         return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
 
 
+def _like(cost: Any, answer: Any) -> Matrix:
+    """An answer on the device: as a tensor to whoever asked with one, else as an array."""
+    told: Matrix = answer if is_tensor(cost) else to_numpy(answer)
+    return told
+
+
 def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
     """The engine asked for, or the one that should be quicker, and the ratio of their times.
 
@@ -563,4 +552,5 @@ def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float
 
 
 def _power(width: int) -> int:
+    """The exponent of the power of two that Triton rounds a width up to."""
     return int(width - 1).bit_length()
