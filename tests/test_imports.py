@@ -48,6 +48,7 @@ LAYERS = {
             "pairwise",
             "certificate",
             "diagnosis",
+            "atomic",
             "checkpoint",
             "interruption",
             "options",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.atomic import replacing
 from cometric.problem import Problem
 from cometric.types import Matrix, Metrics, Status
 
@@ -227,17 +228,8 @@ class Result:
         }
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
-        path = Path(path)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with open(aside, "wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        with replacing(Path(path)) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: str | os.PathLike[str]) -> Result:
