@@ -82,8 +82,8 @@ class Saved:
     def history(self, stage: int) -> list[Record]:
         """The records of one stage."""
         return [
-            Record(int(i), r, lam, mu, int(sweeps), seconds)
-            for number, i, r, lam, mu, sweeps, seconds in self.arrays["history"].tolist()
+            Record.from_row(row)
+            for number, *row in self.arrays["history"].tolist()
             if number == stage
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,12 @@ class Record(NamedTuple):
     mu: float
     sweeps: int
     seconds: float
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Record:
+        """The record that was stored as a row of floats."""
+        iteration, residual, lam, mu, sweeps, seconds = map(float, row)
+        return cls(int(iteration), residual, lam, mu, int(sweeps), seconds)
 
 
 @dataclass(frozen=True)
@@ -257,10 +264,6 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 
 def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
-    records = [
-        Record(int(i), r, lam, mu, int(sweeps), seconds)
-        for i, r, lam, mu, sweeps, seconds in arrays["history"].tolist()
-    ]
     low, high = header["bracket"]
     lam, mu = header["values"]
     norms = None
@@ -276,7 +279,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         features=arrays["features"],
         values=(lam, mu),
         status=Status[header["status"]],
-        history=records,
+        history=[Record.from_row(row) for row in arrays["history"].tolist()],
         bracket=(low, high),
         parameters=Parameters(**header["parameters"]),
         problem=problem,

@@ -46,10 +46,7 @@ def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
     """The history of the solve, one record per iteration."""
     table = slots.read(adata, key)["history"]
     rows = zip(*(table[field] for field in Record._fields), strict=True)
-    return [
-        Record(int(t), float(residual), float(lam), float(mu), int(sweeps), float(seconds))
-        for t, residual, lam, mu, sweeps, seconds in rows
-    ]
+    return [Record.from_row(row) for row in rows]
 
 
 def result(adata: AnnData, *, key: str = "cometric") -> Result:
