@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +13,12 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
-from cometric.kernels.compiling import compiling_told
 from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.problem import MERGE_TOLERANCE, Side
+from cometric.progress import bar_of_pairs
 from cometric.run import INNER, ConvergenceWarning
 from cometric.types import Matrix
 
@@ -196,25 +193,3 @@ def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_ma
     )
     starts = np.arange(0, rows * k + 1, k)
     return sparse.csr_matrix((sorted_found, sorted_index, starts), shape=(rows, columns))
-
-
-@contextmanager
-def bar_of_pairs(show: bool, count: int, unit: str = "pair") -> Iterator[Any]:
-    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
-    if not show:
-        yield lambda done, total: None
-        return
-    from tqdm.auto import tqdm
-
-    with (
-        tqdm(desc="comparing", total=count, unit=unit, unit_scale=True, delay=0.5) as bar,
-        compiling_told(partial(bar.write, file=sys.stderr)),
-    ):
-        before = 0
-
-        def tell(done: int, total: int) -> None:
-            nonlocal before
-            bar.update(max(0, before + done - bar.n))
-            before += total if done == total else 0
-
-        yield tell

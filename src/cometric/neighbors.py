@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.arrays import to_numpy
-from cometric.extension import bar_of_pairs, check_neighbors
+from cometric.extension import check_neighbors
 from cometric.kernels import candidates, differences, geometry, thread_count
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -25,6 +25,7 @@ from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.maps.workers import workers
 from cometric.problem import MERGE_TOLERANCE
+from cometric.progress import bar_of_pairs
 from cometric.run import INNER
 from cometric.types import Index, Matrix, Vector
 
