@@ -24,7 +24,6 @@ PROBE_SECONDS = 0.5
 TYPICAL_SWEEPS = {"exact": 8, "entropic": 40, "limit": 30}
 """Sweeps (both sides) a solve takes where nothing is special about the data."""
 
-
 MATRICES = {"accelerated": 20.0, "plain": 8.0}
 """Copies of the metrics alive at the peak of a solve (measured): iterates, norms, logarithms,
 numbers of pairs, and Anderson's memory."""

@@ -30,7 +30,6 @@ METRIC_TOLERANCE = 2.0**-48
 CELLS_PER_BLOCK = 2e8
 """Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
 
-
 SMALL = 2e5
 """Arcs below which a second thread is not worth waking."""
 
@@ -264,6 +263,10 @@ class ReplayedMap:
         self.shape = batch.phi.shape
         self._batch = copy(batch)
         self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ReplayedMap({n} histograms on {d} bins)"
 
     def __call__(self, cost: Matrix) -> Matrix:
         return mirror(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
