@@ -96,11 +96,25 @@ def neighbor_graph(
     ----------
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
+    n_neighbors
+        Neighbors of each sample, itself not counted.
     max_candidates
         Distances to compute per sample at most, 40 times ``n_neighbors`` by default. Samples
         that would need more are not ``proved``.
     check
         How many random samples are compared with all others, to measure the recall.
+    random_state
+        Seed of the choice of these samples.
+    n_threads, progress
+        As for :func:`cometric.learn`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> result = cm.learn(X, eps=0, tau=0.1)
+    >>> cm.neighbor_graph(result, X, 2).graph.shape
+    (12, 12)
     """
     hist, full = read_histograms(result, X)
     n = hist.shape[0]

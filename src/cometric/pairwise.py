@@ -45,6 +45,8 @@ def distances_to_zarr(
     path
         A folder, made if it is not there. Any reader of Zarr opens it: ``zarr.open_array``,
         ``dask.array.from_zarr``.
+    n_threads, progress
+        As for :func:`cometric.learn`.
 
     Returns
     -------

@@ -106,8 +106,21 @@ def plan(
 ) -> Plan:
     """What ``learn(X, eps, ...)`` will take: engine, memory, operations, time.
 
-    A few pairs of each side are solved to measure the speed; nothing else is computed.
-    ``histograms`` are the options of :meth:`Problem.from_data`.
+    A few pairs of each side are solved to measure the speed; nothing else is computed. The plan
+    is for the CPU.
+
+    Parameters
+    ----------
+    X, eps, dtype, n_threads, memory_limit
+        As for :func:`learn`.
+    histograms
+        The options of :meth:`Problem.from_data`: normalization_steps, smoothing, drop_empty.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> cm.plan(cm.datasets.torus("unimodal", 12, 10), eps=0).engine
+    'network simplex, policy iteration'
     """
     problem = Problem.from_data(X, **histograms)
     sides = (problem.samples, problem.features)

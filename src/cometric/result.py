@@ -58,9 +58,24 @@ class Parameters:
 class Result:
     """A metric on the samples and one on the features, each the lift of the other.
 
-    ``samples`` (n, n) and ``features`` (m, m) are symmetric with zero diagonal and maximum 1.
-    ``values`` are the singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D, and
-    ``bracket`` an interval for lam * mu read off the last sweep (proved for exact maps).
+    Attributes
+    ----------
+    samples, features
+        The distances D (n, n) and C (m, m): symmetric, zero diagonal, maximum 1.
+    values
+        The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D.
+    status
+        How the solve ended; ``status.value`` says it in words.
+    history
+        A :class:`Record` per iteration.
+    bracket
+        An interval for lam * mu read off the last sweep (proved for exact maps).
+    parameters
+        What was asked for.
+    problem
+        The histograms that were learned from.
+    norms
+        R between samples and between features, where it was given as matrices.
     """
 
     samples: Matrix
@@ -71,7 +86,7 @@ class Result:
     bracket: tuple[float, float]
     parameters: Parameters
     problem: Problem
-    norms: tuple[Matrix, Matrix] | None = None  # R, where it was given as matrices
+    norms: tuple[Matrix, Matrix] | None = None
 
     @property
     def converged(self) -> bool:
@@ -194,8 +209,8 @@ class Result:
         n_neighbors
             Keep the distances to this many nearest items only, as a sparse graph with the
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
-        progress
-            Show a bar.
+        n_threads, progress
+            As for :func:`cometric.learn`.
         """
         from cometric.extension import extend
 
@@ -240,7 +255,16 @@ class Result:
 
 
 def load(path: str | os.PathLike[str]) -> Result:
-    """Read a result written by :meth:`Result.save`."""
+    """Read a result written by :meth:`Result.save`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> result = cm.learn(cm.datasets.torus("unimodal", 12, 10), eps=0, tau=0.1)
+    >>> result.save("metrics.npz")
+    >>> cm.load("metrics.npz").values == result.values
+    True
+    """
     name = os.fspath(path)
     with open(path, "rb") as file:
         try:

@@ -76,6 +76,14 @@ class EntropicMap:
         from the scalings of every histogram to itself.
     n_threads
         Threads to use; the answer is the same, bit by bit, for any number.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> phi = cm.EntropicMap([[1, 0, 0], [0, 0.5, 0.5]], eps=0.1)
+    >>> phi([[0, 1, 2], [1, 0, 1], [2, 1, 0]]).round(3)
+    array([[0.   , 1.431],
+           [1.431, 0.   ]])
     """
 
     homogeneous = True

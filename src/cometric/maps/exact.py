@@ -76,6 +76,14 @@ class ExactMap:
         does not fit is done without, more slowly: see :attr:`memory`.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> phi = cm.ExactMap([[1, 0, 0], [0, 0.5, 0.5]])
+    >>> phi([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    array([[0. , 1.5],
+           [1.5, 0. ]])
     """
 
     homogeneous = True

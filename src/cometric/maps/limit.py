@@ -28,6 +28,7 @@ class LimitMap:
 
     Examples
     --------
+    >>> import cometric as cm
     >>> cm.LimitMap([[1, 0], [0, 1]])([[0, 2], [2, 0]])
     array([[0., 2.],
            [2., 0.]])
