@@ -217,7 +217,6 @@ smoothing
 
     @cached_property
     def certificate_(self) -> Certificate | Diagnosis:
-        """What is proved of the metrics, computed when first asked for."""
         check_is_fitted(self)
         return self.result_.certify(n_threads=self.n_threads)
 
