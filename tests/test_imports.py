@@ -51,6 +51,7 @@ LAYERS = {
             "atomic",
             "checkpoint",
             "interruption",
+            "state",
             "options",
             "baselines",
             "scores",
