@@ -23,7 +23,7 @@ from cometric.run import INNER, ConvergenceWarning
 from cometric.types import Matrix
 
 if TYPE_CHECKING:
-    from cometric.result import Result
+    from cometric.result import Parameters, Result
 
 BYTES = 1e9
 """What the pairs of one block may take; less where less memory is free."""
@@ -49,11 +49,7 @@ def extend(
         known, bins, cost, value = problem.samples, problem.features, result.features, mu
     else:
         known, bins, cost, value = problem.features, problem.samples, result.samples, lam
-    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
-        raise ValueError(
-            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )
+    check_norm(asked, of)
     if n_neighbors is not None:
         check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
@@ -166,6 +162,15 @@ def _above_zero(distances: Matrix) -> Matrix:
         )
     positive: Matrix = np.maximum(distances, 0.0)
     return positive
+
+
+def check_norm(asked: Parameters, of: str) -> None:
+    """Refuse new items where the norm that counts is known between the old ones only."""
+    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
+        raise ValueError(
+            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
+            "Learn with a norm that has a name, or with tau = 0."
+        )
 
 
 def check_neighbors(n_neighbors: Any, count: int) -> None:

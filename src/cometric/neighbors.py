@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.arrays import to_numpy
-from cometric.extension import check_neighbors
+from cometric.extension import check_neighbors, check_norm
 from cometric.kernels import candidates, differences, geometry, thread_count
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -139,12 +139,7 @@ def neighbor_graph(
 
 def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
     """The samples ``X`` as histograms, one row each, on the features that differ and on all."""
-    asked = result.parameters
-    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
-        raise ValueError(
-            "`norm` was a pair of matrices, which do not say how far new samples are. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )
+    check_norm(result.parameters, "samples")
     new = result.problem.read_new(X)
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full

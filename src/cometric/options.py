@@ -33,6 +33,12 @@ def check_count(name: str, value: Any, *, floats: bool = False) -> None:
         raise ValueError(f"`{name}` is {_shown(value)}; pass a whole number, at least 1.")
 
 
+def check_side(of: Any) -> None:
+    """Refuse what is neither of the two sides of the data."""
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+
+
 def check_options(
     *,
     eps: Any,

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.atomic import replacing
+from cometric.options import check_side
 from cometric.problem import Problem
 from cometric.types import Matrix, Metrics, Status
 
@@ -177,8 +178,7 @@ class Result:
         The flows are those of an optimal plan, the costliest first. Print what comes back: the
         flows with the most mass, and what the others add up to.
         """
-        if of not in ("samples", "features"):
-            raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+        check_side(of)
         from cometric.explanation import explain
 
         side, other = self.problem.samples, self.problem.features

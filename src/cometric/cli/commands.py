@@ -14,6 +14,7 @@ from cometric import reading, writing
 from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
+from cometric.options import check_side
 from cometric.progress import duration
 from cometric.result import Result
 
@@ -107,11 +108,6 @@ def _answer(voice: Voice, command: str, origin: Path, result: Result, paths: lis
         {"command": command, "input": str(origin), "output": written, **_facts(result)},
         Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
     )
-
-
-def _check_side(of: str) -> None:
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -304,7 +300,7 @@ def neighbors(
     from cometric.scverse import slots
 
     writing.check(output, (".h5ad", *TABLES), [output], force=force)
-    _check_side(of)
+    check_side(of)
     if reading.kind_of(output) == ".h5ad":
         if reading.kind_of(path) != ".h5ad" or of != "samples":
             raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
@@ -375,7 +371,7 @@ def transform(
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
-    _check_side(of)
+    check_side(of)
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
     result, _ = files.load(path, key, read_limit)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.options import check_side
 from cometric.problem import Problem
 from cometric.result import Parameters, Record, Result
 from cometric.scverse import slots
@@ -21,8 +22,7 @@ def distances(
     adata: AnnData, of: str = "samples", *, key: str = "cometric"
 ) -> Matrix | sparse.csr_matrix:
     """The learned distances between cells, or between genes with ``of="features"``."""
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    check_side(of)
     kept = slots.read(adata, key)
     if of == "features" and "features" in kept:
         return kept["features"]["distances"]
