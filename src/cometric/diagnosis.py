@@ -14,6 +14,7 @@ import numpy as np
 
 from cometric.cones import log_width
 from cometric.kernels import geometry
+from cometric.maps.checks import all_pairs
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import restart_weights
@@ -139,8 +140,7 @@ def _look(
 
 def _sample(n: int) -> Index:
     """All pairs, or ``SAMPLE`` of them drawn once and for all."""
-    i, j = np.triu_indices(n, 1)
-    if len(i) > SAMPLE:
-        chosen = np.sort(np.random.default_rng(0).choice(len(i), SAMPLE, replace=False))
-        i, j = i[chosen], j[chosen]
-    return np.stack([i, j], axis=1)
+    index = all_pairs(n)
+    if len(index) <= SAMPLE:
+        return index
+    return index[np.sort(np.random.default_rng(0).choice(len(index), SAMPLE, replace=False))]

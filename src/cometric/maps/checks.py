@@ -9,7 +9,7 @@ from scipy import sparse
 
 from cometric.arrays import namespace
 from cometric.maps.workers import check_process
-from cometric.types import Index, Matrix, Vector
+from cometric.types import Index, Matrix
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
@@ -87,12 +87,3 @@ def fill(target: Any, given: Any, what: str) -> None:
 def all_pairs(n: int) -> Index:
     """The pairs i < j, row by row."""
     return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
-
-
-def mirror(values: Vector, n: int) -> Matrix:
-    """The symmetric matrix whose upper triangle, row by row, is ``values``."""
-    matrix = np.zeros((n, n))
-    above = np.triu_indices(n, 1)
-    matrix[above] = values
-    matrix.T[above] = values
-    return matrix

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 
+from cometric.arrays import symmetric
 from cometric.kernels import sinkhorn, thread_count
 from cometric.maps.checks import (
     all_pairs,
@@ -19,7 +20,6 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    mirror,
 )
 from cometric.maps.device import free_memory
 from cometric.types import Index, Matrix, Vector
@@ -163,7 +163,7 @@ class EntropicMap:
         self.error = group.error
         below = values[values < 0]
         self.negatives = Negatives(len(below), float(below.min(initial=0.0)))
-        return mirror(values, self.shape[0])[np.ix_(self._rank, self._rank)]
+        return symmetric(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         return self._renew(*self._group(check_index(index, self.shape[0]), self.dtype), cost)

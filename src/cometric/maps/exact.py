@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.arrays import symmetric
 from cometric.kernels import geometry, thread_count, threads, trees
 from cometric.kernels import transport as kernel
 from cometric.maps.checks import (
@@ -19,7 +20,6 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    mirror,
 )
 from cometric.maps.device import free_memory
 from cometric.types import Index, Matrix, Vector
@@ -118,7 +118,7 @@ class ExactMap:
 
     def __call__(self, cost: Matrix) -> Matrix:
         batch = self._solve_all(check_cost(cost, self.shape[1]))
-        return mirror(batch.values, self.shape[0])
+        return symmetric(batch.values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=False)
@@ -200,7 +200,7 @@ class ExactMap:
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
             lower[part], upper[part] = piece.values - piece.gaps(cost), piece.values
-        return mirror(lower, self.shape[0]), mirror(upper, self.shape[0])
+        return symmetric(lower, self.shape[0]), symmetric(upper, self.shape[0])
 
     @property
     def memory(self) -> Memory:
@@ -253,7 +253,7 @@ class FrozenMap:
         count = 1 if len(self._cells) < SMALL else self._threads
         with threads(count):
             values = kernel.weigh(self._start, self._cells, self._amounts, flat, count)
-        return mirror(values, self.shape[0])
+        return symmetric(values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])
@@ -277,7 +277,7 @@ class ReplayedMap:
         return f"ReplayedMap({n} histograms on {d} bins)"
 
     def __call__(self, cost: Matrix) -> Matrix:
-        return mirror(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
+        return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])

@@ -90,5 +90,4 @@ def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...
 
 def _matrix(logs: Vector, n: int) -> Matrix:
     """The symmetric matrix with these logarithms off the diagonal, scaled to maximum 1."""
-    matrix: Matrix = symmetric(namespace(logs).exp(logs - logs.max()), n)
-    return matrix
+    return symmetric(namespace(logs).exp(logs - logs.max()), n)
