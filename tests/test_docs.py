@@ -1,5 +1,6 @@
 """What the documentation shows runs, what it links to exists, what is public is in it."""
 
+import doctest
 import re
 from importlib import import_module
 from inspect import isfunction, ismodule
@@ -37,6 +38,18 @@ def reference():
 
 def test_every_public_name_is_in_the_reference():
     assert {name for name in cm.__all__ if not ismodule(getattr(cm, name))} <= reference()
+
+
+EXAMPLES = [name for name in cm.__all__ if ">>>" in (getattr(cm, name).__doc__ or "")]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_docstrings_say_what_comes_out(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one of them saves a file
+    [example] = doctest.DocTestFinder(recurse=False).find(getattr(cm, name), name, globs={})
+    told = []
+    doctest.DocTestRunner().run(example, out=told.append)
+    assert not told, "".join(told)
 
 
 @pytest.mark.parametrize(

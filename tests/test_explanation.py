@@ -40,6 +40,8 @@ def test_names_come_from_the_data(result):
     assert {flow.source for flow in told.flows} <= {"red", "green", "blue", "violet"}
     assert str(told).startswith("From a to d: transport cost")
     assert "red" in str(told)
+    assert repr(told).startswith("<From a to d: transport cost")
+    assert "red" not in repr(told)  # nor any other flow
 
 
 def test_items_without_names_are_numbered():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cometric as cm
-from cometric.maps import checks
+from cometric.maps import device
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
 
@@ -95,7 +95,7 @@ def test_maps_remember_only_in_what_the_metrics_leave(small_machine):
 
 
 def test_the_memory_of_a_group_counts(tmp_path):
-    room = checks._room_in_group
+    room = device._room_in_group
     assert room(str(tmp_path)) == np.inf
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")

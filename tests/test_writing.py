@@ -10,9 +10,9 @@ from cometric import writing
 def test_what_the_disk_says_is_told_with_the_file(tmp_path):
     with (
         pytest.raises(writing.WriteError, match=r"x\.npz` could not be written: No such file"),
-        writing.aside(tmp_path / "gone" / "x.npz") as part,
+        writing.aside(tmp_path / "gone" / "x.npz") as file,
     ):
-        part.write_bytes(b"")
+        file.write(b"")
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):

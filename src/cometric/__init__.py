@@ -40,11 +40,10 @@ _HOMES = {
     "hilbert_distance": "cones",
     "Metrics": "types",
     "Status": "types",
-    "datasets": None,
 }
 
-# Modules that bring other libraries; `cm.plot` finds them, `from cometric import *` does not.
-_EDGES = {"plot", "report"}
+# `cm.plot` finds those too that bring other libraries, `from cometric import *` does not.
+_MODULES = {"datasets", "plot", "report"}
 
 if TYPE_CHECKING:
     from cometric import datasets as datasets
@@ -77,21 +76,18 @@ if TYPE_CHECKING:
     from cometric.types import Metrics as Metrics
     from cometric.types import Status as Status
 
-__all__ = [name for name in _HOMES]  # noqa: C416
+__all__ = [*_HOMES, "datasets"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EDGES:
+    if name in _MODULES:
         return import_module(f"cometric.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'cometric' has no attribute {name!r}")
-    home = _HOMES[name]
-    if home is None:
-        return import_module(f"cometric.{name}")
-    value = getattr(import_module(f"cometric.{home}"), name)
+    value = getattr(import_module(f"cometric.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_EDGES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cometric.types import Matrix
+
 
 def is_tensor(array: Any) -> bool:
     """Whether this is a torch tensor."""
@@ -32,8 +34,9 @@ def upper(matrix: Any) -> Any:
     return matrix[np.triu_indices(n, 1)]
 
 
-def symmetric(values: Any, n: int) -> Any:
-    """The symmetric matrix with a zero diagonal and these entries above it."""
+def symmetric(values: Any, n: int) -> Matrix:
+    """The symmetric matrix with a zero diagonal and these entries above it, row by row."""
+    matrix: Matrix
     if is_tensor(values):
         matrix = values.new_zeros((n, n))
         rows, columns = namespace(values).triu_indices(n, n, 1, device=values.device)

@@ -30,7 +30,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
@@ -39,10 +39,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from cometric.arrays import is_tensor, namespace, to_numpy
+from cometric.arrays import to_numpy
 from cometric.interruption import Interruption
 from cometric.result import Record
-from cometric.types import Coupled, FreezableMap, Metrics, RememberingMap, State
+from cometric.state import Arrays, put_together, take_apart
+from cometric.types import Coupled, State
 
 SCHEMA = (1, 0)
 """A reader refuses another first number, and ignores what a later second one has added."""
@@ -55,8 +56,6 @@ ARRAYS_PER_FILE = 10_000
 
 MANIFEST = re.compile(r"manifest-(\d{6,12})")
 STATE = re.compile(r"state-(\d{6,12})\.npz")
-
-Arrays = dict[str, Any]
 
 
 class CheckpointError(ValueError):
@@ -82,8 +81,8 @@ class Saved:
     def history(self, stage: int) -> list[Record]:
         """The records of one stage."""
         return [
-            Record(int(i), r, lam, mu, int(sweeps), seconds)
-            for number, i, r, lam, mu, sweeps, seconds in self.arrays["history"].tolist()
+            Record.from_row(row)
+            for number, *row in self.arrays["history"].tolist()
             if number == stage
         ]
 
@@ -223,9 +222,7 @@ class Stage:
         if saved is None or saved.stage != self._number:
             return now
         try:
-            for name, lift in _maps(self._phi).items():
-                lift.restore(_memory(saved.arrays, name))
-            state = _rebuild(now, saved.iterate, saved.arrays, self._phi)
+            state = put_together(now, self._phi, saved.iterate, saved.arrays)
         except (KeyError, TypeError, ValueError) as problem:
             path = self._run.folder / _state_name(saved.number)
             raise CheckpointError(f"`{path}` does not fit this run: {problem}") from problem
@@ -240,16 +237,7 @@ class Stage:
         """A step is complete: save it if it is time; whether the run was asked to stop."""
         run = self._run
         run._history.append((self._number, *record))
-        arrays: Arrays = {}
-        iterate = {
-            field.name: _place(getattr(now, field.name), f"iterate.{field.name}", arrays)
-            for field in fields(now)
-            if field.metadata.get("saved", True)
-        }
-        for name, lift in _maps(self._phi).items():
-            memory = lift.snapshot()
-            arrays |= {f"{name}.{key}": value for key, value in memory.items()}
-        run._latest = self._number, iterate, arrays
+        run._latest = self._number, *take_apart(now, self._phi)
         if run.interruption.number is not None:
             return True
         if time.monotonic() - run._written >= run.every:
@@ -488,65 +476,6 @@ def digest(arrays: Arrays) -> str:
         total.update(f"{name} {array.dtype.str} {array.shape} ".encode())
         total.update(array.tobytes())
     return total.hexdigest()
-
-
-def _place(value: Any, name: str, arrays: Arrays) -> Any:
-    """A field as JSON; its arrays are put among ``arrays`` and named in their place."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.ndarray) or is_tensor(value):
-        arrays[name] = value
-        return {"array": name}
-    if isinstance(value, tuple):
-        return [_place(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]
-    if isinstance(value, Coupled):  # couplings are read off the trees again
-        return {"couplings": True}
-    raise TypeError(
-        f"`{name.removeprefix('iterate.')}` of the iterate is a {type(value).__name__}, which no "
-        "checkpoint can hold. Keep numbers, strings, arrays and tuples of them there."
-    )
-
-
-def _rebuild(now: State, stored: dict[str, Any], arrays: Arrays, phi: Coupled) -> State:
-    """The iterate ``now`` with the stored fields, on the device it is on."""
-    like = now.metrics.samples
-
-    def value(item: Any) -> Any:
-        if isinstance(item, list):
-            return tuple(map(value, item))
-        if isinstance(item, dict) and "array" in item:
-            array = arrays[item["array"]].copy()
-            return (
-                namespace(like).as_tensor(array, device=like.device) if is_tensor(like) else array
-            )
-        if isinstance(item, dict):
-            sides = (phi.to_samples, phi.to_features)
-            return Coupled(*(side.couplings() for side in sides if isinstance(side, FreezableMap)))
-        return item
-
-    found = {name: value(item) for name, item in stored.items()}
-    metrics = Metrics(*found["metrics"])
-    for name, metric, own in zip(Metrics._fields, metrics, now.metrics, strict=True):
-        if metric.shape != own.shape or metric.dtype != own.dtype:
-            raise ValueError(f"its {name} are {metric.dtype} of shape {tuple(metric.shape)}.")
-    return replace(now, **found | {"metrics": metrics})
-
-
-def _maps(phi: Coupled) -> dict[str, RememberingMap]:
-    """The maps that remember something, by name, without their tau term."""
-    sides = {"to_samples": phi.to_samples, "to_features": phi.to_features}
-    bare = {name: getattr(side, "phi", side) for name, side in sides.items()}
-    return {name: side for name, side in bare.items() if isinstance(side, RememberingMap)}
-
-
-def _memory(arrays: Arrays, name: str) -> Arrays:
-    return {
-        key.removeprefix(f"{name}."): array
-        for key, array in arrays.items()
-        if key.startswith(f"{name}.")
-    }
 
 
 def _versions() -> dict[str, str]:

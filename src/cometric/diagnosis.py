@@ -8,15 +8,17 @@ image, computed afresh, and proved bounds (C7) for each distance of that image.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from cometric.cones import log_width
 from cometric.kernels import geometry
+from cometric.maps.checks import all_pairs
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import restart_weights
-from cometric.types import Index, Metrics
+from cometric.types import Index, Matrix, Metrics
 
 SAMPLE = 2_000
 """Pairs of each side that are solved afresh; all of them would take longer than learning did."""
@@ -77,48 +79,68 @@ def diagnose(
     over the pairs looked at, among them the one where the given metrics have it.
     """
     samples, features = metrics
-    residuals, widths, pairs, negatives = [], [], 0, 0
-    for lift, cost, metric, R in (
-        (to_samples, features, samples, norms.samples),
-        (to_features, samples, features, norms.features),
-    ):
-        index = _sample(len(metric))
-        if restart > 0.0:
-            weights = restart_weights(restart, R)
-            farthest = np.unravel_index(np.argmax(metric / weights), metric.shape)
-            index = np.concatenate([index, [np.sort(farthest)]])
-        i, j = index.T
-        if isinstance(lift, EntropicMap):
-            low, high = lift.bounds(cost, index)
-            image = 0.5 * (low + high)
-        else:
-            low = high = image = lift.pairs(cost, index)
-        if restart > 0.0:
-            image = (1.0 - restart) * image + restart * image.max() * R[i, j] / R.max()
-        else:
-            image = image + tau * cost.max() * R[i, j]
-        ratios = image / metric[i, j]
-        residuals.append(log_width((float(ratios.min()), float(ratios.max()))))
-        widths.append(float((high - low).max() / image.max()))
-        pairs += len(index)
-        negatives += int((high < 0).sum())
-    violations = [float(geometry.triangle_violation(metric) / metric.max()) for metric in metrics]
+    a = _look(to_samples, features, samples, tau, restart, norms.samples)
+    b = _look(to_features, samples, features, tau, restart, norms.features)
     return Diagnosis(
         eps=eps,
         tau=tau,
-        residuals=(residuals[0], residuals[1]),
-        bracket=None if eps == np.inf else max(widths),
-        pairs=pairs,
-        negatives=negatives,
-        triangle=(violations[0], violations[1]),
+        residuals=(a.residual, b.residual),
+        bracket=None if eps == np.inf else max(a.width, b.width),
+        pairs=a.pairs + b.pairs,
+        negatives=a.negatives + b.negatives,
+        triangle=(
+            float(geometry.triangle_violation(samples) / samples.max()),
+            float(geometry.triangle_violation(features) / features.max()),
+        ),
         restart=restart,
+    )
+
+
+class _Side(NamedTuple):
+    """One metric beside the image of the other."""
+
+    residual: float
+    width: float  # of the widest interval, over the largest distance
+    pairs: int
+    negatives: int
+
+
+def _look(
+    lift: EntropicMap | LimitMap,
+    cost: Matrix,
+    metric: Matrix,
+    tau: float,
+    restart: float,
+    R: Matrix,
+) -> _Side:
+    """Compare ``metric`` with the image of ``cost`` on some pairs, solved afresh."""
+    index = _sample(len(metric))
+    if restart > 0.0:
+        weights = restart_weights(restart, R)
+        farthest = np.unravel_index(np.argmax(metric / weights), metric.shape)
+        index = np.concatenate([index, [np.sort(farthest)]])
+    i, j = index.T
+    if isinstance(lift, EntropicMap):
+        low, high = lift.bounds(cost, index)
+        image = 0.5 * (low + high)
+    else:
+        low = high = image = lift.pairs(cost, index)
+    if restart > 0.0:
+        image = (1.0 - restart) * image + restart * image.max() * R[i, j] / R.max()
+    else:
+        image = image + tau * cost.max() * R[i, j]
+    ratios = image / metric[i, j]
+    return _Side(
+        residual=log_width((float(ratios.min()), float(ratios.max()))),
+        width=float((high - low).max() / image.max()),
+        pairs=len(index),
+        negatives=int((high < 0).sum()),
     )
 
 
 def _sample(n: int) -> Index:
     """All pairs, or ``SAMPLE`` of them drawn once and for all."""
-    i, j = np.triu_indices(n, 1)
-    if len(i) > SAMPLE:
-        chosen = np.sort(np.random.default_rng(0).choice(len(i), SAMPLE, replace=False))
-        i, j = i[chosen], j[chosen]
-    return np.stack([i, j], axis=1)
+    index = all_pairs(n)
+    if len(index) <= SAMPLE:
+        return index
+    return index[np.sort(np.random.default_rng(0).choice(len(index), SAMPLE, replace=False))]

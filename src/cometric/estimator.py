@@ -78,6 +78,14 @@ smoothing
         The :class:`cometric.Result`, to save or explain.
     n_features_in_, feature_names_in_
         What ``fit`` has seen.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> model = cm.WassersteinSingularVectors(eps=0, tau=0.1).fit(X)
+    >>> model.transform(X[:3]).shape
+    (3, 12)
     """
 
     def __init__(

@@ -41,6 +41,9 @@ class Explanation:
     stays: float
     flows: list[Flow]
 
+    def __repr__(self) -> str:  # a blurred plan has hundreds of flows
+        return f"<{str(self).splitlines()[0]}>"
+
     def __str__(self) -> str:
         first, second = self.items
         words = f"From {first} to {second}: transport cost {self.distance:.6g}"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +13,17 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
-from cometric.kernels.compiling import compiling_told
-from cometric.maps.checks import free_memory
+from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.problem import MERGE_TOLERANCE, Side
+from cometric.progress import bar_of_pairs
 from cometric.run import INNER, ConvergenceWarning
 from cometric.types import Matrix
 
 if TYPE_CHECKING:
-    from cometric.result import Result
+    from cometric.result import Parameters, Result
 
 BYTES = 1e9
 """What the pairs of one block may take; less where less memory is free."""
@@ -52,11 +49,7 @@ def extend(
         known, bins, cost, value = problem.samples, problem.features, result.features, mu
     else:
         known, bins, cost, value = problem.features, problem.samples, result.samples, lam
-    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
-        raise ValueError(
-            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )
+    check_norm(asked, of)
     if n_neighbors is not None:
         check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
@@ -171,6 +164,15 @@ def _above_zero(distances: Matrix) -> Matrix:
     return positive
 
 
+def check_norm(asked: Parameters, of: str) -> None:
+    """Refuse new items where the norm that counts is known between the old ones only."""
+    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
+        raise ValueError(
+            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
+            "Learn with a norm that has a name, or with tau = 0."
+        )
+
+
 def check_neighbors(n_neighbors: Any, count: int) -> None:
     """Refuse numbers of neighbors that ``count`` items do not have."""
     whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
@@ -196,25 +198,3 @@ def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_ma
     )
     starts = np.arange(0, rows * k + 1, k)
     return sparse.csr_matrix((sorted_found, sorted_index, starts), shape=(rows, columns))
-
-
-@contextmanager
-def bar_of_pairs(show: bool, count: int, unit: str = "pair") -> Iterator[Any]:
-    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
-    if not show:
-        yield lambda done, total: None
-        return
-    from tqdm.auto import tqdm
-
-    with (
-        tqdm(desc="comparing", total=count, unit=unit, unit_scale=True, delay=0.5) as bar,
-        compiling_told(partial(bar.write, file=sys.stderr)),
-    ):
-        before = 0
-
-        def tell(done: int, total: int) -> None:
-            nonlocal before
-            bar.update(max(0, before + done - bar.n))
-            before += total if done == total else 0
-
-        yield tell

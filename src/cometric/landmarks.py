@@ -87,9 +87,20 @@ def learn_landmarks(
         probability that grows with its squared distance from those before it. Samples are added
         where a feature would have no mass in any landmark.
     n_neighbors, max_candidates, check
-        See :func:`cometric.neighbors.neighbor_graph`.
+        See :func:`cometric.neighbor_graph`.
+    random_state
+        Seed of the landmarks, and of the samples that are checked.
+    n_threads, progress
+        As for :func:`cometric.learn`.
     options
         Passed on to :func:`cometric.learn`: eps, tau, tol and so on.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn_landmarks(X, 8, n_neighbors=2, eps=0, tau=0.1)
+    Sketch(12 samples, 10 features, 8 landmarks)
     """
     matrix = read_samples(X)
     chosen, sketch = _sketch(matrix, landmarks, method, random_state)

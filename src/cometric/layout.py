@@ -13,6 +13,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric.arrays import to_numpy
+from cometric.options import check_side
 from cometric.problem import Side
 from cometric.result import Result
 from cometric.types import Index, Matrix, Vector
@@ -29,8 +30,7 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#00
 
 def metric_of(result: Result, of: str) -> Matrix:
     """The learned distances between "samples" or "features", on the host."""
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    check_side(of)
     metric: Matrix = to_numpy(getattr(result, of))
     return metric
 

@@ -24,8 +24,8 @@ from cometric.checkpoint import (
 from cometric.description import rebuild
 from cometric.interruption import Interruption
 from cometric.maps.coupled import norm_matrices
+from cometric.maps.device import torch_device
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import torch_device
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
 from cometric.maps.workers import check_process
@@ -41,6 +41,7 @@ from cometric.start import starting_metrics
 from cometric.types import Solver
 
 DEFAULT_TAU = 1e-3
+"""Beside a positive ``restart``, which takes its place, it counts as not given."""
 
 AUTO_RESTART = 0.1
 """What tau = "auto" stands for: of all shares tried, the one that was poor nowhere."""
@@ -139,6 +140,14 @@ def learn(
     -------
     Result
         Not converged results come with a :class:`ConvergenceWarning`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> result = cm.learn(X, eps=0, tau=0.1)
+    >>> result.converged, result.samples.shape, result.features.shape
+    (True, (12, 12), (10, 10))
     """
     weight, share = _weights(tau, restart)
     check_options(
@@ -223,9 +232,19 @@ def resume(
 ) -> Result:
     """Go on from the folder that ``learn(..., checkpoint=...)`` has written.
 
-    The data and all options come from there, but for those that do not change the answer;
-    ``max_iter`` may be raised. What was begun on a cluster goes on with another ``client``, or
-    in this process.
+    The data come from there, and so do all options that change the answer.
+
+    Parameters
+    ----------
+    checkpoint
+        The folder.
+    max_iter
+        Another limit than before, on all iterations, those behind us included.
+    client
+        For what was begun on a cluster: the ``distributed.Client`` to go on with; without one it
+        goes on in this process, to the same bits.
+    n_threads, progress, callback, checkpoint_every
+        As for :func:`learn`.
     """
     folder = check_folder(checkpoint, checkpoint_every)
     saved = None if folder is None else latest(folder)
@@ -305,7 +324,13 @@ def _tensors_on(device: str) -> Any:
 
 
 def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
-    """Compile the kernels (or load them from the cache) and return the seconds it took."""
+    """Compile the kernels (or load them from the cache) and return the seconds it took.
+
+    Parameters
+    ----------
+    kinds
+        "exact" for eps = 0, "entropic" for 0 < eps < infinity, or both.
+    """
     began = time.perf_counter()
     X = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 4.0]])
     hist = Problem.from_data(X).samples.hist

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.arrays import to_numpy
-from cometric.extension import bar_of_pairs, check_neighbors
+from cometric.extension import check_neighbors, check_norm
 from cometric.kernels import candidates, differences, geometry, thread_count
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -25,6 +25,7 @@ from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.maps.workers import workers
 from cometric.problem import MERGE_TOLERANCE
+from cometric.progress import bar_of_pairs
 from cometric.run import INNER
 from cometric.types import Index, Matrix, Vector
 
@@ -95,11 +96,25 @@ def neighbor_graph(
     ----------
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
+    n_neighbors
+        Neighbors of each sample, itself not counted.
     max_candidates
         Distances to compute per sample at most, 40 times ``n_neighbors`` by default. Samples
         that would need more are not ``proved``.
     check
         How many random samples are compared with all others, to measure the recall.
+    random_state
+        Seed of the choice of these samples.
+    n_threads, progress
+        As for :func:`cometric.learn`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> result = cm.learn(X, eps=0, tau=0.1)
+    >>> cm.neighbor_graph(result, X, 2).graph.shape
+    (12, 12)
     """
     hist, full = read_histograms(result, X)
     n = hist.shape[0]
@@ -124,12 +139,7 @@ def neighbor_graph(
 
 def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
     """The samples ``X`` as histograms, one row each, on the features that differ and on all."""
-    asked = result.parameters
-    if (asked.tau > 0.0 or asked.restart > 0.0) and asked.norm == "matrix":
-        raise ValueError(
-            "`norm` was a pair of matrices, which do not say how far new samples are. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )
+    check_norm(result.parameters, "samples")
     new = result.problem.read_new(X)
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.maps.entropic_torch import torch_device
+from cometric.maps.device import torch_device
 
 
 def check_number(name: str, value: Any, *, finite: bool = True) -> None:
@@ -31,6 +31,12 @@ def check_count(name: str, value: Any, *, floats: bool = False) -> None:
         whole = float(value).is_integer()
     if isinstance(value, bool | np.bool_) or not whole or not value >= 1:
         raise ValueError(f"`{name}` is {_shown(value)}; pass a whole number, at least 1.")
+
+
+def check_side(of: Any) -> None:
+    """Refuse what is neither of the two sides of the data."""
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
 def check_options(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cometric.checkpoint import digest
-from cometric.extension import bar_of_pairs
 from cometric.maps.workers import workers
 from cometric.neighbors import SampleDistances, read_histograms
+from cometric.progress import bar_of_pairs
 from cometric.types import Matrix
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def distances_to_zarr(
     path
         A folder, made if it is not there. Any reader of Zarr opens it: ``zarr.open_array``,
         ``dask.array.from_zarr``.
+    n_threads, progress
+        As for :func:`cometric.learn`.
 
     Returns
     -------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.maps.checks import free_memory
 from cometric.maps.coupled import entropic_lifts, exact_lifts
+from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix
@@ -23,7 +23,6 @@ PROBE_SECONDS = 0.5
 
 TYPICAL_SWEEPS = {"exact": 8, "entropic": 40, "limit": 30}
 """Sweeps (both sides) a solve takes where nothing is special about the data."""
-
 
 MATRICES = {"accelerated": 20.0, "plain": 8.0}
 """Copies of the metrics alive at the peak of a solve (measured): iterates, norms, logarithms,
@@ -107,60 +106,102 @@ def plan(
 ) -> Plan:
     """What ``learn(X, eps, ...)`` will take: engine, memory, operations, time.
 
-    A few pairs of each side are solved to measure the speed; nothing else is computed.
-    ``histograms`` are the options of :meth:`Problem.from_data`.
+    A few pairs of each side are solved to measure the speed; nothing else is computed. The plan
+    is for the CPU.
+
+    Parameters
+    ----------
+    X, eps, dtype, n_threads, memory_limit
+        As for :func:`learn`.
+    histograms
+        The options of :meth:`Problem.from_data`: normalization_steps, smoothing, drop_empty.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> cm.plan(cm.datasets.torus("unimodal", 12, 10), eps=0).engine
+    'network simplex, policy iteration'
     """
     problem = Problem.from_data(X, **histograms)
-    sides = (problem.samples, problem.features)
-    n, m = (side.hist.shape[0] for side in sides)
-    dense = dense_memory(n, m, accelerated=True)
-    operations, seconds = 0.0, 0.0
     if eps == np.inf:
-        kind, engine, memory = "limit", "matrix products; closed form for tau = 0", dense
-        operations = 2.0 * problem.samples.hist.nnz * (n + m)
-        seconds = operations / 1e9
+        found = _plan_limit(problem)
     elif eps == 0.0:
-        kind = "exact"
-        exact = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
-        keeps = all(lift.keeps_trees for lift in exact)
-        engine = "network simplex, " + ("policy iteration" if keeps else "power iteration")
-        kept = sum(lift.memory.trees + lift.memory.moves for lift in exact) if keeps else 0.0
-        memory = kept + dense_memory(n, m, accelerated=keeps)
-        seconds = sum(
-            _probe(lambda hist: ExactMap(hist, n_threads=n_threads), side, bins, warm=False)
-            for side, bins in (sides, sides[::-1])
-        )
+        found = _plan_exact(problem, n_threads, memory_limit)
     else:
-        kind = "entropic"
-        lifts = entropic_lifts(
-            problem, eps, dtype=dtype, n_threads=n_threads, memory_limit=memory_limit
-        )
-        engine = "; ".join(
-            f"{name}: Sinkhorn, {_form(lift)}"
-            for name, lift in zip(("samples", "features"), lifts, strict=True)
-        )
-        memory = sum(lift.memory for lift in lifts) + dense
-        operations = sum(2.0 * float(side.hist.nnz) ** 2 for side in sides)
-        seconds = sum(
-            _probe(
-                lambda hist: EntropicMap(hist, eps, sweeps=1, dtype=dtype, n_threads=n_threads),
-                side,
-                bins,
-                warm=True,
-            )
-            for side, bins in (sides, sides[::-1])
-        )
+        found = _plan_entropic(problem, eps, dtype, n_threads, memory_limit)
+    n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
     return Plan(
         samples=n,
         features=m,
         density=problem.samples.hist.nnz / (n * m),
-        engine=engine,
-        memory=memory,
         available=free_memory(),
-        operations=operations,
-        seconds=seconds,
-        sweeps=TYPICAL_SWEEPS[kind],
+        **found._asdict(),
     )
+
+
+class _Engine(NamedTuple):
+    """What depends on the kind of transport; the fields are those of :class:`Plan`."""
+
+    engine: str
+    memory: float
+    operations: float
+    seconds: float
+    sweeps: int
+
+
+def _plan_limit(problem: Problem) -> _Engine:
+    n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
+    operations = 2.0 * problem.samples.hist.nnz * (n + m)
+    return _Engine(
+        "matrix products; closed form for tau = 0",
+        dense_memory(n, m, accelerated=True),
+        operations,
+        operations / 1e9,
+        TYPICAL_SWEEPS["limit"],
+    )
+
+
+def _plan_exact(problem: Problem, n_threads: int | None, memory_limit: float | None) -> _Engine:
+    lifts = exact_lifts(problem, n_threads=n_threads, memory_limit=memory_limit)
+    n, m = (lift.shape[0] for lift in lifts)
+    keeps = all(lift.keeps_trees for lift in lifts)
+    kept = sum(lift.memory.trees + lift.memory.moves for lift in lifts) if keeps else 0.0
+    return _Engine(
+        "network simplex, " + ("policy iteration" if keeps else "power iteration"),
+        kept + dense_memory(n, m, accelerated=keeps),
+        0.0,
+        _probe_both(lambda hist: ExactMap(hist, n_threads=n_threads), problem, warm=False),
+        TYPICAL_SWEEPS["exact"],
+    )
+
+
+def _plan_entropic(
+    problem: Problem, eps: float, dtype: Any, n_threads: int | None, memory_limit: float | None
+) -> _Engine:
+    lifts = entropic_lifts(
+        problem, eps, dtype=dtype, n_threads=n_threads, memory_limit=memory_limit
+    )
+    n, m = (lift.shape[0] for lift in lifts)
+    names = ("samples", "features")
+    return _Engine(
+        "; ".join(
+            f"{name}: Sinkhorn, {_form(lift)}" for name, lift in zip(names, lifts, strict=True)
+        ),
+        sum(lift.memory for lift in lifts) + dense_memory(n, m, accelerated=True),
+        sum(2.0 * float(side.hist.nnz) ** 2 for side in (problem.samples, problem.features)),
+        _probe_both(
+            lambda hist: EntropicMap(hist, eps, sweeps=1, dtype=dtype, n_threads=n_threads),
+            problem,
+            warm=True,
+        ),
+        TYPICAL_SWEEPS["entropic"],
+    )
+
+
+def _probe_both(make: Callable[[Any], DistanceMap], problem: Problem, warm: bool) -> float:
+    """Seconds of one call of both maps of a problem."""
+    sides = (problem.samples, problem.features)
+    return sum(_probe(make, side, bins, warm) for side, bins in (sides, sides[::-1]))
 
 
 def _probe(make: Callable[[Any], DistanceMap], side: Side, bins: Side, warm: bool) -> float:
@@ -188,5 +229,6 @@ def _probe(make: Callable[[Any], DistanceMap], side: Side, bins: Side, warm: boo
 
 
 def _form(lift: EntropicMap) -> str:
+    """What a map works in, and what it remembers in."""
     work = "logarithms" if lift.logs else lift.dtype.name
     return f"{work}, scalings kept in {lift.stored.name if lift.stored else 'no memory'}"

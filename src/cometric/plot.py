@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import matplotlib as mpl
@@ -33,13 +34,13 @@ from cometric.layout import (
     names_of,
 )
 from cometric.result import Result
-from cometric.types import Index, Matrix
+from cometric.types import Index, Matrix, Vector
 
 MARKERS = "os^Dv"
 """A second round of colors gets the second marker, and so on."""
 
 CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
-"""Where the names of marked items go, in turn."""
+"""Where the names of marked items go, in turn: neighbors would cover one another's."""
 
 NAMED = 40
 """Rows of a matrix up to which each is named."""
@@ -130,12 +131,16 @@ def embedding(
 
     Parameters
     ----------
-    method
-        "umap" (needs umap-learn) or "tsne".
+    of
+        "samples" or "features".
+    method, random_state
+        "umap" (needs umap-learn) or "tsne", and its seed.
     labels
         Colors: floating-point numbers on a scale, anything else as categories.
     mark
         Items, by name or number, whose names are written beside their points.
+    names
+        What the items are called, where the data brought no names or not those to show.
 
     Notes
     -----
@@ -152,39 +157,11 @@ def embedding(
     x, y = inside.T
     ax = _axes(ax, (5.6 if values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    if values is None:
-        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
-    elif values.dtype.kind == "f":
-        points = ax.scatter(x, y, s=size, c=values, cmap="viridis", lw=0)
-        ax.figure.colorbar(points, ax=ax, shrink=0.8)
-    else:
-        for g, (label, members) in enumerate(by_size(values)):
-            turn, color = divmod(g, len(COLORS))
-            ax.scatter(
-                x[members],
-                y[members],
-                s=size,
-                color=COLORS[color],
-                marker=MARKERS[turn % len(MARKERS)],
-                lw=0,
-                label=label,
-            )
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.5)
+    _points(ax, x, y, size, values)
     if len(away):
         ax.scatter(x[away], y[away], s=4 * size, marker="x", color="0.3", lw=1.2)
     for at, item in enumerate(marked):
-        right, up = CORNERS[at % len(CORNERS)]  # neighbors would cover one another's names
-        ax.annotate(
-            called[item],
-            (x[item], y[item]),
-            xytext=(7 * right, 7 * up),
-            textcoords="offset points",
-            fontsize=8,
-            ha="left" if right > 0 else "right",
-            va="bottom" if up > 0 else "top",
-            bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
-        )
-        ax.plot(x[item], y[item], marker="o", ms=6, mfc="none", mec="black", mew=1.2)
+        _mark(ax, x[item], y[item], called[item], CORNERS[at % len(CORNERS)])
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
     ax.set(
         title=f"{len(metric)} {of}, by their learned distances{beyond}",
@@ -295,6 +272,44 @@ def _axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained
 
 def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _points(ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any] | None) -> None:
+    """A point per item: of one color, on a scale, or by category with a legend."""
+    if values is None:
+        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
+    elif values.dtype.kind == "f":
+        points = ax.scatter(x, y, s=size, c=values, cmap="viridis", lw=0)
+        ax.figure.colorbar(points, ax=ax, shrink=0.8)
+    else:
+        for g, (label, members) in enumerate(by_size(values)):
+            turn, color = divmod(g, len(COLORS))
+            ax.scatter(
+                x[members],
+                y[members],
+                s=size,
+                color=COLORS[color],
+                marker=MARKERS[turn % len(MARKERS)],
+                lw=0,
+                label=label,
+            )
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.5)
+
+
+def _mark(ax: Axes, x: float, y: float, name: str, corner: tuple[int, int]) -> None:
+    """A ring around a point, and its name toward a corner."""
+    right, up = corner
+    ax.annotate(
+        name,
+        (x, y),
+        xytext=(7 * right, 7 * up),
+        textcoords="offset points",
+        fontsize=8,
+        ha="left" if right > 0 else "right",
+        va="bottom" if up > 0 else "top",
+        bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
+    )
+    ax.plot(x, y, marker="o", ms=6, mfc="none", mec="black", mew=1.2)
 
 
 def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:

@@ -1,4 +1,4 @@
-"""A progress bar that knows linear convergence: the time left follows from the rate."""
+"""Progress bars. That of a solve knows linear convergence: the time left follows from the rate."""
 
 from __future__ import annotations
 
@@ -73,6 +73,30 @@ class Bar:
         self._bar.set_postfix_str(
             f"{self._words}{', ' * bool(self._words)}map {100 * done // total} %{left}"
         )
+
+
+@contextmanager
+def bar_of_pairs(show: bool, count: int, unit: str = "pair") -> Iterator[Any]:
+    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
+    if not show:
+        yield lambda done, total: None
+        return
+    from tqdm.auto import tqdm
+
+    from cometric.kernels.compiling import compiling_told
+
+    with (
+        tqdm(desc="comparing", total=count, unit=unit, unit_scale=True, delay=0.5) as bar,
+        compiling_told(partial(bar.write, file=sys.stderr)),
+    ):
+        before = 0
+
+        def tell(done: int, total: int) -> None:
+            nonlocal before
+            bar.update(max(0, before + done - bar.n))
+            before += total if done == total else 0
+
+        yield tell
 
 
 def seconds_left(recent: Sequence[tuple[float, float]], tol: float) -> float | None:

@@ -18,6 +18,7 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric.atomic import replacing
 from cometric.certificate import Certificate
 from cometric.diagnosis import Diagnosis
 from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
@@ -126,7 +127,8 @@ def write(
         typical=_typical(A, samples, features),
         silhouettes=[] if known is None else _silhouettes(A, samples),
     )
-    _save(page.encode("utf-8"), target)
+    with replacing(target) as file:
+        file.write(page.encode("utf-8"))
     return target
 
 
@@ -446,14 +448,3 @@ def _pack(A: sparse.csr_array, B: sparse.csr_array) -> dict[str, Any]:
 def _base64(values: Any, dtype: Any) -> str:
     little = np.asarray(values).astype(np.dtype(dtype).newbyteorder("<"))
     return base64.b64encode(little.tobytes()).decode()
-
-
-def _save(content: bytes, path: Path) -> None:
-    """Write aside, then rename: the page is there whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        aside.write_bytes(content)
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.atomic import replacing
+from cometric.options import check_side
 from cometric.problem import Problem
 from cometric.types import Matrix, Metrics, Status
 
@@ -32,6 +35,12 @@ class Record(NamedTuple):
     sweeps: int
     seconds: float
 
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Record:
+        """The record that was stored as a row of floats."""
+        iteration, residual, lam, mu, sweeps, seconds = map(float, row)
+        return cls(int(iteration), residual, lam, mu, int(sweeps), seconds)
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -50,9 +59,24 @@ class Parameters:
 class Result:
     """A metric on the samples and one on the features, each the lift of the other.
 
-    ``samples`` (n, n) and ``features`` (m, m) are symmetric with zero diagonal and maximum 1.
-    ``values`` are the singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D, and
-    ``bracket`` an interval for lam * mu read off the last sweep (proved for exact maps).
+    Attributes
+    ----------
+    samples, features
+        The distances D (n, n) and C (m, m): symmetric, zero diagonal, maximum 1.
+    values
+        The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D.
+    status
+        How the solve ended; ``status.value`` says it in words.
+    history
+        A :class:`Record` per iteration.
+    bracket
+        An interval for lam * mu read off the last sweep (proved for exact maps).
+    parameters
+        What was asked for.
+    problem
+        The histograms that were learned from.
+    norms
+        R between samples and between features, where it was given as matrices.
     """
 
     samples: Matrix
@@ -63,7 +87,7 @@ class Result:
     bracket: tuple[float, float]
     parameters: Parameters
     problem: Problem
-    norms: tuple[Matrix, Matrix] | None = None  # R, where it was given as matrices
+    norms: tuple[Matrix, Matrix] | None = None
 
     @property
     def converged(self) -> bool:
@@ -154,8 +178,7 @@ class Result:
         The flows are those of an optimal plan, the costliest first. Print what comes back: the
         flows with the most mass, and what the others add up to.
         """
-        if of not in ("samples", "features"):
-            raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+        check_side(of)
         from cometric.explanation import explain
 
         side, other = self.problem.samples, self.problem.features
@@ -186,8 +209,8 @@ class Result:
         n_neighbors
             Keep the distances to this many nearest items only, as a sparse graph with the
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
-        progress
-            Show a bar.
+        n_threads, progress
+            As for :func:`cometric.learn`.
         """
         from cometric.extension import extend
 
@@ -227,21 +250,21 @@ class Result:
         }
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
-        path = Path(path)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with open(aside, "wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        with replacing(Path(path)) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: str | os.PathLike[str]) -> Result:
-    """Read a result written by :meth:`Result.save`."""
+    """Read a result written by :meth:`Result.save`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> result = cm.learn(cm.datasets.torus("unimodal", 12, 10), eps=0, tau=0.1)
+    >>> result.save("metrics.npz")
+    >>> cm.load("metrics.npz").values == result.values
+    True
+    """
     name = os.fspath(path)
     with open(path, "rb") as file:
         try:
@@ -265,10 +288,6 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 
 def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
-    records = [
-        Record(int(i), r, lam, mu, int(sweeps), seconds)
-        for i, r, lam, mu, sweeps, seconds in arrays["history"].tolist()
-    ]
     low, high = header["bracket"]
     lam, mu = header["values"]
     norms = None
@@ -284,7 +303,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         features=arrays["features"],
         values=(lam, mu),
         status=Status[header["status"]],
-        history=records,
+        history=[Record.from_row(row) for row in arrays["history"].tolist()],
         bracket=(low, high),
         parameters=Parameters(**header["parameters"]),
         problem=problem,

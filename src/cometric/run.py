@@ -17,10 +17,10 @@ from cometric.certificate import uniqueness
 from cometric.checkpoint import Checkpoint, digest
 from cometric.cones import log_width, normalize, ratio_bounds
 from cometric.description import describe
-from cometric.maps.checks import free_memory
 from cometric.maps.coupled import entropic_lifts, exact_lifts, regularize, tensor_lifts
+from cometric.maps.device import free_memory, usable_memory
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
+from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_name
@@ -46,9 +46,8 @@ MARGIN = 0.03
 INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
-SINGLE_PRECISION = {"float64": math.inf, "float32": 1e-3, "tf32": 0.3}
-"""Residual down to which a precision is used where asked for; rounding is near."""
-
+TRUSTED = {"float32": 1e-3, "tf32": 0.3}
+"""Residual down to which a lower precision leads, where it was asked for; rounding is near."""
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
@@ -113,13 +112,13 @@ class Run:
             history=solution.history,
             bracket=solution.iterate.bracket,
             parameters=Parameters(
-                self.eps,
-                self.tau,
-                norm_name(self.norm),
-                name,
-                self.tol,
-                self.max_iter,
-                self.restart,
+                eps=self.eps,
+                tau=self.tau,
+                norm=norm_name(self.norm),
+                solver=name,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                restart=self.restart,
             ),
             problem=self.problem,
             norms=self._norm_matrices(),
@@ -185,16 +184,16 @@ class Run:
         return samples.expand(self.norms.samples), features.expand(self.norms.features)
 
     def _transport(self) -> tuple[Solution, str]:
-        """Solve with the kind of transport that eps asks for."""
+        """The solution by the kind of transport that eps asks for, and the name of its solver."""
         if self.client is not None:
             return self._in_tiles(None if self.client == "local" else self.client)
         limit = self.usable_memory()
         if self.eps == 0.0:
             lifts = exact_lifts(self.problem, n_threads=self.n_threads, memory_limit=limit)
             self._check_promise(sum(lift.kept for lift in lifts))
-            return self.exact(*lifts)
+            return self._exact(*lifts)
         if self.eps == math.inf:
-            return self.limit()
+            return self._limit()
         options: dict[str, Any] = {
             "sweeps": self.sweeps,
             "tol": INNER * math.sqrt(self.tol),
@@ -205,19 +204,19 @@ class Run:
             rough = "tf32" if all(lift.engine == "dense" for lift in tensors) else "float32"
             for lift in tensors:
                 lift.precision = rough
-            return self.on_device(*tensors)
+            return self._on_device(*tensors)
         maps = entropic_lifts(
             self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
         )
         self._check_promise(sum(lift.memory for lift in maps))
-        return self.entropic(*maps)
+        return self._entropic(*maps)
 
     def _in_tiles(self, client: Any) -> tuple[Solution, str]:
         """The same by the workers of a cluster, or tile by tile in this process."""
         if self.eps == 0.0:
-            return self.exact(*tiled_lifts(self.problem, client))
+            return self._exact(*tiled_lifts(self.problem, client))
         inner = INNER * math.sqrt(self.tol)
-        return self.entropic(
+        return self._entropic(
             *tiled_entropic_lifts(
                 self.problem, self.eps, client, sweeps=self.sweeps, tol=inner, dtype=self.dtype
             )
@@ -232,7 +231,7 @@ class Run:
         """Bytes of the matrices that are there already."""
         return float(sum(matrix.nbytes for pair in (self.norms, self.begin) for matrix in pair))
 
-    def exact(self, to_samples: Exact, to_features: Exact) -> tuple[Solution, str]:
+    def _exact(self, to_samples: Exact, to_features: Exact) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
         fits = to_samples.keeps_trees and to_features.keeps_trees
         chosen = self._choose("policy" if fits else "power")
@@ -252,7 +251,7 @@ class Run:
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
 
-    def entropic(self, to_samples: Entropic, to_features: Entropic) -> tuple[Solution, str]:
+    def _entropic(self, to_samples: Entropic, to_features: Entropic) -> tuple[Solution, str]:
         """A few sweeps per iteration to approach, then every pair to its tolerance.
 
         An extrapolation must know where it stands: with it a pair gets more sweeps where its
@@ -270,18 +269,8 @@ class Run:
             if self.callback is not None:
                 self.callback(now, record)
 
-        few, rough = to_samples.sweeps, to_samples.precision
-        level = SINGLE_PRECISION[rough]
-        stages: list[tuple[float, str, int | None]] = [(self.tol, "float64", None)]
-        if isinstance(chosen, StochasticIteration):  # full sweeps will confirm it
-            stages = [(self.tol, "float64", few)]
-        else:
-            if self.tol < level:
-                stages.insert(0, (self.tol, "float64", few))
-            if rough != "float64":
-                stages.insert(0, (max(self.tol, level), rough, few))
         solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
-        for tol, precision, sweeps in stages:
+        for tol, precision, sweeps in self._stages(chosen, to_samples):
             left = self.max_iter - len(solution.history)
             if solution.status is not Status.CONVERGED or left == 0:
                 break
@@ -307,7 +296,20 @@ class Run:
             solution = solution._replace(status=Status.LOOSE)
         return solution, type(chosen).__name__
 
-    def on_device(
+    def _stages(self, chosen: Solver[Any], lift: Entropic) -> list[tuple[float, str, int | None]]:
+        """The tolerance, the precision and the sweeps per call of each stage; None solves."""
+        few, rough = lift.sweeps, lift.precision
+        if isinstance(chosen, StochasticIteration):  # full sweeps will confirm it
+            return [(self.tol, "float64", few)]
+        level = TRUSTED.get(rough, math.inf)
+        stages: list[tuple[float, str, int | None]] = []
+        if rough in TRUSTED:
+            stages.append((max(self.tol, level), rough, few))
+        if self.tol < level:
+            stages.append((self.tol, "float64", few))
+        return [*stages, (self.tol, "float64", None)]
+
+    def _on_device(
         self, to_samples: TensorEntropicMap, to_features: TensorEntropicMap
     ) -> tuple[Solution, str]:
         """The same, with tensors all along."""
@@ -315,19 +317,18 @@ class Run:
             Metrics(*(on_torch(to_samples.device, matrix) for matrix in pair))
             for pair in (self.norms, self.begin)
         )
-        solution, name = replace(self, norms=norms, begin=begin).entropic(to_samples, to_features)
+        solution, name = replace(self, norms=norms, begin=begin)._entropic(to_samples, to_features)
         found = Metrics(*map(to_numpy, solution.iterate.metrics))
         return solution._replace(iterate=replace(solution.iterate, metrics=found)), name
 
-    def limit(self) -> tuple[Solution, str]:
+    def _limit(self) -> tuple[Solution, str]:
         """The closed form at tau = 0; otherwise a linear map to iterate."""
         sides = self.problem.samples.hist, self.problem.features.hist
         phi = self._regularize(LimitMap(sides[0]), LimitMap(sides[1]))
         if not self._plain or self.solver != "auto":
             chosen = self._choose("anderson")
-            return self._solve(phi, chosen, self.begin, callback=self.callback), type(
-                chosen
-            ).__name__
+            solution = self._solve(phi, chosen, self.begin, callback=self.callback)
+            return solution, type(chosen).__name__
         began = time.perf_counter()
         found = correspondence(*sides)
         image, mu = normalize(phi.to_samples(found.metrics.features))

@@ -7,14 +7,15 @@ import gzip
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
+from cometric.atomic import replacing
 from cometric.reading import FORMULA, kind_of
 from cometric.result import Result
 
@@ -60,17 +61,10 @@ def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: b
 
 
 @contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes its place under ``path`` once all is on the disk."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with failures(path):
-        try:
-            yield part
-            with open(part, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+def aside(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place under ``path`` when complete, or else a :class:`WriteError`."""
+    with failures(path), replacing(path) as file:
+        yield file
 
 
 @contextmanager
@@ -94,8 +88,8 @@ def save_anndata(data: AnnData, path: Path) -> None:
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
         write_elem(file, "/", data)
-    with aside(path) as part:
-        part.write_bytes(image.getbuffer())
+    with aside(path) as file:
+        file.write(image.getbuffer())
 
 
 def save_metrics(result: Result, output: Path) -> None:
@@ -137,14 +131,15 @@ def save_neighbors(
 def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """A text file of cells, which spreadsheets, R and pandas read; numbers in full."""
     separator = SEPARATORS[kind_of(path)]
-    with aside(path) as part, open(part, "wb") as raw:
+    with aside(path) as raw, ExitStack() as stack:
         file: Any = raw
         if path.suffix.lower() == ".gz":  # no name, no time: the same table, the same bytes
-            file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
-        with io.TextIOWrapper(file, "utf-8", newline="") as text:
-            writer = csv.writer(text, delimiter=separator, lineterminator="\n")
-            for line in chain([header], lines):
-                writer.writerow([inert(cell) if isinstance(cell, str) else cell for cell in line])
+            file = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        stack.callback(text.detach)  # closing it would close the file, which is not ours
+        writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+        for line in chain([header], lines):
+            writer.writerow([inert(cell) if isinstance(cell, str) else cell for cell in line])
 
 
 def inert(name: str) -> str:

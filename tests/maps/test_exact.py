@@ -173,6 +173,7 @@ def test_replayed_couplings_agree_with_written_ones(lift):
     replay, _ = limits(ExactMap(hist))
     written, replayed = (ExactMap(hist, memory_limit=limit).freeze(cost) for limit in (1e9, replay))
     assert isinstance(replayed, ReplayedMap)
+    assert repr(replayed).startswith("ReplayedMap(")
     assert_allclose(replayed(cost + rise), written(cost + rise), rtol=1e-13, atol=1e-15)
     assert_allclose(replayed.pairs(cost, [[0, 1]]), written.pairs(cost, [[0, 1]]), rtol=1e-13)
 

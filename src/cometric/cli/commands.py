@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import cometric
 from cometric import reading, writing
+from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
+from cometric.options import check_side
 from cometric.progress import duration
 from cometric.result import Result
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
 TABLES = (".csv", ".tsv")
+
+MARKERS = {
+    "CD3D": "T cells",
+    "CD79A": "B cells",
+    "LYZ": "monocytes",
+    "S100A8": "CD14+ monocytes",
+}
+"""Genes that the demonstration looks at, and the cells they mark."""
 
 
 class Commands(TyperGroup):
@@ -62,10 +69,6 @@ def root(
     """Set up nothing: every command stands for itself."""
 
 
-def _read(path: Path, transpose: bool, read_limit: float) -> AnnData:
-    return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
-
-
 def _number(text: str) -> str | float:
     """A norm by name, or a power."""
     try:
@@ -79,6 +82,7 @@ def _bytes(gigabytes: float | None) -> float | None:
 
 
 def _facts(result: Result) -> dict[str, Any]:
+    """What --json tells of a result."""
     last = result.history[-1] if result.history else None
     return {
         "samples": len(result.samples),
@@ -96,52 +100,14 @@ def _facts(result: Result) -> dict[str, Any]:
     }
 
 
-def _write(
-    result: Result,
-    path: Path,
-    data: AnnData,
-    key: str,
-    source: dict[str, Any],
-    used: dict[str, Any],
-) -> list[Path]:
-    """The result, in the way the ending of ``path`` asks for; which files it went to."""
-    if reading.kind_of(path) != ".h5ad":
-        return _write_alone(result, path)
-    from cometric.scverse import slots
-
-    slots.store(data, result, key, source=source, options=used)
-    writing.save_anndata(data, path)
-    return writing.targets(path)
-
-
-def _write_alone(result: Result, path: Path) -> list[Path]:
-    """The same without the data beside it."""
-    if reading.kind_of(path) == ".npz":
-        with writing.failures(path):
-            result.save(path)
-    else:
-        writing.save_metrics(result, path)
-    return writing.targets(path)
-
-
-def _load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:
-    """A result from what ``learn`` wrote, and the data beside it, if there."""
-    if reading.kind_of(path) == ".h5ad":
-        from cometric.scverse import get
-
-        data = _read(path, False, read_limit)
-        return get.result(data, key=key), data
-    if reading.kind_of(path) != ".npz":
-        raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
-    if not path.exists():
-        raise FileNotFoundError(f"`{path}` does not exist.")
-    reading.check_npz(path, read_limit * 1e9)
-    return cometric.load(path), None
-
-
-def _check_side(of: str) -> None:
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+def _answer(voice: Voice, command: str, origin: Path, result: Result, paths: list[Path]) -> None:
+    """Say what was learned and where it is; the exit code tells whether it converged."""
+    written = [str(path) for path in paths]
+    voice.answer(
+        f"{result}\n  written to       {', '.join(written)}",
+        {"command": command, "input": str(origin), "output": written, **_facts(result)},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
 
 
 @app.command(epilog=EXIT_CODES)
@@ -190,7 +156,7 @@ def learn(
     voice = context.ensure_object(Voice)
     writing.check(output, RESULTS, writing.targets(output), force=force)
     slots.check_key(key)
-    data = _read(path, transpose, read_limit)
+    data = files.read(path, transpose, read_limit)
     source = {"layer": layer, "use_raw": use_raw}
     used: dict[str, Any] = {
         "normalization_steps": normalization_steps,
@@ -224,24 +190,12 @@ def learn(
         )
     except cometric.Interrupted as interruption:
         if checkpoint is None:
-            _keep(interruption, output)
+            files.keep(interruption, output)
         else:
             interruption.args = (f"The same command goes on from {checkpoint}.",)
         raise
-    written = [str(name) for name in _write(result, output, data, key, source, used)]
-    voice.answer(
-        f"{result}\n  written to       {', '.join(written)}",
-        {"command": "learn", "input": str(path), "output": written, **_facts(result)},
-        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
-    )
-
-
-def _keep(interruption: cometric.Interrupted, output: Path) -> None:
-    """Save what was reached, not to ``output``: who finds a file there takes it for an answer."""
-    partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
-    with writing.failures(partial):
-        interruption.result.save(partial)
-    interruption.args = (f"What was reached is in {partial}.",)
+    written = files.write(result, output, data, key, source, used)
+    _answer(voice, "learn", path, result, written)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -277,12 +231,7 @@ def resume(
     except cometric.Interrupted as interruption:
         interruption.args = (f"The same command goes on from {folder}.",)
         raise
-    written = [str(name) for name in _write_alone(result, output)]
-    voice.answer(
-        f"{result}\n  written to       {', '.join(written)}",
-        {"command": "resume", "input": str(folder), "output": written, **_facts(result)},
-        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
-    )
+    _answer(voice, "resume", folder, result, files.write_alone(result, output))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -308,7 +257,7 @@ def plan(
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
-    data = _read(path, transpose, read_limit)
+    data = files.read(path, transpose, read_limit)
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
     voice.reads(path, matrix, transpose)
     found = cometric.plan(
@@ -351,18 +300,18 @@ def neighbors(
     from cometric.scverse import slots
 
     writing.check(output, (".h5ad", *TABLES), [output], force=force)
-    _check_side(of)
+    check_side(of)
     if reading.kind_of(output) == ".h5ad":
         if reading.kind_of(path) != ".h5ad" or of != "samples":
             raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
         from cometric.scverse import pp
 
-        data = _read(path, False, read_limit)
+        data = files.read(path, False, read_limit)
         pp.neighbors(data, n_neighbors, key=key)
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        result, _ = _load(path, key, read_limit)
+        result, _ = files.load(path, key, read_limit)
         distances, names = getattr(result, of), writing.names_of(result, of)
         count = len(names)
         if not 2 <= n_neighbors <= count:
@@ -422,11 +371,11 @@ def transform(
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
-    _check_side(of)
+    check_side(of)
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
-    result, _ = _load(path, key, read_limit)
-    data = _read(new, transpose, read_limit)
+    result, _ = files.load(path, key, read_limit)
+    data = files.read(new, transpose, read_limit)
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
     voice.reads(new, matrix, transpose)
     distances = result.transform(
@@ -468,7 +417,7 @@ def certify(
     debug: o.Debug = False,
 ) -> None:
     """Say what is proved of a RESULT, from its data and nothing else."""
-    found = _load(path, key, read_limit)[0].certify(n_threads=threads)
+    found = files.load(path, key, read_limit)[0].certify(n_threads=threads)
     facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
     context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
 
@@ -503,7 +452,7 @@ def report(
 ) -> None:
     """Write a page about RESULT: two linked maps, convergence, what is proved."""
     writing.check(output, (".html",), [output], force=force)
-    result, data = _load(path, key, read_limit)
+    result, data = files.load(path, key, read_limit)
     chosen = None
     if labels is not None:
         if data is None or labels not in data.obs:
@@ -558,21 +507,13 @@ def demo(
     written = []
     if output is not None:
         source = {"layer": None, "use_raw": False}
-        written = [str(path) for path in _write(result, output, cells, "cometric", source, {})]
+        written = [str(path) for path in files.write(result, output, cells, "cometric", source, {})]
         lines.append(f"Written to {', '.join(written)}.")
     voice.answer(
         "\n".join(lines),
         {"command": "demo", "output": written, **_facts(result), "nearest": near},
         Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
     )
-
-
-MARKERS = {
-    "CD3D": "T cells",
-    "CD79A": "B cells",
-    "LYZ": "monocytes",
-    "S100A8": "CD14+ monocytes",
-}
 
 
 def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.arrays import namespace
 from cometric.maps.workers import check_process
-from cometric.types import Index, Matrix, Vector
+from cometric.types import Index, Matrix
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
@@ -47,15 +48,20 @@ def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
     check_process()  # every call of a map comes by here
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
-    if cost.shape != (d, d):
-        raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
-    if not np.isfinite(cost).all() or cost.min(initial=0.0) < 0.0:
-        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-    if np.diagonal(cost).any():
-        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-    if np.abs(cost - cost.T).max(initial=0.0) > 1e-12 * cost.max(initial=0.0):
-        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+    refuse_bad_cost(cost, d)
     return cost
+
+
+def refuse_bad_cost(cost: Any, d: int) -> None:
+    """Say what is wrong with a float64 cost between ``d`` bins, an array or a tensor."""
+    if tuple(cost.shape) != (d, d):
+        raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
+    if not namespace(cost).isfinite(cost).all() or cost.min() < 0.0:
+        raise ValueError("`cost` has negative or non-finite entries; distances have none.")
+    if cost.diagonal().any():
+        raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
+    if abs(cost - cost.T).max() > 1e-12 * cost.max():
+        raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
 
 
 def check_index(given: Any, n: int) -> Index:
@@ -78,38 +84,6 @@ def fill(target: Any, given: Any, what: str) -> None:
     target[...] = given
 
 
-def free_memory() -> float:
-    """Bytes of memory that can be used now without swapping."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        free = 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return 4e9  # not Linux: a size most machines have
-    return min(free, _room_in_group())
-
-
-def _room_in_group(folder: str = "/sys/fs/cgroup") -> float:
-    """Bytes left of what a container or a batch system allows; infinite without such a limit."""
-    try:
-        with open(f"{folder}/memory.max") as most, open(f"{folder}/memory.current") as now:
-            room = float(int(most.read()) - int(now.read()))
-        with open(f"{folder}/memory.stat") as file:
-            stat = dict(line.split() for line in file)
-        return max(0.0, room + int(stat["inactive_file"]))  # cached files make way
-    except (OSError, KeyError, ValueError):
-        return float("inf")
-
-
 def all_pairs(n: int) -> Index:
     """The pairs i < j, row by row."""
     return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
-
-
-def mirror(values: Vector, n: int) -> Matrix:
-    """The symmetric matrix whose upper triangle, row by row, is ``values``."""
-    matrix = np.zeros((n, n))
-    above = np.triu_indices(n, 1)
-    matrix[above] = values
-    matrix.T[above] = values
-    return matrix

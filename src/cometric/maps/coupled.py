@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cometric.maps.checks import free_memory
+from cometric.maps.device import free_memory, usable_memory
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap, usable_memory
+from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import Regularized, Restarted, norm_matrix

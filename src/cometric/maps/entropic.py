@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 
+from cometric.arrays import symmetric
 from cometric.kernels import sinkhorn, thread_count
 from cometric.maps.checks import (
     all_pairs,
@@ -19,9 +20,8 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    free_memory,
-    mirror,
 )
+from cometric.maps.device import free_memory
 from cometric.types import Index, Matrix, Vector
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
@@ -76,6 +76,14 @@ class EntropicMap:
         from the scalings of every histogram to itself.
     n_threads
         Threads to use; the answer is the same, bit by bit, for any number.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> phi = cm.EntropicMap([[1, 0, 0], [0, 0.5, 0.5]], eps=0.1)
+    >>> phi([[0, 1, 2], [1, 0, 1], [2, 1, 0]]).round(3)
+    array([[0.   , 1.431],
+           [1.431, 0.   ]])
     """
 
     homogeneous = True
@@ -155,7 +163,7 @@ class EntropicMap:
         self.error = group.error
         below = values[values < 0]
         self.negatives = Negatives(len(below), float(below.min(initial=0.0)))
-        return mirror(values, self.shape[0])[np.ix_(self._rank, self._rank)]
+        return symmetric(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         return self._renew(*self._group(check_index(index, self.shape[0]), self.dtype), cost)

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.arrays import is_tensor
+from cometric.arrays import is_tensor, to_numpy
 from cometric.maps.checks import (
     check_cost,
     check_eps,
     check_histograms,
     check_index,
     fill,
-    free_memory,
+    refuse_bad_cost,
 )
+from cometric.maps.device import free_on, torch_device, usable_memory
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
 from cometric.types import Index, Matrix, Vector
 
@@ -192,6 +193,7 @@ class TensorEntropicMap:
             state[place] = scalings.to(self._stored)
 
     def _numbers(self, block: Block) -> int:
+        """How many numbers the scalings of a block are."""
         partners: int = self.shape[0] - block.first
         return (block.last - block.first) * partners * block.width
 
@@ -243,7 +245,7 @@ class TensorEntropicMap:
         lowest = float(distances.min())
         number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
         self.negatives = Negatives(number, min(lowest, 0.0))
-        return distances if is_tensor(cost) else distances.cpu().numpy()  # type: ignore[no-any-return]
+        return _like(cost, distances)
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         import torch
@@ -255,7 +257,7 @@ class TensorEntropicMap:
         kernel, unit = self._kernel(checked)
         result = torch.zeros(len(i), dtype=torch.float64, device=self.device)
         if unit == 0.0:
-            return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
+            return _like(cost, result)
         own, _ = self._self_terms(kernel, thoroughly=True)
         limit, tol = self._patience(self.sweeps is None)
         width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
@@ -270,7 +272,7 @@ class TensorEntropicMap:
             result[at : at + step] = values[:, 0]
         result = unit * (result - 0.5 * (own[i] + own[j]))
         result[i == j] = 0.0
-        return result if is_tensor(cost) else result.cpu().numpy()  # type: ignore[no-any-return]
+        return _like(cost, result)
 
     def snapshot(self) -> dict[str, Any]:
         import torch
@@ -403,6 +405,7 @@ class TensorEntropicMap:
             self._look_closer(kernel, tasks, own)
 
     def _sweep(self, kernel: Any, task: _Task, limit: int, tol: float) -> None:
+        """Values and marginal errors after sweeps by the engine chosen, ``limit`` at most."""
         if self.engine == "cropped":
             self._crop(kernel, task, limit, tol)
             return
@@ -464,7 +467,7 @@ class TensorEntropicMap:
         return (task.values < debt).triu_(1)
 
     def _crop(self, kernel: Any, task: _Task, limit: int, tol: float, resume: bool = False) -> None:
-        """By the cropped kernel; with ``resume`` only pairs whose error exceeds ``tol``."""
+        """The same on the supports alone; with ``resume`` for pairs whose error exceeds ``tol``."""
         from cometric.kernels import sinkhorn_triton
 
         task.values, task.errors = sinkhorn_triton.sweep(
@@ -482,12 +485,14 @@ class TensorEntropicMap:
         )
 
     def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
+        """Costs over eps of every histogram to itself, and their marginal errors."""
         from cometric.kernels.sinkhorn_torch import self_terms
 
         limit, tol = (self.max_sweeps, 1e-13) if thoroughly else (SELF_STEPS, 0.0)
         return self_terms(self._hist, kernel, self._self, limit, tol)  # type: ignore[no-any-return]
 
     def _patience(self, thoroughly: bool) -> tuple[int, float]:
+        """Sweeps at most, and the marginal error at which fewer will do."""
         if thoroughly:
             return self.max_sweeps, max(self.tol, ATTAINABLE[self.precision])
         return self.sweeps or 1, 0.0
@@ -506,15 +511,7 @@ class TensorEntropicMap:
         if not is_tensor(cost):
             return self._tensor(check_cost(cost, self.shape[1]))
         cost = cost.to(self.device, torch.float64)
-        d = self.shape[1]
-        if tuple(cost.shape) != (d, d):
-            raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
-        if not torch.isfinite(cost).all() or cost.min() < 0.0:
-            raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-        if cost.diagonal().any():
-            raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-        if (cost - cost.T).abs().max() > 1e-12 * cost.max():
-            raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
+        refuse_bad_cost(cost, self.shape[1])
         return cost
 
     def _kernel(self, cost: Any) -> tuple[Any, float]:
@@ -562,41 +559,10 @@ def _marked(tasks: list[_Task], marks: list[Any]) -> list[tuple[_Task, Any, int]
     return [found for found in zip(tasks, marks, numbers, strict=True) if found[2]]
 
 
-def free_on(device: Any) -> float:
-    """Bytes that can be had on a device now."""
-    import torch
-
-    if device.type != "cuda":
-        return free_memory()
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + cached)
-
-
-def usable_memory(device: Any) -> float:
-    """Bytes that scalings may take: the metrics, their logarithms and a block want the rest."""
-    return 0.7 * free_on(torch_device(device))
-
-
-def torch_device(name: Any) -> Any:
-    """The device of this name, or an error that says what is missing.
-
-    "torch:cpu" is the CPU by way of torch: slower than Numba, for tests.
-    """
-    try:
-        import torch
-    except ImportError as missing:
-        raise ImportError(
-            f"`device` is {str(name)!r}, which needs PyTorch: pip install 'cometric[gpu]', "
-            "or pass device='cpu'."
-        ) from missing
-    device = torch.device(str(name).removeprefix("torch:"))
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
-        raise ValueError(
-            f"`device` is {str(name)!r}, but PyTorch sees {found} CUDA devices. Install a CUDA "
-            "build of PyTorch and check `nvidia-smi`, or pass device='cpu'."
-        )
-    return device
+def _like(cost: Any, answer: Any) -> Matrix:
+    """An answer on the device: as a tensor to whoever asked with one, else as an array."""
+    told: Matrix = answer if is_tensor(cost) else to_numpy(answer)
+    return told
 
 
 def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
@@ -616,4 +582,5 @@ def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float
 
 
 def _power(width: int) -> int:
+    """The exponent of the power of two that Triton rounds a width up to."""
     return int(width - 1).bit_length()

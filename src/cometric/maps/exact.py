@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.arrays import symmetric
 from cometric.kernels import geometry, thread_count, threads, trees
 from cometric.kernels import transport as kernel
 from cometric.maps.checks import (
@@ -19,9 +20,8 @@ from cometric.maps.checks import (
     check_histograms,
     check_index,
     fill,
-    free_memory,
-    mirror,
 )
+from cometric.maps.device import free_memory
 from cometric.types import Index, Matrix, Vector
 
 METRIC_TOLERANCE = 2.0**-48
@@ -29,7 +29,6 @@ METRIC_TOLERANCE = 2.0**-48
 
 CELLS_PER_BLOCK = 2e8
 """Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
-
 
 SMALL = 2e5
 """Arcs below which a second thread is not worth waking."""
@@ -77,6 +76,14 @@ class ExactMap:
         does not fit is done without, more slowly: see :attr:`memory`.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> phi = cm.ExactMap([[1, 0, 0], [0, 0.5, 0.5]])
+    >>> phi([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    array([[0. , 1.5],
+           [1.5, 0. ]])
     """
 
     homogeneous = True
@@ -111,7 +118,7 @@ class ExactMap:
 
     def __call__(self, cost: Matrix) -> Matrix:
         batch = self._solve_all(check_cost(cost, self.shape[1]))
-        return mirror(batch.values, self.shape[0])
+        return symmetric(batch.values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=False)
@@ -193,7 +200,7 @@ class ExactMap:
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
             lower[part], upper[part] = piece.values - piece.gaps(cost), piece.values
-        return mirror(lower, self.shape[0]), mirror(upper, self.shape[0])
+        return symmetric(lower, self.shape[0]), symmetric(upper, self.shape[0])
 
     @property
     def memory(self) -> Memory:
@@ -246,7 +253,7 @@ class FrozenMap:
         count = 1 if len(self._cells) < SMALL else self._threads
         with threads(count):
             values = kernel.weigh(self._start, self._cells, self._amounts, flat, count)
-        return mirror(values, self.shape[0])
+        return symmetric(values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])
@@ -265,8 +272,12 @@ class ReplayedMap:
         self._batch = copy(batch)
         self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
 
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ReplayedMap({n} histograms on {d} bins)"
+
     def __call__(self, cost: Matrix) -> Matrix:
-        return mirror(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
+        return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])

@@ -20,6 +20,18 @@ class LimitMap:
 
     The Sinkhorn divergence tends to it as eps grows: a maximum mean discrepancy. It is
     monotone in no useful sense (the entries of a_i - a_j have both signs).
+
+    Parameters
+    ----------
+    hist
+        Histograms as rows, each summing to 1; sparse stays sparse.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> cm.LimitMap([[1, 0], [0, 1]])([[0, 2], [2, 0]])
+    array([[0., 2.],
+           [2., 0.]])
     """
 
     homogeneous = True
@@ -62,7 +74,6 @@ class Correspondence(NamedTuple):
     """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
 
     metrics: Metrics
-    values: tuple[float, float]
     gap: float  # s_2 - s_3, below which the axis, hence the answer, is not determined
 
 
@@ -81,13 +92,9 @@ def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
     order = np.argsort(-values.real)
     v = vectors[:, order[1]].real
     features, samples = _squared_differences(v), _squared_differences(A @ v)
-    back = _squared_differences(B @ (A @ v))
     s2, s3 = np.sqrt(np.maximum(np.append(values.real[order], 0.0)[1:3], 0.0))
-    top, side = features.max(), samples.max()
-    lam, mu = back.max() / side, side / top
-    return Correspondence(
-        Metrics(samples / side, features / top), (float(lam), float(mu)), float(s2 - s3)
-    )
+    metrics = Metrics(samples / samples.max(), features / features.max())
+    return Correspondence(metrics, float(s2 - s3))
 
 
 def _squared_differences(v: Vector) -> Matrix:

@@ -210,9 +210,7 @@ class TiledMap:
                     if self._workers():
                         seen = time.monotonic()
                     elif time.monotonic() - seen > self._patience:
-                        raise ClusterLost(
-                            self._words("no worker has been there", self._patience)
-                        ) from None
+                        raise ClusterLost(self._words(NO_WORKER, self._patience)) from None
                     continue
                 except _cancelled():
                     self._check_scheduler()
@@ -399,9 +397,8 @@ def software() -> dict[str, str]:
     from llvmlite.binding import get_host_cpu_name
 
     packages = {name: version(name) for name in ("numpy", "scipy", "numba", "dask")}
-    ours = str(
-        vars(sys.modules["cometric"])["__version__"]
-    )  # loaded: it is the package of this file
+    # The package of this file is loaded, and a map need not import it.
+    ours = str(vars(sys.modules["cometric"])["__version__"])
     return {"cometric": ours, **packages, "processor": str(get_host_cpu_name())}
 
 

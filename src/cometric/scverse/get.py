@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.options import check_side
 from cometric.problem import Problem
 from cometric.result import Parameters, Record, Result
 from cometric.scverse import slots
@@ -21,8 +22,7 @@ def distances(
     adata: AnnData, of: str = "samples", *, key: str = "cometric"
 ) -> Matrix | sparse.csr_matrix:
     """The learned distances between cells, or between genes with ``of="features"``."""
-    if of not in ("samples", "features"):
-        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+    check_side(of)
     kept = slots.read(adata, key)
     if of == "features" and "features" in kept:
         return kept["features"]["distances"]
@@ -46,10 +46,7 @@ def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
     """The history of the solve, one record per iteration."""
     table = slots.read(adata, key)["history"]
     rows = zip(*(table[field] for field in Record._fields), strict=True)
-    return [
-        Record(int(t), float(residual), float(lam), float(mu), int(sweeps), float(seconds))
-        for t, residual, lam, mu, sweeps, seconds in rows
-    ]
+    return [Record.from_row(row) for row in rows]
 
 
 def result(adata: AnnData, *, key: str = "cometric") -> Result:

@@ -28,10 +28,19 @@ class AndersonIteration:
     minus the combination of past changes of g whose changes of f best cancel f_t. On a map
     close to linear this is GMRES for the eigenvector.
 
-    Plain steps come first, until the residual is at most ``begin``: far away the past says
-    little about what follows. An extrapolation after which the norm of f has grown by more than
-    ``tolerance`` is undone and the past forgotten. The norm is that of least squares, which the
-    extrapolation reduces, not the residual, which one pair among millions decides.
+    Far away the past says little about what follows, so plain steps come first. The norm that
+    decides whether an extrapolation has failed is that of least squares, which it reduces, not
+    the residual, which one pair among millions decides.
+
+    Parameters
+    ----------
+    memory
+        Past steps to extrapolate from; each keeps two copies of the sample metric's upper half.
+    tolerance
+        An extrapolation after which the norm of f has grown by more than this factor is undone,
+        and the past forgotten.
+    begin
+        Residual from which on to extrapolate.
     """
 
     memory: int = 5
@@ -65,7 +74,7 @@ class AndersonIteration:
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
-    """G minus the changes of g, weighted so that those of f cancel f in least squares."""
+    """The image g minus the changes of g, weighted so that those of f cancel f in least squares."""
     df = namespace(f).stack([change for change, _ in changes])
     gram = to_numpy(df @ df.T)
     scale = 1.0 / np.sqrt(np.diag(gram))
@@ -81,5 +90,4 @@ def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...
 
 def _matrix(logs: Vector, n: int) -> Matrix:
     """The symmetric matrix with these logarithms off the diagonal, scaled to maximum 1."""
-    matrix: Matrix = symmetric(namespace(logs).exp(logs - logs.max()), n)
-    return matrix
+    return symmetric(namespace(logs).exp(logs - logs.max()), n)

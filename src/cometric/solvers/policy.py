@@ -27,11 +27,19 @@ class PolicyIteration:
 
     The frozen map keeps the tau max term (Hoffman-Karp) and needs no transport at all. For
     tau > 0 and frozen problems solved exactly this ends at the singular vectors after
-    finitely many sweeps, in practice a handful (docs/theory.md, section 6). Here they are
-    solved to a fraction ``accuracy`` of the last residual. A frozen solve after which the
-    Collatz-Wielandt bracket is neither narrower nor lower at its upper end (which exact ones
-    never raise) is thrown away and followed by power steps, twice as many each time, so that
+    finitely many sweeps, in practice a handful (docs/theory.md, section 6). A frozen solve after
+    which the Collatz-Wielandt bracket is neither narrower nor lower at its upper end (which exact
+    ones never raise) is thrown away and followed by power steps, twice as many each time, so that
     at worst this is power iteration.
+
+    Parameters
+    ----------
+    frozen_steps
+        Steps of one frozen solve at most.
+    accuracy
+        Fraction of the last residual to which it is solved.
+    inner
+        What solves it.
     """
 
     frozen_steps: int = 1000

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from cometric.arrays import symmetric
 from cometric.compat.wsingular.utils import check_number, regularization_matrix, to_matrix
-from cometric.maps.checks import all_pairs, check_histograms, mirror
+from cometric.maps.checks import all_pairs, check_histograms
 from cometric.maps.entropic import SAFE, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
@@ -157,7 +158,7 @@ class Lift:
             return np.zeros((len(chosen),) * 2)
         index = chosen[all_pairs(len(chosen))]
         with _bar(phi, len(chosen), progress_bar):
-            distances = mirror(phi.pairs(cost, index), len(chosen))
+            distances = symmetric(phi.pairs(cost, index), len(chosen))
         return self._checked(distances, phi)
 
     def _bind(self, cost: Matrix) -> ExactMap | EntropicMap | TensorEntropicMap | None:

@@ -1,0 +1,69 @@
+"""What commands read and write: data, results, and the two in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cometric
+from cometric import reading, writing
+from cometric.result import Result
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def read(path: Path, transpose: bool, read_limit: float) -> AnnData:
+    """The data in a file of at most ``read_limit`` GB."""
+    return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
+
+
+def write(
+    result: Result,
+    path: Path,
+    data: AnnData,
+    key: str,
+    source: dict[str, Any],
+    used: dict[str, Any],
+) -> list[Path]:
+    """The result, in the way the ending of ``path`` asks for; which files it went to."""
+    if reading.kind_of(path) != ".h5ad":
+        return write_alone(result, path)
+    from cometric.scverse import slots
+
+    slots.store(data, result, key, source=source, options=used)
+    writing.save_anndata(data, path)
+    return writing.targets(path)
+
+
+def write_alone(result: Result, path: Path) -> list[Path]:
+    """The same without the data beside it."""
+    if reading.kind_of(path) == ".npz":
+        with writing.failures(path):
+            result.save(path)
+    else:
+        writing.save_metrics(result, path)
+    return writing.targets(path)
+
+
+def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:
+    """A result from what ``learn`` wrote, and the data beside it, if there."""
+    if reading.kind_of(path) == ".h5ad":
+        from cometric.scverse import get
+
+        data = read(path, False, read_limit)
+        return get.result(data, key=key), data
+    if reading.kind_of(path) != ".npz":
+        raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
+    if not path.exists():
+        raise FileNotFoundError(f"`{path}` does not exist.")
+    reading.check_npz(path, read_limit * 1e9)
+    return cometric.load(path), None
+
+
+def keep(interruption: cometric.Interrupted, output: Path) -> None:
+    """Save what was reached, not to ``output``: who finds a file there takes it for an answer."""
+    partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
+    with writing.failures(partial):
+        interruption.result.save(partial)
+    interruption.args = (f"What was reached is in {partial}.",)
