@@ -1,7 +1,9 @@
 """What goes into a problem, and everything that may be wrong with it."""
 
 import ast
+import copy
 import inspect
+import pickle
 import tracemalloc
 import warnings
 
@@ -16,7 +18,7 @@ from scipy.spatial.distance import pdist, squareform
 
 import cometric.problem as module
 from cometric.learning import learn
-from cometric.problem import MERGE_TOLERANCE, Problem
+from cometric.problem import MERGE_TOLERANCE, BadData, Problem
 from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])
@@ -460,6 +462,14 @@ def test_entries_that_are_not_masses(make, bad, message):
         data[where] = value
     with pytest.raises(ValueError, match=message):
         Problem.from_data(make(data), drop_empty=True)
+
+
+def test_what_is_wrong_with_data_crosses_processes():
+    with pytest.raises(BadData) as raised:
+        Problem.from_data(-X)
+    for back in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert (type(back), str(back)) == (BadData, str(raised.value))
+        assert (back.row, back.column) == (0, 0)
 
 
 def test_masked_entries_are_missing():

@@ -40,11 +40,15 @@ class BadData(ValueError):
     def __init__(
         self, name: str, found: str, cure: str, row: int | None = None, column: int | None = None
     ) -> None:
-        self.found, self.cure, self.row, self.column = found, cure, row, column
+        self.name, self.found, self.cure, self.row, self.column = name, found, cure, row, column
         first = f"row {row}, column {column}"
         if row is None or column is None:  # what it has says which of them is meant
             first = f"{column if row is None else row}"
         super().__init__(self.told(name, first))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: an error that does not come back hangs a pool of processes."""
+        return type(self), (self.name, self.found, self.cure, self.row, self.column)
 
     def told(self, name: str, first: str) -> str:
         """The message, for data called ``name`` and a place described by ``first``."""
