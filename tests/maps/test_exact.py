@@ -231,6 +231,13 @@ def test_what_is_no_histogram_is_refused(hist, words):
         ExactMap(hist)
 
 
+def test_histograms_whose_indices_lead_outside_are_refused():
+    hist = sparse.csr_array(HIST)
+    hist.indices[0] = 99
+    with pytest.raises(ValueError, match="`hist` is no valid sparse matrix: .*indices must be <"):
+        ExactMap(hist)
+
+
 BAD_COSTS = [
     (LINE[:3, :3], r"`cost` has shape \(3, 3\); the histograms have 4 bins"),
     (changed(LINE, (0, 1), -1.0), "`cost` has negative or non-finite entries"),

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.maps.workers import check_process
+from cometric.problem import check_indices
 from cometric.types import Index, Matrix, Vector
 
 
@@ -15,6 +16,7 @@ def check_histograms(hist: Any) -> sparse.csr_array:
     """A float64 copy whose rows sum to 1 exactly, or an error that says what is wrong."""
     if np.ndim(hist) != 2 and not sparse.issparse(hist):
         raise ValueError(f"`hist` has {np.ndim(hist)} dimensions; pass histograms as rows.")
+    check_indices(hist, "hist")
     rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()
