@@ -62,6 +62,7 @@ class Correspondence(NamedTuple):
     """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
 
     metrics: Metrics
+    image: Matrix  # of the feature metric under both maps, whose differences keep their digits
     values: tuple[float, float]
     gap: float  # s_2 - s_3, below which the axis, hence the answer, is not determined
 
@@ -86,7 +87,7 @@ def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
     top, side = features.max(), samples.max()
     lam, mu = back.max() / side, side / top
     return Correspondence(
-        Metrics(samples / side, features / top), (float(lam), float(mu)), float(s2 - s3)
+        Metrics(samples / side, features / top), back, (float(lam), float(mu)), float(s2 - s3)
     )
 
 
