@@ -18,6 +18,7 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
     """Refuse what is no real number, or a negative one."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {_shown(value)}; pass a number.")
+    _check_size(name, value)
     if not float(value) >= 0.0:  # true for NaN
         raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
@@ -26,11 +27,21 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
 
 def check_count(name: str, value: Any, *, floats: bool = False) -> None:
     """Refuse what is no whole number, or one below 1; ``floats`` allows 1e3."""
+    _check_size(name, value)
     whole = isinstance(value, Integral)
     if floats and isinstance(value, Real):
         whole = float(value).is_integer()
     if isinstance(value, bool | np.bool_) or not whole or not value >= 1:
         raise ValueError(f"`{name}` is {_shown(value)}; pass a whole number, at least 1.")
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuse integers and fractions beyond what a float holds."""
+    try:
+        if isinstance(value, Real):
+            float(value)
+    except OverflowError:
+        raise ValueError(f"`{name}` is {_shown(value)}; it is too large.") from None
 
 
 def check_options(
