@@ -236,6 +236,8 @@ def resume(
     check_process()
     arrays, asked = read_data(folder, saved), saved.asked
     try:
+        if client is not None and not asked["tiles"]:
+            raise ValueError(f"`client` is of no use: `{folder}` was begun without. Leave it out.")
         problem = Problem.from_arrays(arrays)
         norm = asked["norm"]
         if norm == "matrix":

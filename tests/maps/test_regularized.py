@@ -65,7 +65,7 @@ def test_every_norm_has_a_name(norm, name):
         (0.5, "`norm` is 0.5; pass 'l1'"),
         (float("nan"), "`norm` is nan; pass 'l1'"),
         (None, "`norm` is None; pass 'l1'"),
-        (np.True_, "`norm` is np.True_; pass 'l1'"),
+        (np.True_, "`norm` is an array of bool; pass 'l1'"),
         (1e4, r"`norm` is l10000, but the entries of some histograms differ by 0.2 .*Pass 'linf'"),
         ([1.0, 2.0], "`norm` is .1.0, 2.0.; pass 'l1'"),
         (np.ones((2, 2)), r"`norm` has shape \(2, 2\); this side has 3 items"),
