@@ -356,7 +356,11 @@ def test_an_empty_folder_cannot_be_resumed(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
-    for folder in (tmp_path / "file" / "below", tmp_path / "dangling", tmp_path / "a" / ("b" * 300)):
+    for folder in (
+        tmp_path / "file" / "below",
+        tmp_path / "dangling",
+        tmp_path / "a" / ("b" * 300),
+    ):
         with pytest.raises(CheckpointError, match="where nothing can be written .*another folder"):
             cm.learn(X, tau=0.1, checkpoint=folder)
 

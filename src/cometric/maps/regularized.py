@@ -12,7 +12,6 @@ from scipy import sparse
 from cometric.kernels import geometry
 from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 
-
 SAFE_POWER = 16.0
 """Up to this, powers of differences between histograms are numbers whatever the data."""
 
