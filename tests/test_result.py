@@ -121,6 +121,14 @@ def test_a_name_without_ending_is_kept_as_it_is(result, tmp_path):
     assert_same(load(tmp_path / "metrics"), result)
 
 
+@pytest.mark.parametrize("letter", ["a", "ä", "日", "🌍"])
+def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
+    path = tmp_path / (letter * (251 // len(letter.encode())) + ".npz")
+    result.save(path)
+    assert_array_equal(load(path).samples, result.samples)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
 def test_saving_again_replaces_the_file(result, saved):
     before = saved.read_bytes()
     saved.write_bytes(b"something else")

@@ -14,6 +14,7 @@ from cometric.maps.coupled import entropic_lifts, exact_lifts
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix
+from cometric.options import check_options
 from cometric.problem import Problem, Side
 from cometric.progress import duration
 from cometric.types import DistanceMap
@@ -110,6 +111,10 @@ def plan(
     A few pairs of each side are solved to measure the speed; nothing else is computed.
     ``histograms`` are the options of :meth:`Problem.from_data`.
     """
+    check_options(
+        eps=eps, tau=0.0, tol=0.0, max_iter=1, dtype=dtype, n_threads=n_threads,
+        memory_limit=memory_limit,
+    )  # fmt: skip
     problem = Problem.from_data(X, **histograms)
     sides = (problem.samples, problem.features)
     n, m = (side.hist.shape[0] for side in sides)

@@ -23,7 +23,7 @@ from cometric.diagnosis import Diagnosis
 from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.problem import Side
 from cometric.progress import duration
-from cometric.result import Result
+from cometric.result import Result, beside
 from cometric.types import Index, Matrix, Vector
 
 try:
@@ -450,7 +450,7 @@ def _base64(values: Any, dtype: Any) -> str:
 
 def _save(content: bytes, path: Path) -> None:
     """Write aside, then rename: the page is there whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = beside(path)
     try:
         aside.write_bytes(content)
         os.replace(aside, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -228,7 +229,7 @@ class Result:
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
         path = Path(path)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        aside = beside(path)
         try:
             with open(aside, "wb") as file:
                 np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -238,6 +239,15 @@ class Result:
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
+
+
+def beside(path: Path) -> Path:
+    """Where a file is written until it is complete: no other thread or process writes there.
+
+    Of a long name only the beginning is taken, since 255 bytes are all a name may have.
+    """
+    start = path.name[:40]  # no more than 160 bytes
+    return path.with_name(f".{start}.{os.getpid()}.{threading.get_ident()}.part")
 
 
 def load(path: str | os.PathLike[str]) -> Result:

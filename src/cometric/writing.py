@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.reading import FORMULA, kind_of
-from cometric.result import Result
+from cometric.result import Result, beside
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -62,7 +62,7 @@ def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: b
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """A path to write to, which takes its place under ``path`` once all is on the disk."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = beside(path)
     with failures(path):
         try:
             yield part
