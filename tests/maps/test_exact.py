@@ -244,6 +244,8 @@ BAD_COSTS = [
     (changed(LINE, (0, 1), np.nan), "`cost` has negative or non-finite entries"),
     (changed(LINE, (0, 1), np.inf), "`cost` has negative or non-finite entries"),
     (LINE + np.eye(4), "`cost` has a non-zero diagonal; a bin is at distance 0 from itself"),
+    (LINE * 1j, "`cost` is sparse or complex; pass a dense matrix"),
+    (sparse.csr_array(LINE), "`cost` is sparse or complex; pass a dense matrix"),
     (changed(LINE, (0, 1), 2.0), r"`cost` is not symmetric; pass \(cost \+ cost.T\) / 2"),
 ]
 

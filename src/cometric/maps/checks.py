@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,21 @@ def check_histograms(hist: Any) -> sparse.csr_array:
     return rows
 
 
-def check_eps(eps: float) -> float:
+def check_eps(eps: Any) -> float:
     """The entropic regularization, or an error that names the maps for the other cases."""
-    if not 0.0 < eps < np.inf:
+    if not isinstance(eps, Real) or not 0.0 < float(eps) < np.inf:
         raise ValueError(
             f"`eps` is {eps}; it must be positive and finite. "
             "Use ExactMap for 0 and LimitMap for infinity."
         )
-    return eps
+    return float(eps)
 
 
 def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
     check_process()  # every call of a map comes by here
+    if sparse.issparse(given) or np.iscomplexobj(given):
+        raise ValueError("`cost` is sparse or complex; pass a dense matrix of real numbers.")
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
     if cost.shape != (d, d):
         raise ValueError(f"`cost` has shape {cost.shape}; the histograms have {d} bins.")
