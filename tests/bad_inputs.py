@@ -140,6 +140,10 @@ def options():
         yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; choose 'auto', 'anderson'"
     for value in (3, None, cm.PowerIteration, object(), ["power"]):
         yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; pass a name or an instance"
+    for value in ("policy", cm.PolicyIteration()):
+        for eps in (0.1, np.inf):
+            words = "`solver` is policy iteration, which .* exact transport.*Leave `solver` out"
+            yield f"solver = {value!r}, eps = {eps}", {"solver": value, "eps": eps}, words
     for name in ("progress", "drop_empty"):
         for value in (1, None, "yes", 0.0):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass True or False"

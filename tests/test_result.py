@@ -107,8 +107,9 @@ def test_what_was_merged_and_dropped_comes_back_too(tmp_path):
     assert isinstance(back.problem, Problem)
 
 
-def test_norm_matrices_come_back_too(tmp_path):
-    norms = 2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_norm_matrices_come_back_too(tmp_path, pair):
+    norms = pair([2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)])
     given = learn(X, eps=0, tau=0.1, solver="power", norm=norms)
     given.save(tmp_path / "norms.npz")
     for mine, theirs in zip(load(tmp_path / "norms.npz").norms, norms, strict=True):

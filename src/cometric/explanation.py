@@ -81,7 +81,7 @@ def explain(
     for name, item in (("i", i), ("j", j)):
         if not isinstance(item, Integral):
             raise TypeError(f"`{name}` is {item!r}; pass the number of one of the {of}.")
-        if not -n <= item < n:
+        if not -n <= int(item) < n:
             raise IndexError(f"`{name}` is {item}; there are {n} {of}.")
     first, second = int(side.labels[i]), int(side.labels[j])
     bins = [_name(other, int(item)) for item in other.first]
