@@ -103,6 +103,7 @@ def options():
                 yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass a number"
         for value in (-1, -1e-12, -np.inf, np.nan, np.float32(-2)):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; it must not be negative"
+        yield f"{name} = 10**400", {name: 10**400}, f"`{name}` is 1000.*; it is too large"
     for value in NOT_NUMBERS:
         yield (
             f"restart = {value!r}",
@@ -118,6 +119,7 @@ def options():
     for name in ("tau", "checkpoint_every"):
         yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"
     for name in ("max_iter", "sweeps", "n_threads"):
+        yield f"{name} = 10**400", {name: 10**400}, f"`{name}` is 1000.*; it is too large"
         for value in (0, -1, 1.5, np.nan, np.inf, "3", True, [1], 1j):
             words = f"`{name}` is .*; pass a whole number, at least 1"
             yield f"{name} = {value!r}", {name: value}, words
@@ -138,6 +140,10 @@ def options():
         yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; choose 'auto', 'anderson'"
     for value in (3, None, cm.PowerIteration, object(), ["power"]):
         yield f"solver = {value!r}", {"solver": value}, "`solver` is .*; pass a name or an instance"
+    for value in ("policy", cm.PolicyIteration()):
+        for eps in (0.1, np.inf):
+            words = "`solver` is policy iteration, which .* exact transport.*Leave `solver` out"
+            yield f"solver = {value!r}, eps = {eps}", {"solver": value, "eps": eps}, words
     for name in ("progress", "drop_empty"):
         for value in (1, None, "yes", 0.0):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass True or False"

@@ -353,6 +353,34 @@ def test_an_empty_folder_cannot_be_resumed(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for folder in (
+        tmp_path / "file" / "below",
+        tmp_path / "dangling",
+        tmp_path / "a" / ("b" * 300),
+    ):
+        with pytest.raises(CheckpointError, match="where nothing can be written .*another folder"):
+            cm.learn(X, tau=0.1, checkpoint=folder)
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    call = lambda now, record: os.chdir(elsewhere)  # noqa: E731
+    found = cm.learn(X, tau=0.1, checkpoint="run", checkpoint_every=0, callback=call)
+    assert not list(elsewhere.iterdir())
+    assert np.array_equal(cm.resume(tmp_path / "run").samples, found.samples)
+
+
+def test_a_client_is_refused_where_none_was(tmp_path):
+    cm.learn(X, tau=0.1, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="`client` is of no use: .* was begun without"):
+        cm.resume(tmp_path, client="local")
+
+
 def test_two_runs_cannot_share_a_folder(tmp_path):
     def intrude(now, record):
         with pytest.raises(CheckpointError, match="is in use by another run"):

@@ -249,6 +249,18 @@ def test_an_unknown_mode_is_refused(digits):
         WassersteinSingularVectors(mode="graph").fit(digits[0])
 
 
+@pytest.mark.parametrize("value", [0, -1, 2.5, None, "5"])
+def test_a_number_of_neighbors_that_is_none_is_refused(digits, value):
+    with pytest.raises(ValueError, match="`n_neighbors` is .*; pass a whole number, at least 1"):
+        WassersteinSingularVectors(mode="knn", n_neighbors=value).fit(digits[0])
+
+
+def test_samples_whose_sums_overflow_are_not_empty(digits):
+    huge = 1e308 * (digits[0] / digits[0].max())
+    plain, large = (WassersteinSingularVectors(np.inf, 0.1).fit(X) for X in (digits[0], huge))
+    assert_allclose(large.sample_distances_, plain.sample_distances_, atol=1e-9)
+
+
 @pytest.mark.parametrize("drop_empty", [False, True])
 def test_empty_samples_are_refused(digits, drop_empty):
     X = digits[0].copy()

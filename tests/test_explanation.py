@@ -61,6 +61,8 @@ def test_repeats_are_explained_by_nothing_moving():
 def test_wrong_items_are_named(result):
     with pytest.raises(IndexError, match="`j` is 7; there are 4 samples"):
         result.explain(0, 7)
+    with pytest.raises(TypeError, match="`i` is 'a'; pass the number of one of the samples"):
+        result.explain("a", 1)
     with pytest.raises(ValueError, match="choose 'samples' or 'features'"):
         result.explain(0, 1, of="cells")
 

@@ -105,6 +105,13 @@ def test_too_few_candidates_are_refused():
         cm.neighbor_graph(learned(math.inf, 0.01), X, 5, max_candidates=3)
 
 
+@pytest.mark.parametrize("name", ["max_candidates", "check"])
+@pytest.mark.parametrize("value", [-1, 2.5, "20"])
+def test_counts_that_are_none_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` is .*; pass a whole number, at least 1"):
+        cm.neighbor_graph(learned(math.inf, 0.01), X, 5, **{name: value})
+
+
 def test_too_many_neighbors_are_refused():
     with pytest.raises(ValueError, match="`n_neighbors` is 60; pass a whole number from 1 to 59"):
         cm.neighbor_graph(learned(math.inf, 0.01), X, 60)

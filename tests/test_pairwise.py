@@ -86,6 +86,12 @@ def test_an_array_of_other_samples_is_refused(entropic, tmp_path):
         cm.distances_to_zarr(entropic, X[1:11], tmp_path / "distances.zarr")
 
 
+def test_a_file_is_refused(entropic, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="`path` .* holds no Zarr array"):
+        cm.distances_to_zarr(entropic, X[:5], tmp_path / "file")
+
+
 def test_a_folder_of_something_else_is_refused(entropic, tmp_path):
     with pytest.raises(ValueError, match="`path` .* holds no Zarr array"):
         cm.distances_to_zarr(entropic, X, tmp_path)

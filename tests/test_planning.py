@@ -29,6 +29,20 @@ def test_the_options_of_learn_are_heard():
     assert "no memory" in cm.plan(X, memory_limit=1e5, drop_empty=True).engine
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": np.nan}, "`eps` is nan; it must not be negative"),
+        ({"n_threads": 0}, "`n_threads` is 0; pass a whole number"),
+        ({"dtype": "no such"}, "`dtype` is 'no such'; choose float64 or float32"),
+        ({"memory_limit": "1 GB"}, "`memory_limit` is '1 GB'; pass a number"),
+    ],
+)
+def test_options_that_learn_would_refuse_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        cm.plan(X, **options)
+
+
 def test_the_time_of_a_sweep_is_of_the_right_order():
     planned = cm.plan(X, drop_empty=True)
     problem = cm.Problem.from_data(X, drop_empty=True)

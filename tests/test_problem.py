@@ -1,7 +1,9 @@
 """What goes into a problem, and everything that may be wrong with it."""
 
 import ast
+import copy
 import inspect
+import pickle
 import tracemalloc
 import warnings
 
@@ -16,7 +18,7 @@ from scipy.spatial.distance import pdist, squareform
 
 import cometric.problem as module
 from cometric.learning import learn
-from cometric.problem import MERGE_TOLERANCE, Problem
+from cometric.problem import MERGE_TOLERANCE, BadData, Problem
 from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])
@@ -460,6 +462,38 @@ def test_entries_that_are_not_masses(make, bad, message):
         data[where] = value
     with pytest.raises(ValueError, match=message):
         Problem.from_data(make(data), drop_empty=True)
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize(("part", "value"), [("indices", 7), ("indices", -1), ("indptr", 8)])
+def test_indices_that_lead_outside(layout, part, value):
+    message = "`X` is no valid sparse matrix: .*(ind|column index|index pointer).* must "
+    problem, data = Problem.from_data(X), sparse.csr_array(X).asformat(layout)
+    getattr(data, part)[1] = value
+    before = getattr(data, part).copy()
+    with pytest.raises(ValueError, match=message):
+        Problem.from_data(data, drop_empty=True)
+    with pytest.raises(ValueError, match=message):
+        problem.read_new(data)
+    assert_array_equal(getattr(data, part), before)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("value", [-1, 7])
+def test_coordinates_that_lead_outside(axis, value):
+    data = sparse.coo_array(X)
+    data.coords[axis][0] = value
+    message = rf"`X` is no valid sparse matrix: it has entries outside 0 .. {3 - axis} on axis"
+    with pytest.raises(ValueError, match=message):
+        Problem.from_data(data)
+
+
+def test_what_is_wrong_with_data_crosses_processes():
+    with pytest.raises(BadData) as raised:
+        Problem.from_data(-X)
+    for back in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert (type(back), str(back)) == (BadData, str(raised.value))
+        assert (back.row, back.column) == (0, 0)
 
 
 def test_masked_entries_are_missing():

@@ -65,6 +65,8 @@ def test_a_table_with_features_in_rows(table, tmp_path):
         (',f,g\n007,1,2\n8,3,4\n"c,d",5,6\n', ["007", "8", "c,d"], ["f", "g"]),
         ("\ufeff,f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),
         ("1_0,1,2\n1_1,3,4\n1_2,5,6\n", ["1_0", "1_1", "1_2"], ["0", "1"]),
+        ("\n \n,f,g\n\na,1,2\n  \nb,3,4\nc,5,6\n\n", ["a", "b", "c"], ["f", "g"]),
+        (',"f\nf",g\na,1,2\nb,3,4\nc,5,6\n', ["a", "b", "c"], ["f\nf", "g"]),
     ],
 )
 def test_names_are_found_where_they_are(tmp_path, text, samples, features):
@@ -276,6 +278,8 @@ def test_sparse_matrices_that_point_outside_themselves(tmp_path, break_it):
         ("f,g\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
         ("f,g\n1,2,3,4\n1,2,3,4\n", "header of 2 cells above lines of 4"),
         ("f,g\n", "has fewer than two lines"),
+        ("f;g\n1;2\n3;4\n", r"one cell in a line; in .csv files they are separated by ','. Save"),
+        ("f,g\n1,2\n\n3,1e400\n", r"has '1e400' where a number belongs \(line 4, column 2"),
         (b"\xff\xfe\x00f,g\n1,2\n", "codec can't decode"),
         (b'"f,g\n1,2\n', "has fewer than two lines"),
     ],
@@ -431,6 +435,7 @@ def test_damaged_files_are_read_or_refused(table, tmp_path, name):
         ("1,2\n3,4\n", "line 2, column 1", "line 2", "column 1"),
         ("f,g\n1,2\n3,4\n", "line 3, column 1 ('f')", "line 3", "column 1 ('f')"),
         (",f,g\na,1,2\nb,3,4\n", "line 3 ('b'), column 2 ('f')", "line 3 ('b')", "column 2 ('f')"),
+        ("\nf,g\n1,2\n\n3,4\n", "line 5, column 1 ('f')", "line 5", "column 1 ('f')"),
         (",0,1\n0,1,2\n1,3,4\n", "line 3 ('1'), column 2 ('0')", "line 3 ('1')", "column 2 ('0')"),
     ],
 )

@@ -107,8 +107,9 @@ def test_what_was_merged_and_dropped_comes_back_too(tmp_path):
     assert isinstance(back.problem, Problem)
 
 
-def test_norm_matrices_come_back_too(tmp_path):
-    norms = 2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_norm_matrices_come_back_too(tmp_path, pair):
+    norms = pair([2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)])
     given = learn(X, eps=0, tau=0.1, solver="power", norm=norms)
     given.save(tmp_path / "norms.npz")
     for mine, theirs in zip(load(tmp_path / "norms.npz").norms, norms, strict=True):
@@ -119,6 +120,14 @@ def test_a_name_without_ending_is_kept_as_it_is(result, tmp_path):
     result.save(os.fspath(tmp_path / "metrics"))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
     assert_same(load(tmp_path / "metrics"), result)
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "日", "🌍"])
+def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
+    path = tmp_path / (letter * (251 // len(letter.encode())) + ".npz")
+    result.save(path)
+    assert_array_equal(load(path).samples, result.samples)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
 def test_saving_again_replaces_the_file(result, saved):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import IO
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, beside ``path``, whose place it takes once all is on the disk.
 
-    Whoever reads meanwhile finds what was there before, and if writing fails that stays.
+    Whoever reads meanwhile finds what was there before, and if writing fails that stays. No
+    other thread or process writes to it; of a long name only the beginning is taken, since 255
+    bytes are all a name may have.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    start = path.name[:40]  # no more than 160 bytes
+    part = path.with_name(f".{start}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         with open(part, "wb") as file:
             yield file

@@ -116,6 +116,7 @@ class Checkpoint:
         interruption: Interruption,
         saved: Saved | None = None,
     ) -> None:
+        folder = folder.absolute()  # wherever a callback may lead the process
         self.folder, self.every, self.asked, self.used = folder, every, asked, used
         self.interruption = interruption
         self._data = data
@@ -126,8 +127,14 @@ class Checkpoint:
         self._written = time.monotonic()
         self._good = [saved.number] if saved else []
         self._data_mark: dict[str, Any] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(folder)
+        except OSError as problem:
+            raise CheckpointError(
+                f"`checkpoint` is `{folder}`, where nothing can be written ({problem.strerror}). "
+                "Pass another folder."
+            ) from problem
         self._clean()
 
     def close(self) -> None:

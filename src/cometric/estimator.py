@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.extension import nearest
 from cometric.learning import learn
 from cometric.maps.tiled import active_client
+from cometric.options import check_count
 from cometric.result import Record, Result
 from cometric.run import ConvergenceWarning, shortfall
 from cometric.solve import Callback
@@ -147,8 +148,11 @@ smoothing
             raise ValueError(f"`mode` is {self.mode!r}; choose 'distances' or 'knn'.")
         if self.engine not in ("local", "dask"):
             raise ValueError(f"`engine` is {self.engine!r}; choose 'local' or 'dask'.")
+        check_count("n_neighbors", self.n_neighbors)
         checked = self._check(X, reset=True)
-        empty = np.flatnonzero(np.asarray(checked.sum(axis=1)).ravel() == 0)
+        # No entry is negative: the largest tells, and unlike a sum it cannot overflow.
+        largest = checked.max(axis=1)
+        empty = np.flatnonzero((largest.toarray() if sparse.issparse(largest) else largest) == 0)
         if len(empty):
             raise ValueError(
                 f"`X` has {len(empty)} empty samples (first: {empty[0]}), which are at no distance "

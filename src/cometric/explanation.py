@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -76,12 +77,14 @@ class Explanation:
 
 
 def explain(
-    side: Side, other: Side, cost: Matrix, i: int, j: int, of: str, eps: float = 0.0
+    side: Side, other: Side, cost: Matrix, i: Any, j: Any, of: str, eps: float = 0.0
 ) -> Explanation:
     """The flows between items i and j of ``side`` under ``cost`` between those of ``other``."""
     n = len(side.labels)
     for name, item in (("i", i), ("j", j)):
-        if not -n <= item < n:
+        if not isinstance(item, Integral):
+            raise TypeError(f"`{name}` is {item!r}; pass the number of one of the {of}.")
+        if not -n <= int(item) < n:
             raise IndexError(f"`{name}` is {item}; there are {n} {of}.")
     first, second = int(side.labels[i]), int(side.labels[j])
     bins = [_name(other, int(item)) for item in other.first]

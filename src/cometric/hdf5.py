@@ -98,7 +98,7 @@ def _check_dataset(item: Any, path: str) -> None:
 
 def check_size(size: float, limit: float, path: Path | str) -> None:
     """Refuse what would take more memory than ``limit``."""
-    if size > limit:
+    if not size <= limit:  # nor if the limit is NaN
         raise ValueError(
             f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
             f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."

@@ -36,6 +36,7 @@ from cometric.result import Result
 from cometric.run import Run, is_accelerated, on_torch
 from cometric.solve import Callback
 from cometric.solvers import SOLVERS
+from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.stochastic import StochasticIteration
 from cometric.start import starting_metrics
 from cometric.types import Solver
@@ -168,6 +169,7 @@ def learn(
         drop_empty=drop_empty,
     )
     _check_restart(share, weight, solver)
+    _check_policy(solver, eps)
     weight = 0.0 if share > 0.0 else weight
     _check_client(client, eps, weight, device)
     folder = check_folder(checkpoint, checkpoint_every)
@@ -255,6 +257,8 @@ def resume(
     check_process()
     arrays, asked = read_data(folder, saved), saved.asked
     try:
+        if client is not None and not asked["tiles"]:
+            raise ValueError(f"`client` is of no use: `{folder}` was begun without. Leave it out.")
         problem = Problem.from_arrays(arrays)
         norm = asked["norm"]
         if norm == "matrix":
@@ -371,6 +375,14 @@ def _check_restart(restart: float, tau: float, solver: str | Solver[Any]) -> Non
         raise ValueError(
             "`restart` needs the largest of all distances in each step, and stochastic iteration "
             "looks at a part of them. Pass `tau`, or another `solver`."
+        )
+
+
+def _check_policy(solver: str | Solver[Any], eps: float) -> None:
+    if eps > 0.0 and (solver == "policy" or isinstance(solver, PolicyIteration)):
+        raise ValueError(
+            f"`solver` is policy iteration, which freezes the plans of exact transport; at eps = "
+            f"{eps:g} there are none. Leave `solver` out, or pass eps = 0."
         )
 
 

@@ -24,6 +24,7 @@ from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.maps.workers import workers
+from cometric.options import check_count
 from cometric.problem import MERGE_TOLERANCE
 from cometric.progress import bar_of_pairs
 from cometric.run import INNER
@@ -119,6 +120,10 @@ def neighbor_graph(
     hist, full = read_histograms(result, X)
     n = hist.shape[0]
     check_neighbors(n_neighbors, n - 1)
+    if max_candidates is not None:
+        check_count("max_candidates", max_candidates)
+    if check != 0:
+        check_count("check", check)
     most = min(n - 1, 40 * n_neighbors if max_candidates is None else max_candidates)
     if most < n_neighbors:
         raise ValueError(

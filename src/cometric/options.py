@@ -18,6 +18,7 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
     """Refuse what is no real number, or a negative one."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {_shown(value)}; pass a number.")
+    _check_size(name, value)
     if not float(value) >= 0.0:  # true for NaN
         raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
@@ -26,6 +27,7 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
 
 def check_count(name: str, value: Any, *, floats: bool = False) -> None:
     """Refuse what is no whole number, or one below 1; ``floats`` allows 1e3."""
+    _check_size(name, value)
     whole = isinstance(value, Integral)
     if floats and isinstance(value, Real):
         whole = float(value).is_integer()
@@ -37,6 +39,15 @@ def check_side(of: Any) -> None:
     """Refuse what is neither of the two sides of the data."""
     if of not in ("samples", "features"):
         raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuse integers and fractions beyond what a float holds."""
+    try:
+        if isinstance(value, Real):
+            float(value)
+    except OverflowError:
+        raise ValueError(f"`{name}` is {_shown(value)}; it is too large.") from None
 
 
 def check_options(

@@ -98,7 +98,7 @@ def _open(path: Path, distances: SampleDistances) -> Any:
         )
     try:
         array = zarr.open_array(path, mode="r+")
-    except (FileNotFoundError, ValueError) as error:  # no array, or a group
+    except (OSError, ValueError) as error:  # no array, a group, or a file
         raise ValueError(f"`path` {str(path)!r} holds no Zarr array. Choose another.") from error
     if array.attrs.get("cometric") != origin:
         raise ValueError(

@@ -14,6 +14,7 @@ from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix
+from cometric.options import check_options
 from cometric.problem import Problem, Side
 from cometric.progress import duration
 from cometric.types import DistanceMap
@@ -122,6 +123,10 @@ def plan(
     >>> cm.plan(cm.datasets.torus("unimodal", 12, 10), eps=0).engine
     'network simplex, policy iteration'
     """
+    check_options(
+        eps=eps, tau=0.0, tol=0.0, max_iter=1, dtype=dtype, n_threads=n_threads,
+        memory_limit=memory_limit,
+    )  # fmt: skip
     problem = Problem.from_data(X, **histograms)
     if eps == np.inf:
         found = _plan_limit(problem)

@@ -40,11 +40,15 @@ class BadData(ValueError):
     def __init__(
         self, name: str, found: str, cure: str, row: int | None = None, column: int | None = None
     ) -> None:
-        self.found, self.cure, self.row, self.column = found, cure, row, column
+        self.name, self.found, self.cure, self.row, self.column = name, found, cure, row, column
         first = f"row {row}, column {column}"
         if row is None or column is None:  # what it has says which of them is meant
             first = f"{column if row is None else row}"
         super().__init__(self.told(name, first))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: an error that does not come back hangs a pool of processes."""
+        return type(self), (self.name, self.found, self.cure, self.row, self.column)
 
     def told(self, name: str, first: str) -> str:
         """The message, for data called ``name`` and a place described by ``first``."""
@@ -340,6 +344,7 @@ def _read(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_arra
         )
     if found.dtype == np.float16:
         _warn_half(name, "float16")
+    check_indices(found, name)
     with np.errstate(over="ignore"):  # a long double too large for float64: caught as inf
         # Convert before merging entries given twice: their sum may not fit a small integer.
         matrix = sparse.csr_array(found.astype(np.float64))
@@ -348,6 +353,23 @@ def _read(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_arra
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
     return matrix
+
+
+def check_indices(matrix: Any, name: str) -> None:
+    """Refuse sparse matrices whose indices lead outside: SciPy and our kernels trust them."""
+    if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may change what it looks at
+        parts = matrix.data, matrix.indices, matrix.indptr
+        try:
+            type(matrix)(parts, shape=matrix.shape).check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"`{name}` is no valid sparse matrix: {error}.") from error
+    elif getattr(matrix, "format", "") == "coo":
+        for axis, (index, size) in enumerate(zip(matrix.coords, matrix.shape, strict=True)):
+            if len(index) and not (index.min() >= 0 and index.max() < size):
+                raise ValueError(
+                    f"`{name}` is no valid sparse matrix: it has entries outside 0 .. {size - 1} "
+                    f"on axis {axis}."
+                )
 
 
 def _unwrap(X: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -88,9 +89,11 @@ def place(
     at = [(row, data.obs_names), (column, data.var_names)]
     kind = "folder" if path.is_dir() else kind_of(path)
     if kind in TEXT:
-        _, features, named = _head(path, math.inf)
-        header = features is not None
-        words = [("line", 1 + header, named), ("column", 1 + named, header)]
+        head = _head(path, math.inf)
+        line = column if transpose else row
+        shift = 0 if line is None else _line(path, head, line) - line
+        header = head.features is not None
+        words = [("line", shift, head.named), ("column", 1 + head.named, header)]
     elif kind in (".npz", ".npy"):
         words = [("row", 1, False), ("column", 1, False)]
     else:
@@ -205,6 +208,7 @@ class _Head(NamedTuple):
     width: int
     features: list[str] | None  # names above the numbers, if there are any
     named: bool  # whether lines begin with a name
+    lines: int  # before the numbers begin
 
 
 def _read_text(path: Path, limit: float) -> AnnData:
@@ -222,7 +226,7 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 text,
                 sep=TEXT[kind_of(path)],
                 header=None,
-                skiprows=int(head.features is not None),
+                skiprows=head.lines,
                 names=columns,
                 dtype={k: text_columns.get(k, np.float64) for k in columns},
                 keep_default_na=False,
@@ -239,10 +243,17 @@ def _read_text(path: Path, limit: float) -> AnnData:
 
 def _head(path: Path, limit: float) -> _Head:
     with _table(path, limit) as rows:
-        header: list[str] = next(rows, [])
-        first: list[str] = next(rows, [])
+        filled = filter(_filled, rows)
+        header: list[str] = next(filled, [])
+        lines = rows.line_num
+        first: list[str] = next(filled, [])
     if not first:
         raise ValueError(f"`{path}` has fewer than two lines; pass a table.")
+    if len(header) == len(first) == 1:
+        raise ValueError(
+            f"`{path}` has one cell in a line; in {kind_of(path)} files they are separated by "
+            f"{TEXT[kind_of(path)]!r}. Save it so, or under another ending."
+        )
     short = len(header) == len(first) - 1  # as R writes it: nothing above the names
     named = short or not _is_number(first[0]) or header[0] == ""
     has_header = short or header[0] == "" or not all(map(_is_number, header[int(named) :]))
@@ -252,14 +263,27 @@ def _head(path: Path, limit: float) -> _Head:
         )
     numbers = len(first) - named
     features = [_unquoted(name) for name in header[-numbers:]] if has_header else None
-    return _Head(len(first), features, named)
+    return _Head(len(first), features, named, lines if has_header else 0)
+
+
+def _line(path: Path, head: _Head, row: int) -> int:
+    """The line of the file in which a row of numbers ends; there may be empty ones before it."""
+    with _table(path, math.inf) as rows:
+        ends = (rows.line_num for cells in rows if rows.line_num > head.lines and _filled(cells))
+        end: int = next(islice(ends, row, None))
+    return end
+
+
+def _filled(cells: list[str]) -> bool:
+    """Whether this is a row: pandas skips lines of nothing but white space."""
+    return len(cells) > 1 or bool("".join(cells).strip())
 
 
 def _refuse_words(path: Path, head: _Head, limit: float) -> None:
     """Say which cell holds something else than a number; pandas says only what."""
     with _table(path, limit) as rows:
-        for number, row in enumerate(rows, 1):
-            if number == 1 and head.features is not None:
+        for row in rows:
+            if rows.line_num <= head.lines or not _filled(row):
                 continue
             for k, cell in enumerate(row[: head.width]):
                 if (k == 0 and head.named) or cell in MISSING or _is_number(cell):
@@ -282,10 +306,11 @@ def _table(path: Path, limit: float) -> Iterator[Any]:
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        value = float(cell)
     except ValueError:
         return cell in MISSING[1:]
-    return "_" not in cell  # a number to Python alone
+    # To Python alone 1_000 is a number, and 1e999 is infinite.
+    return "_" not in cell and (math.isfinite(value) or "n" in cell.lower())
 
 
 def _unquoted(name: str) -> str:

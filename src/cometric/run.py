@@ -112,13 +112,13 @@ class Run:
             history=solution.history,
             bracket=solution.iterate.bracket,
             parameters=Parameters(
-                eps=self.eps,
-                tau=self.tau,
+                eps=float(self.eps),
+                tau=float(self.tau),
                 norm=norm_name(self.norm),
                 solver=name,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                restart=self.restart,
+                tol=float(self.tol),
+                max_iter=int(self.max_iter),
+                restart=float(self.restart),
             ),
             problem=self.problem,
             norms=self._norm_matrices(),
@@ -294,7 +294,7 @@ class Run:
         loose = any(lift.error > lift.tol for lift in lifts)
         if solution.status is Status.CONVERGED and loose:
             solution = solution._replace(status=Status.LOOSE)
-        return solution, type(chosen).__name__
+        return self._unless_apart(solution), type(chosen).__name__
 
     def _stages(self, chosen: Solver[Any], lift: Entropic) -> list[tuple[float, str, int | None]]:
         """The tolerance, the precision and the sweeps per call of each stage; None solves."""
@@ -328,24 +328,33 @@ class Run:
         if not self._plain or self.solver != "auto":
             chosen = self._choose("anderson")
             solution = self._solve(phi, chosen, self.begin, callback=self.callback)
-            return solution, type(chosen).__name__
+            return self._unless_apart(solution), type(chosen).__name__
         began = time.perf_counter()
         found = correspondence(*sides)
-        image, mu = normalize(phi.to_samples(found.metrics.features))
-        features, lam = normalize(phi.to_features(image))
-        low, high = ratio_bounds(features, found.metrics.features)
+        lam, mu = found.values
+        low, high = ratio_bounds(normalize(found.image)[0], found.metrics.features)
         residual = log_width((low, high))
         iterate = Iterate(
             found.metrics, (lam, mu), residual, (lam * mu * low, lam * mu * high), sweeps=1
         )
         record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
-        status = Status.CONVERGED if found.gap > 1e-9 else Status.NON_UNIQUE
+        status = Status.CONVERGED
+        if found.gap <= 1e-9:
+            status = Status.NON_UNIQUE
+        elif not residual <= self.tol:  # two items at the same place, up to rounding
+            status = Status.BOUNDARY
         return Solution(iterate, status, [record]), "CorrespondenceAnalysis"
 
     @property
     def _plain(self) -> bool:
         """Whether there is transport only, no share of R."""
         return self.tau == 0.0 and self.restart == 0.0
+
+    def _unless_apart(self, solution: Solution) -> Solution:
+        """The same, but no success where distances between blocks are whatever they began as."""
+        if self._plain and solution.status is Status.CONVERGED and _falls_apart(self.problem):
+            return solution._replace(status=Status.NON_UNIQUE)
+        return solution
 
     def _regularize(self, to_samples: DistanceMap, to_features: DistanceMap) -> Coupled:
         return regularize(to_samples, to_features, self.tau, self.norms, self.restart)
@@ -424,16 +433,21 @@ def _status_at_zero(
     """
     if solution.status is Status.INTERRUPTED:
         return solution.status
-    shared = problem.samples.hist + problem.features.hist.T  # who shares mass with whom
-    tied = sparse.block_array([[None, shared], [shared.T, None]])
-    blocks, label = sparse.csgraph.connected_components(tied, directed=False)
-    inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
-    if blocks > 2 or inner > 1:
+    if _falls_apart(problem):
         return Status.NON_UNIQUE
     if solution.status is Status.CONVERGED:
         found = uniqueness(solution.iterate.metrics, to_samples, to_features)
         return Status.NON_UNIQUE if found.unique is False else Status.CONVERGED
     return solution.status
+
+
+def _falls_apart(problem: Problem) -> bool:
+    """Whether the data are blocks, several of them with distances inside, or more than two."""
+    shared = problem.samples.hist + problem.features.hist.T  # who shares mass with whom
+    tied = sparse.block_array([[None, shared], [shared.T, None]])
+    blocks, label = sparse.csgraph.connected_components(tied, directed=False)
+    inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
+    return bool(blocks > 2 or inner > 1)
 
 
 def is_accelerated(solver: str | Solver[Any]) -> bool:

@@ -318,6 +318,8 @@ def test_interruption_keeps_what_was_reached(data, monkeypatch):
     assert "error: interrupted. What was reached is in out.partial.npz." in found.stderr
     assert not Path("out.h5ad").exists()
     assert cm.load("out.partial.npz").values == result.values
+    run("learn", "x.csv", "-o", "out.second.csv.gz", code=130)
+    assert cm.load("out.second.partial.npz").values == result.values
 
 
 def test_what_should_not_happen_is_1(data, monkeypatch):

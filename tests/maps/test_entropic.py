@@ -238,7 +238,7 @@ def test_negative_divergences_are_counted_not_clipped():
     assert_allclose(phi.negatives.minimum, -0.11901848, atol=1e-8)
 
 
-@pytest.mark.parametrize("eps", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("eps", [0.0, -1.0, np.inf, np.nan, "0.1", None])
 def test_eps_must_be_positive_and_finite(lift, eps):
     with pytest.raises(ValueError, match="ExactMap for 0 and LimitMap for infinity"):
         EntropicMap(lift[0], eps)

@@ -232,12 +232,21 @@ def test_what_is_no_histogram_is_refused(hist, words):
         ExactMap(hist)
 
 
+def test_histograms_whose_indices_lead_outside_are_refused():
+    hist = sparse.csr_array(HIST)
+    hist.indices[0] = 99
+    with pytest.raises(ValueError, match="`hist` is no valid sparse matrix: .*indices must be <"):
+        ExactMap(hist)
+
+
 BAD_COSTS = [
     (LINE[:3, :3], r"`cost` has shape \(3, 3\); the histograms have 4 bins"),
     (changed(LINE, (0, 1), -1.0), "`cost` has negative or non-finite entries"),
     (changed(LINE, (0, 1), np.nan), "`cost` has negative or non-finite entries"),
     (changed(LINE, (0, 1), np.inf), "`cost` has negative or non-finite entries"),
     (LINE + np.eye(4), "`cost` has a non-zero diagonal; a bin is at distance 0 from itself"),
+    (LINE * 1j, "`cost` is sparse or complex; pass a dense matrix"),
+    (sparse.csr_array(LINE), "`cost` is sparse or complex; pass a dense matrix"),
     (changed(LINE, (0, 1), 2.0), r"`cost` is not symmetric; pass \(cost \+ cost.T\) / 2"),
 ]
 

@@ -58,6 +58,28 @@ def test_an_axis_that_is_not_determined_is_called_so():
     assert result.status is cm.Status.NON_UNIQUE
 
 
+def test_the_closed_form_keeps_its_digits_where_distances_are_small():
+    data = np.random.default_rng(0).gamma(0.5, 1.0, (300, 200))
+    result = cm.learn(data, eps=np.inf, tau=0)  # smallest distance 6e-12 of the largest
+    assert result.converged
+    assert result.residual <= 1e-6
+
+
+def test_blocks_whose_inner_distances_vanish_are_no_success():
+    data = np.kron(np.eye(2), X[:3])
+    with pytest.warns(cm.ConvergenceWarning, match="on the boundary.*Pass `tau` > 0"):
+        result = cm.learn(data, eps=np.inf, tau=0)
+    assert result.status is cm.Status.BOUNDARY
+
+
+@pytest.mark.parametrize("eps", [0.1, 5.0, np.inf])
+@pytest.mark.parametrize("solver", ["power", "anderson"])
+def test_more_than_two_blocks_have_no_one_answer(eps, solver):
+    with pytest.warns(cm.ConvergenceWarning, match="not unique.*Pass `tau` > 0"):
+        result = cm.learn(np.eye(4), eps, 0, solver=solver, start="random", random_state=0)
+    assert result.status is cm.Status.NON_UNIQUE
+
+
 def test_with_tau_it_is_iterated():
     result = cm.learn(X, eps=np.inf, tau=0.1, tol=1e-12)
     assert result.converged

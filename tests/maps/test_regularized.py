@@ -48,6 +48,7 @@ def test_a_matrix_is_taken_as_it_is():
         ("linf", "linf"),
         (1, "l1"),
         (2.5, "l2.5"),
+        (2.123456789, "l2.123456789"),  # in full: what is proved later is proved of this norm
         (np.inf, "linf"),
         ("discrete", "discrete"),
         ((1.0 - np.eye(3), 1.0 - np.eye(4)), "matrix"),
@@ -64,6 +65,8 @@ def test_every_norm_has_a_name(norm, name):
         (0.5, "`norm` is 0.5; pass 'l1'"),
         (float("nan"), "`norm` is nan; pass 'l1'"),
         (None, "`norm` is None; pass 'l1'"),
+        (np.True_, "`norm` is an array of bool; pass 'l1'"),
+        (1e4, r"`norm` is l10000, but the entries of some histograms differ by 0.2 .*Pass 'linf'"),
         ([1.0, 2.0], "`norm` is .1.0, 2.0.; pass 'l1'"),
         (np.ones((2, 2)), r"`norm` has shape \(2, 2\); this side has 3 items"),
         (np.ones((3, 3)), "`norm` must be finite and symmetric with a zero diagonal"),
@@ -79,6 +82,10 @@ def test_every_norm_has_a_name(norm, name):
 def test_what_is_no_norm_is_refused(norm, words):
     with pytest.raises(ValueError, match=words):
         norm_matrix(HIST, norm)
+
+
+def test_high_powers_are_close_to_the_largest_difference():
+    assert_allclose(norm_matrix(HIST, 400), norm_matrix(HIST, "linf"), rtol=3e-3)
 
 
 # The regularized map

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -225,6 +226,9 @@ def test_bad_requests_are_refused(adata):
         ({"use_raw": True}, "`use_raw` is True, but `adata.raw` is None"),
         ({"layer": "counts", "use_raw": True}, "exclude one another"),
         ({"key_added": "a/b"}, "`key_added` is 'a/b'; pass a name, without '/'"),
+        ({"key_added": 3}, "`key_added` is 3; pass a name, without '/'"),
+        ({"max_dense": "all"}, "`max_dense` is 'all'; pass a number"),
+        ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number, at least 1"),
     ):
         with pytest.raises(ValueError, match=words):
             cms.tl.learn(adata, **options)
@@ -233,6 +237,8 @@ def test_bad_requests_are_refused(adata):
     cms.tl.learn(adata, **QUICK)
     with pytest.raises(ValueError, match="`key_added` is 'cometric', as is `key`"):
         cms.pp.neighbors(adata, key_added="cometric")
+    with pytest.raises(ValueError, match="`n_neighbors` is '5'; pass a whole number"):
+        cms.pp.neighbors(adata, "5")
     for wrong in (1, 37):
         with pytest.raises(ValueError, match=f"`n_neighbors` is {wrong}; pass 2 to 36"):
             cms.pp.neighbors(adata, wrong)
@@ -241,6 +247,26 @@ def test_bad_requests_are_refused(adata):
     del adata.varp["cometric_distances"]
     with pytest.raises(KeyError, match="`adata.varp` has no 'cometric_distances' any more"):
         cms.get.distances(adata, "features")
+
+
+def test_data_on_disk_are_learned_from(adata, tmp_path):
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r")
+    cms.tl.learn(backed, **QUICK)
+    cms.tl.learn(adata, **QUICK)
+    assert_allclose(backed.obsp["cometric_distances"], adata.obsp["cometric_distances"])
+    backed.file.close()
+
+
+def test_data_without_cells_are_refused(adata):
+    with pytest.raises(ValueError, match=r"`X` has shape \(0, 18\); need at least 2 rows"):
+        cms.tl.learn(adata[:0])
+
+
+def test_numbers_of_any_kind_can_be_written(adata, tmp_path):
+    cms.tl.learn(adata, Fraction(1, 2), np.float32(0.1), tol=1e-4)
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    assert anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric"]["params"]["eps"] == 0.5
 
 
 def test_data_that_changed_give_no_result(adata):
@@ -317,5 +343,5 @@ def test_there_are_no_other_namespaces():
 
 def test_scaled_data_are_refused_with_a_way_out():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
-    with pytest.raises(ValueError, match=r"`adata.X` has negative entries .* `use_raw=True`"):
+    with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* `use_raw=True`"):
         cms.tl.learn(adata)

@@ -63,7 +63,8 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
 
 def keep(interruption: cometric.Interrupted, output: Path) -> None:
     """Save what was reached, not to ``output``: who finds a file there takes it for an answer."""
-    partial = output.with_name(f"{output.name.split('.')[0]}.partial.npz")
+    stem = output.name[: output.name.lower().rindex(reading.kind_of(output))]
+    partial = output.with_name(f"{stem}.partial.npz")
     with writing.failures(partial):
         interruption.result.save(partial)
     interruption.args = (f"What was reached is in {partial}.",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import sparse
 
 from cometric.arrays import namespace
 from cometric.maps.workers import check_process
+from cometric.problem import check_indices
 from cometric.types import Index, Matrix
 
 
@@ -16,6 +18,7 @@ def check_histograms(hist: Any) -> sparse.csr_array:
     """A float64 copy whose rows sum to 1 exactly, or an error that says what is wrong."""
     if np.ndim(hist) != 2 and not sparse.issparse(hist):
         raise ValueError(f"`hist` has {np.ndim(hist)} dimensions; pass histograms as rows.")
+    check_indices(hist, "hist")
     rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()
@@ -34,19 +37,21 @@ def check_histograms(hist: Any) -> sparse.csr_array:
     return rows
 
 
-def check_eps(eps: float) -> float:
+def check_eps(eps: Any) -> float:
     """The entropic regularization, or an error that names the maps for the other cases."""
-    if not 0.0 < eps < np.inf:
+    if not isinstance(eps, Real) or not 0.0 < float(eps) < np.inf:
         raise ValueError(
             f"`eps` is {eps}; it must be positive and finite. "
             "Use ExactMap for 0 and LimitMap for infinity."
         )
-    return eps
+    return float(eps)
 
 
 def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
     check_process()  # every call of a map comes by here
+    if sparse.issparse(given) or np.iscomplexobj(given):
+        raise ValueError("`cost` is sparse or complex; pass a dense matrix of real numbers.")
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
     refuse_bad_cost(cost, d)
     return cost

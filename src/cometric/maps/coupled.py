@@ -99,7 +99,7 @@ def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
     """R between the distinct samples and between the distinct features; see ``norm_matrix``."""
     if getattr(norm, "ndim", 0) == 2:
         raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
-    pair = norm if isinstance(norm, tuple) and len(norm) == 2 else (norm, norm)
+    pair = norm if isinstance(norm, tuple | list) and len(norm) == 2 else (norm, norm)
     sides = (problem.samples, problem.features)
     return Metrics(*(_norm(side, given, device) for side, given in zip(sides, pair, strict=True)))
 

@@ -74,6 +74,8 @@ class Correspondence(NamedTuple):
     """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
 
     metrics: Metrics
+    image: Matrix  # of the feature metric under both maps, whose differences keep their digits
+    values: tuple[float, float]
     gap: float  # s_2 - s_3, below which the axis, hence the answer, is not determined
 
 
@@ -92,9 +94,13 @@ def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
     order = np.argsort(-values.real)
     v = vectors[:, order[1]].real
     features, samples = _squared_differences(v), _squared_differences(A @ v)
+    back = _squared_differences(B @ (A @ v))
     s2, s3 = np.sqrt(np.maximum(np.append(values.real[order], 0.0)[1:3], 0.0))
-    metrics = Metrics(samples / samples.max(), features / features.max())
-    return Correspondence(metrics, float(s2 - s3))
+    top, side = features.max(), samples.max()
+    lam, mu = back.max() / side, side / top
+    return Correspondence(
+        Metrics(samples / side, features / top), back, (float(lam), float(mu)), float(s2 - s3)
+    )
 
 
 def _squared_differences(v: Vector) -> Matrix:

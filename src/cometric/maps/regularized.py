@@ -12,6 +12,12 @@ from scipy import sparse
 from cometric.kernels import geometry
 from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 
+SAFE_POWER = 16.0
+"""Up to this, powers of differences between histograms are numbers whatever the data."""
+
+SMALLEST = -290.0
+"""Logarithm (base 10) of the least sum of powers whose terms are not lost."""
+
 
 class Regularized:
     """``phi(cost) + tau * max(cost) * R``, monotone and homogeneous where ``phi`` is.
@@ -144,6 +150,7 @@ def norm_matrix(hist: sparse.csr_array, norm: Any, device: Any = None) -> Matrix
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)
     if power is not None:
+        _check_power(hist, power)
         return _pairwise(hist, power) if device is None else _pairwise_on(device, hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
@@ -172,18 +179,30 @@ def norm_name(norm: Any) -> str:
     power = norm_power(norm)
     if power is None:
         return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
-    return f"l{power:g}"
+    return f"l{power!r}".removesuffix(".0")
 
 
 def norm_power(norm: Any) -> float | None:
     """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
-    if isinstance(norm, bool):
+    if isinstance(norm, bool | np.bool_):
         return None
     try:
         power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)
     except (TypeError, ValueError):
         return None
     return power if power >= 1.0 else None
+
+
+def _check_power(hist: sparse.csr_array, p: float) -> None:
+    """Refuse a power that makes zeros of small differences: R would be 0 there."""
+    if p <= SAFE_POWER or p == np.inf:
+        return
+    closest = float((_pairwise(hist, np.inf) + np.eye(hist.shape[0])).min())
+    if p * np.log10(closest) < SMALLEST:
+        raise ValueError(
+            f"`norm` is {norm_name(p)}, but the entries of some histograms differ by {closest:.1g} "
+            "at most, and so high a power of that is 0 on a computer. Pass 'linf', or a lower one."
+        )
 
 
 def _pairwise(hist: sparse.csr_array, p: float) -> Matrix:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.options import check_count
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def neighbors(
             "distances. Pass another name."
         )
     distances = get.distances(adata, key=key)
+    check_count("n_neighbors", n_neighbors)
     if not 2 <= n_neighbors <= adata.n_obs:
         raise ValueError(
             f"`n_neighbors` is {n_neighbors}; pass 2 to {adata.n_obs}, the cell itself included."

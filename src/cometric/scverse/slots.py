@@ -34,9 +34,9 @@ def distances_key(key: str) -> str:
     return f"{key}_distances"
 
 
-def check_key(key: str) -> None:
+def check_key(key: Any) -> None:
     """Refuse names that h5ad, whose groups are nested by slashes, would not give back."""
-    if not key or "/" in key:
+    if not isinstance(key, str) or not key or "/" in key:
         raise ValueError(f"`key_added` is {key!r}; pass a name, without '/'.")
 
 

@@ -6,6 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import cometric.learning
+from cometric.options import check_count, check_number
+from cometric.problem import BadData
 from cometric.scverse import slots
 
 if TYPE_CHECKING:
@@ -66,10 +68,18 @@ def learn(
         ``bracket``, ``history`` (a table) and, if asked for, ``certificate``.
     """
     slots.check_key(key_added)
+    check_number("max_dense", max_dense)
+    check_count("n_neighbors", n_neighbors)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
-    if data is adata:
-        _refuse_scaled(adata.X)
-    result = cometric.learning.learn(data, eps, tau, **options)
+    try:
+        result = cometric.learning.learn(data, eps, tau, **options)
+    except BadData as error:
+        if data is adata and "negative" in error.found:
+            raise ValueError(
+                f"`adata.X` has {error.found}, as after scaling. Pass counts or their logarithms: "
+                "`layer=...`, or `use_raw=True`."
+            ) from error
+        raise
     adata = adata.copy() if copy else adata
     slots.store(
         adata,
@@ -83,13 +93,3 @@ def learn(
     )
     log.info("added %s", slots.words(adata, key_added))
     return adata if copy else None
-
-
-def _refuse_scaled(X: Any) -> None:
-    """Negative entries in an AnnData come from scaling, and its user can choose other data."""
-    lowest = X.min()
-    if lowest < 0:
-        raise ValueError(
-            f"`adata.X` has negative entries (down to {lowest:.3g}), as after scaling. Pass counts "
-            "or their logarithms: `layer=...`, or `use_raw=True`."
-        )
