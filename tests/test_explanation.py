@@ -50,6 +50,13 @@ def test_items_without_names_are_numbered():
     assert np.isclose(told.stays, 0.5)
 
 
+def test_numbers_are_those_of_the_data_also_where_empty_items_were_dropped():
+    X = np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, 5.0]])
+    told = cm.learn(X, eps=0, tau=0.5, drop_empty=True).explain(0, 1)
+    assert told.items == ("1", "2")
+    assert [(flow.source, flow.target) for flow in told.flows] == [("1", "2")]
+
+
 def test_repeats_are_explained_by_nothing_moving():
     with pytest.warns(UserWarning, match="repeat"):
         result = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1]], eps=0, tau=0.1)

@@ -762,6 +762,16 @@ def test_histograms_are_not_normalized_further():
         Problem.from_data((A, B), normalization_steps=2)
 
 
+# Names
+
+
+def test_items_without_names_are_called_by_their_numbers_in_the_data():
+    data = np.insert(np.insert(X, 1, 0.0, axis=0), 0, 0.0, axis=1)
+    problem = Problem.from_data(data, drop_empty=True)
+    assert problem.samples.called == ("0", "2", "3", "4")
+    assert problem.features.called == ("1", "2", "3")
+
+
 # Distances of distinct items and of all
 
 
@@ -826,6 +836,7 @@ def test_one_new_item_is_enough():
     ("data", "of", "message"),
     [
         (X[:, :2], "samples", "`X` has 2 features; what was learned is about 3. Pass new samples"),
+        (np.ones((2, 5)), "samples", "`X` has 5 features; what was learned is about 3"),
         (X[:2], "features", "`X` has 2 samples; what was learned is about 4. Pass new features"),
         (
             X * [[1], [0], [1], [0]],

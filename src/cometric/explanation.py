@@ -87,9 +87,10 @@ def explain(
         if not -n <= int(item) < n:
             raise IndexError(f"`{name}` is {item}; there are {n} {of}.")
     first, second = int(side.labels[i]), int(side.labels[j])
-    bins = [_name(other, int(item)) for item in other.first]
+    bins = [other.called[item] for item in other.first]
+    items = side.called[i], side.called[j]
     if first == second:  # repeats of one another: nothing moves
-        return Explanation((_name(side, i), _name(side, j)), 0.0, 1.0, [])
+        return Explanation(items, 0.0, 1.0, [])
     source, target, mass = _plan(side.hist[[first, second]], cost, eps)
     moves = source != target
     spent = mass * cost[source, target]
@@ -106,7 +107,7 @@ def explain(
         if moves[e]
     ]
     stays = float(mass[~moves].sum())
-    return Explanation((_name(side, i), _name(side, j)), total, stays, flows)
+    return Explanation(items, total, stays, flows)
 
 
 def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Index, Vector]:
@@ -126,7 +127,3 @@ def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Inde
 
 def _percent(share: float) -> str:
     return f"{100 * max(share, 0.0):.1f} %"
-
-
-def _name(side: Side, item: int) -> str:
-    return str(item) if side.names is None else side.names[item]

@@ -38,10 +38,10 @@ def metric_of(result: Result, of: str) -> Matrix:
 def names_of(
     result: Result, of: str, names: Sequence[Any] | None = None, argument: str = "names"
 ) -> list[str]:
-    """What the items of a side are called: as told, as in the data, or by number."""
+    """What the items of a side are called: as told, as in the data, or by their number there."""
     side: Side = getattr(result.problem, of)
     if names is None:
-        names = range(len(side.labels)) if side.names is None else side.names
+        return list(side.called)
     return [str(name) for name in checked(names, argument, len(side.labels), of)]
 
 

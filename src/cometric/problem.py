@@ -71,6 +71,11 @@ class Side:
     scale: Vector | None = None  # by which balancing multiplied each kept item, None for 1
 
     @property
+    def called(self) -> tuple[str, ...]:
+        """Names of the kept items; where the data had none, their numbers in it."""
+        return self.names or tuple(map(str, np.flatnonzero(self.kept)))
+
+    @property
     def first(self) -> Index:
         """The kept item that each row of ``hist`` came from."""
         return np.unique(self.labels, return_index=True)[1].astype(np.int64)

@@ -95,14 +95,8 @@ def save_anndata(data: AnnData, path: Path) -> None:
 def save_metrics(result: Result, output: Path) -> None:
     """Two tables, samples and features, with their names on both sides."""
     for path, side in zip(targets(output), ("samples", "features"), strict=True):
-        names = names_of(result, side)
+        names = getattr(result.problem, side).called
         save_table(path, np.asarray(getattr(result, side)), names, names)
-
-
-def names_of(result: Result, side: str) -> list[str]:
-    """Names of the samples or features; their numbers where the data had none."""
-    found = getattr(result.problem, side)
-    return list(found.names or map(str, np.flatnonzero(found.kept)))
 
 
 def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -312,7 +312,7 @@ def neighbors(
         writing.save_anndata(data, output)
     else:
         result, _ = files.load(path, key, read_limit)
-        distances, names = getattr(result, of), writing.names_of(result, of)
+        distances, names = getattr(result, of), list(getattr(result.problem, of).called)
         count = len(names)
         if not 2 <= n_neighbors <= count:
             raise ValueError(
@@ -382,7 +382,7 @@ def transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=threads, **voice.bar()
     )
     rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
-    columns = writing.names_of(result, of)
+    columns = list(getattr(result.problem, of).called)
     if n_neighbors is not None:
         writing.save_neighbors(output, of[:-1], rows, columns, distances)
     elif reading.kind_of(output) == ".h5ad":
@@ -517,7 +517,7 @@ def demo(
 
 
 def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
-    names = writing.names_of(result, "features")
+    names = result.problem.features.called
     row = result.features[names.index(gene)]
     order = sorted(range(len(names)), key=lambda k: (names[k] != gene, row[k]))
     return [names[k] for k in order[1 : count + 1]]

@@ -41,7 +41,7 @@ ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 
 @njit(cache=True, **FAST)
 def _combine(chunk, rows, begin, end, v, place, out, width):
-    """Out = sum_l v_l chunk[l]: the product K v on the bins of the chunk."""
+    """Write sum_l v_l chunk[l] to ``out``: the product K v on the bins of the chunk."""
     lanes = BYTES // chunk.itemsize
     k = 0
     while k + 4 * lanes <= width:
@@ -186,7 +186,7 @@ def _copy_chunk(kernel, bins, first, count, width, chunk):
 
 @njit(cache=True, **FAST)
 def _divide(weight, begin, count, width, u):
-    """U = a / u, zero beyond the bins."""
+    """Replace u by a / u, zero beyond the bins."""
     for k in range(count):
         u[k] = weight[np.uint64(begin + k)] / u[k]
     for k in range(count, width):
@@ -195,7 +195,7 @@ def _divide(weight, begin, count, width, u):
 
 @njit(cache=True, **FAST)
 def _update(weight, begin, count, state, place, ku, ku_place, numbers):
-    """V = b / (K u); the error that the columns had before."""
+    """Replace v by b / (K u); return the error that the columns had before."""
     for e in range(count):
         b, old = weight[np.uint64(begin + e)], state[np.uint64(place + e)]
         product = ku[np.uint64(ku_place + e)]
@@ -296,7 +296,7 @@ def copy_scalings(indptr, scaling, target, room, state):
 
 @njit(cache=True)
 def _multiply(matrix, vector, out):
-    """Out = matrix vector. BLAS would start threads of its own beside ours."""
+    """Write matrix times vector to ``out``. BLAS would start threads of its own beside ours."""
     n, lanes = len(vector), BYTES // vector.itemsize
     for k in range(n):
         sums = zeros_like(vector)
@@ -359,7 +359,7 @@ def _logarithms(weight):
 
 @njit(cache=True)
 def _soft_minimum(log_mass, bins, begin, end, others, other_begin, other_end, potential, cost, out):
-    """Out = log_mass - log sum_l exp(potential_l - cost_kl), the larger terms first."""
+    """Write log_mass - log sum_l exp(potential_l - cost_kl) to ``out``, safe from overflow."""
     for k in range(begin, end):
         row = cost[bins[k]]
         top = -np.inf

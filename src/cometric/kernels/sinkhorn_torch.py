@@ -43,13 +43,13 @@ def fast_products(allowed: bool) -> Iterator[None]:
 
 
 def divide(b, kv):
-    """U = b / (K v), and <b, log u> in float64; ``kv`` may be overwritten."""
+    """Return u = b / (K v), and <b, log u> in float64; ``kv`` may be overwritten."""
     u = b / kv
     return u, torch.xlogy(b, u).sum(-1, dtype=torch.float64)
 
 
 def update(a, ku, v):
-    """V = a / (K u), the error of the marginal a before, and <a, log v>, both in float64.
+    """Return v = a / (K u), the error of the marginal a before, and <a, log v>, both in float64.
 
     ``a`` is (B, w), the others are (B, P, w) and may be overwritten.
     """

@@ -81,7 +81,7 @@ def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _quotient(b, x, FAST: tl.constexpr):
-    """B / x; for float64 by two Newton steps, since every thread of a row computes it."""
+    """Return b / x; for float64 by two Newton steps: every thread of a row computes it."""
     if FAST and x.dtype == tl.float64:
         y = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
@@ -233,7 +233,7 @@ def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
 
 
 def divide(b, kv):
-    """U = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
+    """Return u = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
 
     As in :func:`sweep`, what lies below the diagonal is left alone and its sum is 0.
     """
@@ -274,7 +274,7 @@ def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr)
 
 
 def update(a, ku, v):
-    """V = a / (K u) in the place of v, the error before and <a, log v>, in one pass.
+    """Return v = a / (K u), in the place of v, the error before and <a, log v>, in one pass.
 
     What lies below the diagonal is left alone, its error and its sum are 0.
     """
