@@ -9,18 +9,20 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
-from scipy.spatial.distance import cdist
 
 from cometric.arrays import to_numpy
+from cometric.kernels import differences
 from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
+from cometric.maps.workers import workers
 from cometric.problem import MERGE_TOLERANCE, Side
 from cometric.progress import bar_of_pairs
 from cometric.run import INNER, ConvergenceWarning
-from cometric.types import Matrix
+from cometric.types import Index, Matrix, Vector
 
 if TYPE_CHECKING:
     from cometric.result import Parameters, Result
@@ -53,18 +55,18 @@ def extend(
     if n_neighbors is not None:
         check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
-    weight = asked.tau * across.cost.max()
-    if asked.restart > 0.0:
-        R = norm_matrix(known.full, asked.norm)
-        metric = known.reduce(to_numpy(result.samples if of == "samples" else result.features))
-        weight = asked.restart * largest_transport(metric, value, asked.restart, R) / R.max()
+    weight = norm_weight(result, of)
+    full = sparse.vstack([new.full, known.full], format="csr")
     rows = []
-    with bar_of_pairs(progress, len(new.labels) * known.hist.shape[0]) as bar:
+    pairs = len(new.labels) * known.hist.shape[0]
+    with workers(n_threads), bar_of_pairs(progress, pairs) as bar:
         for part in across.blocks():
-            distances = across.transport(part, bar)
+            index = across.index(part)
+            distances = across.transport(part, index, bar)
             if weight > 0.0:
                 distances *= 1.0 - asked.restart
-                distances += weight * _norms(new.full[part], known.full, asked.norm)
+                norms = norms_of_pairs(full, index, asked.norm)
+                distances += weight * norms.reshape(distances.shape)
             distances = _above_zero(distances / value)[:, known.labels]
             rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))
     across.warn_if_loose()
@@ -100,18 +102,20 @@ class _Across:
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))
 
-    def transport(self, part: slice, bar: Any) -> Matrix:
+    def index(self, part: slice) -> Index:
+        """Pairs of the new histograms of ``part`` with all known ones, which come after them."""
+        rows, columns = self.new.shape[0], self.known.shape[0]
+        i, j = np.mgrid[part, rows : rows + columns]
+        return np.stack([i.ravel(), j.ravel()], axis=1)
+
+    def transport(self, part: slice, index: Index, bar: Any) -> Matrix:
         """Transport distances from the new histograms of ``part`` to all known ones."""
-        i = np.arange(part.start, part.stop)
         if self.phi is None:
-            distances = self._limit(self.new[i])
+            distances = self._limit(self.new[part])
             bar(distances.size, distances.size)
             return distances
-        rows, columns = self.new.shape[0], self.known.shape[0]
-        j = np.arange(rows, rows + columns)
-        index = np.stack([np.repeat(i, columns), np.tile(j, len(i))], axis=1)
         self.phi.on_progress = bar
-        distances = self.phi.pairs(self.cost, index).reshape(len(i), columns)
+        distances = self.phi.pairs(self.cost, index).reshape(-1, self.known.shape[0])
         if isinstance(self.phi, EntropicMap):
             self.error = max(self.error, self.phi.error)
         return distances
@@ -135,20 +139,31 @@ class _Across:
             )
 
 
-def _norms(new: sparse.csr_array, known: sparse.csr_array, norm: str) -> Matrix:
-    """R(a - b) between the rows of two matrices, a part of the known ones at a time."""
+def norm_weight(result: Result, of: str) -> float:
+    """What the norm of a difference is multiplied by, before the division by lam or mu."""
+    problem, asked = result.problem, result.parameters
+    known, metric, cost, value = (
+        (problem.samples, result.samples, result.features, result.values[1])
+        if of == "samples"
+        else (problem.features, result.features, result.samples, result.values[0])
+    )
+    if asked.restart == 0.0:
+        return asked.tau * float(np.max(to_numpy(cost)))
+    norms = norm_matrix(known.full, asked.norm)
+    largest = largest_transport(known.reduce(to_numpy(metric)), value, asked.restart, norms)
+    return asked.restart * float(largest / norms.max())
+
+
+def norms_of_pairs(rows: sparse.csr_array, index: Index, norm: str) -> Vector:
+    """R(a_i - a_j) for every (i, j) of ``index``, by the name of the norm."""
     power = 1.0 if norm == "discrete" else norm_power(norm)
-    names = {1.0: "cityblock", 2.0: "euclidean", math.inf: "chebyshev"}
-    options = {"metric": names[power]} if power in names else {"metric": "minkowski", "p": power}
-    distances = np.empty((new.shape[0], known.shape[0]))
-    step = max(1, int(min(BYTES, free_memory() / 4) / (8.0 * known.shape[1])))
-    for first in range(0, new.shape[0], step):
-        rows = slice(first, first + step)
-        dense = new[rows].toarray()
-        for start in range(0, known.shape[0], step):
-            some = slice(start, start + step)
-            distances[rows, some] = cdist(dense, known[some].toarray(), **options)
-    return (distances > MERGE_TOLERANCE).astype(np.float64) if norm == "discrete" else distances
+    norms: Vector = differences.pair_norms(*csr_parts(rows), index, power)
+    return (norms > MERGE_TOLERANCE).astype(np.float64) if norm == "discrete" else norms
+
+
+def csr_parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], Vector]:
+    """What kernels know of a sparse matrix."""
+    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
 
 
 def _above_zero(distances: Matrix) -> Matrix:

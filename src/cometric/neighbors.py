@@ -17,15 +17,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.arrays import to_numpy
-from cometric.extension import check_neighbors, check_norm
-from cometric.kernels import candidates, differences, geometry, thread_count
+from cometric.extension import (
+    check_neighbors,
+    check_norm,
+    csr_parts,
+    norm_weight,
+    norms_of_pairs,
+)
+from cometric.kernels import candidates, geometry, thread_count
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
-from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.maps.workers import workers
 from cometric.options import check_count
-from cometric.problem import MERGE_TOLERANCE
 from cometric.progress import bar_of_pairs
 from cometric.run import INNER
 from cometric.types import Index, Matrix, Vector
@@ -166,7 +170,7 @@ class SampleDistances:
         self.hist, self.full, self.cost, self.eps = hist, full, cost, asked.eps
         self.norm, self.tol = asked.norm, INNER * math.sqrt(asked.tol)
         self.scale = (1.0 - asked.restart) / value
-        self.weight = norm_weight(result) / value
+        self.weight = norm_weight(result, "samples") / value
         self.phi: ExactMap | EntropicMap | LimitMap
         if asked.eps == 0.0:
             self.phi = ExactMap(hist, n_threads=n_threads)
@@ -193,29 +197,8 @@ class SampleDistances:
     def _some(self, index: Index) -> Vector:
         values: Vector = self.scale * self._transport(index)
         if self.weight > 0.0:
-            values += self.weight * self._norms(index)
+            values += self.weight * norms_of_pairs(self.full, index, self.norm)
         return values
-
-    def _norms(self, index: Index) -> Vector:
-        power = 1.0 if self.norm == "discrete" else norm_power(self.norm)
-        norms: Vector = differences.pair_norms(*_parts(self.full), index, power)
-        return (norms > MERGE_TOLERANCE).astype(np.float64) if self.norm == "discrete" else norms
-
-
-def norm_weight(result: Result) -> float:
-    """What the norm of a difference is multiplied by, before the division by mu."""
-    asked = result.parameters
-    if asked.restart == 0.0:
-        return asked.tau * float(np.max(to_numpy(result.features)))
-    side = result.problem.samples
-    norms = norm_matrix(side.full, asked.norm)
-    samples = side.reduce(to_numpy(result.samples))
-    largest = largest_transport(samples, result.values[1], asked.restart, norms)
-    return asked.restart * float(largest / norms.max())
-
-
-def _parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], Vector]:
-    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
 
 
 class _Bounds:
@@ -262,7 +245,7 @@ class _Bounds:
         size = int(np.diff(self._hist.indptr).max()) + 16
         p = self._p[rows] - size * ROUNDING * (largest + self._share)
         bounds, index = candidates.lowest(
-            *_parts(self._hist), rows.start, p, self._q, image, self._means, self._share, count,
+            *csr_parts(self._hist), rows.start, p, self._q, image, self._means, self._share, count,
             self._tasks,
         )  # fmt: skip
         return bounds, index
