@@ -11,8 +11,11 @@ from cometric.kernels import PARALLEL
 
 @njit(cache=True)
 def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
-    """The l_p norm of row a - row b, the two walked side by side."""
-    total = 0.0
+    """The l_p norm of row a - row b, the two walked side by side.
+
+    Other powers than 1 and 2 are of what is over the largest gap so far: none becomes 0.
+    """
+    total, top = 0.0, 0.0
     while a < a_end or b < b_end:
         if b == b_end or (a < a_end and bins[a] < bins[b]):
             gap = values[a]
@@ -30,9 +33,14 @@ def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
             total += gap * gap
         elif p == np.inf:
             total = max(total, gap)
-        else:
-            total += gap**p
-    return total if p in (1.0, np.inf) else total ** (1.0 / p)
+        elif gap > top:
+            total = total * (top / gap) ** p + 1.0
+            top = gap
+        elif gap > 0.0:
+            total += (gap / top) ** p
+    if p in (1.0, np.inf):
+        return total
+    return np.sqrt(total) if p == 2.0 else top * total ** (1.0 / p)
 
 
 @njit(parallel=PARALLEL, cache=True)
