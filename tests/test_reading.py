@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import re
 import warnings
 import zipfile
 
@@ -477,3 +478,24 @@ def test_a_sparse_matrix_that_claims_to_be_huge_is_refused(tmp_path):
         file["X"].attrs["shape"] = np.array([2**59, 3])
     with pytest.raises(ValueError, match="GB or more once unpacked, above the limit"):
         reading.read(path)
+
+
+def test_a_damaged_length_of_a_name_is_met_before_memory_is_asked_for(tmp_path):
+    path = tmp_path / "data.h5"
+    with h5py.File(path, "w") as file:
+        file["names"] = ["n" * 53]
+    hdf5.check_hdf5(path, 1e8)
+    place = re.compile(rb"\x35\0\0\0(.{8}\x01\0\0\0)", re.DOTALL)  # length, address, index
+    raw, changed = place.subn(lambda found: b"\0\0\0\xf0" + found[1], path.read_bytes())
+    assert changed == 1
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match="cannot be read"):
+        hdf5.check_hdf5(path, 1e8)
+
+
+def test_letters_count_as_what_a_file_holds(tmp_path):
+    path = tmp_path / "data.h5"
+    with h5py.File(path, "w") as file:
+        file["names"] = ["n" * 100_000] * 20
+    with pytest.raises(ValueError, match="holds 0.002 GB or more once unpacked"):
+        hdf5.check_hdf5(path, 1e6)

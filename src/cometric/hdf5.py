@@ -8,19 +8,24 @@ say it prints.
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-CPU_SECONDS = 8
-"""For all names, attributes and sizes; a whole file of cells takes a tenth of a second."""
+CPU_SECONDS, BYTES_PER_SECOND = 8, 5e6
+"""For all names, attributes and sizes, and for text; a million names take a second."""
 
 MAX_DEPTH, MAX_NODES = 16, 100_000
 """Levels and objects a file may have; hard links can make both endless."""
 
-STRING_BYTES = 64
-"""What a name takes in memory."""
+STRING_BYTES, STRINGS = 64, 10_000
+"""What a name takes in memory beside its letters, and how many are read at a time."""
+
+SPARE_BYTES = 2**28
+"""Memory of the child beyond twice what the file may take."""
 
 REFUSED = 3
 """The exit code of a child that has found something."""
@@ -72,8 +77,11 @@ def _look(path: str, limit: float) -> None:
                 elif isinstance(item, h5py.Dataset):
                     _look_at_attributes(item)
                     _check_dataset(item, path)
-                    size = STRING_BYTES if item.dtype.kind == "O" else item.dtype.itemsize
+                    text = item.dtype.kind == "O"
+                    size = STRING_BYTES if text else item.dtype.itemsize
                     total += math.prod(item.shape or ()) * size
+                    check_size(total, limit, path)
+                    total += _read_strings(item) if text else 0.0
                     check_size(total, limit, path)
 
 
@@ -82,6 +90,14 @@ def _look_at_attributes(item: Any) -> float:
     shape: Any = {name: item.attrs[name] for name in item.attrs}.get("shape")
     numbers = getattr(getattr(shape, "dtype", None), "kind", "") in ("i", "u")
     return 8.0 * float(shape.max()) if numbers and shape.size else 0.0
+
+
+def _read_strings(item: Any) -> float:
+    """Bytes of all letters; a damaged length asks for gigabytes, which this process has not."""
+    if not item.shape:
+        return float(len(item[()] or ""))
+    parts = (item[start : start + STRINGS] for start in range(0, item.shape[0], STRINGS))
+    return float(sum(len(text) for part in parts for text in part.ravel()))
 
 
 def _check_dataset(item: Any, path: str) -> None:
@@ -105,15 +121,27 @@ def check_size(size: float, limit: float, path: Path | str) -> None:
         )
 
 
-def _complaint(path: str, limit: str) -> str | None:
-    """What is wrong with a file, in one line that names it."""
+def _hold_down(path: str, limit: float) -> None:
+    """Give this process little time, and little more memory than it has."""
     try:
         import resource
     except ImportError:  # not on Windows
-        pass
-    else:
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        return
+    seconds = CPU_SECONDS + int(os.path.getsize(path) / BYTES_PER_SECOND)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    with suppress(OSError):  # not on Linux
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + 2.0 * limit + SPARE_BYTES
+        if most < 2**62:
+            resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
+
+
+def _complaint(path: str, limit: str) -> str | None:
+    """What is wrong with a file, in one line that names it."""
     try:
+        import h5py  # noqa: F401  (before memory is counted)
+
+        _hold_down(path, float(limit))
         _look(path, float(limit))
     except Exception as error:
         words = " ".join(str(error).split()) or type(error).__name__

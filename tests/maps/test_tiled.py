@@ -250,15 +250,29 @@ def test_tiles_that_are_lost_again_and_again_are_told(monkeypatch):
         phi(COST)
 
 
+def told(answers):
+    """A client whose workers say this."""
+    return SimpleNamespace(run=lambda _, on_error: answers)
+
+
+def test_a_worker_that_dies_while_it_is_asked_is_passed_over():
+    compare_versions(told({"tcp://a": OSError("connection reset"), "tcp://b": software()}))
+
+
+def test_a_worker_without_the_package_says_so():
+    with pytest.raises(ModuleNotFoundError, match="No module named 'cometric'"):
+        compare_versions(told({"tcp://a": ModuleNotFoundError("No module named 'cometric'")}))
+
+
 def test_other_versions_are_refused():
     there = {**software(), "numpy": "1.0"}
-    client = SimpleNamespace(run=lambda _: {"tcp://a": software(), "tcp://b": there})
+    client = told({"tcp://a": software(), "tcp://b": there})
     with pytest.raises(ValueError, match=r"Worker tcp://b runs other versions .*numpy 1.0 for"):
         compare_versions(client)
 
 
 def test_other_processors_are_told():
-    client = SimpleNamespace(run=lambda _: {"tcp://a": {**software(), "processor": "z80"}})
+    client = told({"tcp://a": {**software(), "processor": "z80"}})
     with pytest.warns(UserWarning, match="another processor .*z80"):
         compare_versions(client)
 
