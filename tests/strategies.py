@@ -13,6 +13,17 @@ from scipy.sparse.csgraph import shortest_path
 
 TINY = [1e-12, 1e-9, 1e-6]
 
+# Row 3 is twice row 0; column 3 is half of column 0; row 4 and column 4 are empty.
+REPEATS_AND_HOLES = np.array(
+    [
+        [2.0, 3.0, 1.0, 1.0, 0.0],
+        [4.0, 1.0, 0.0, 2.0, 0.0],
+        [6.0, 0.0, 5.0, 3.0, 0.0],
+        [4.0, 6.0, 2.0, 2.0, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0],
+    ]
+)
+
 
 def fewer(by):
     """Settings for tests that take long: the usual examples divided, or as many as asked for."""

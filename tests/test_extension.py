@@ -10,6 +10,7 @@ from cometric import ConvergenceWarning, learn, load
 from cometric.maps.checks import all_pairs
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
+from strategies import REPEATS_AND_HOLES
 
 rng = np.random.default_rng(3)
 X = rng.poisson(1.5, (14, 9)) + np.eye(14, 9)
@@ -119,38 +120,28 @@ def test_items_given_twice_get_the_same_distances(result):
 # Repeats and holes in the data
 
 
-# Row 3 is twice row 0; column 3 is half of column 0; row 4 and column 4 are empty.
-HOLES = np.array(
-    [
-        [2.0, 3.0, 1.0, 1.0, 0.0],
-        [4.0, 1.0, 0.0, 2.0, 0.0],
-        [6.0, 0.0, 5.0, 3.0, 0.0],
-        [4.0, 6.0, 2.0, 2.0, 0.0],
-        [0.0, 0.0, 0.0, 0.0, 0.0],
-    ]
-)
-
-
 @pytest.fixture(scope="module")
 def merged():
     with pytest.warns(UserWarning, match="repeats others"):
-        return learn(HOLES, eps=0, tau=0.1, drop_empty=True)
+        return learn(REPEATS_AND_HOLES, eps=0, tau=0.1, drop_empty=True)
 
 
 def test_repeats_and_holes_of_the_data_are_no_trouble(merged):
-    assert_allclose(merged.transform(HOLES[:4]), merged.samples, atol=1e-6)
-    assert_allclose(merged.transform(HOLES[:, :4], of="features"), merged.features, atol=1e-6)
+    assert_allclose(merged.transform(REPEATS_AND_HOLES[:4]), merged.samples, atol=1e-6)
+    assert_allclose(
+        merged.transform(REPEATS_AND_HOLES[:, :4], of="features"), merged.features, atol=1e-6
+    )
 
 
 def test_mass_on_dropped_features_is_left_out_with_a_warning(merged):
-    new = HOLES[:4] + np.array([0, 0, 0, 0, 1.0])
+    new = REPEATS_AND_HOLES[:4] + np.array([0, 0, 0, 0, 1.0])
     with pytest.warns(UserWarning, match=r"mass on 1 feature without .* \(first: 4\)"):
         distances = merged.transform(new)
-    assert_allclose(distances, merged.transform(HOLES[:4]), atol=1e-12)
+    assert_allclose(distances, merged.transform(REPEATS_AND_HOLES[:4]), atol=1e-12)
 
 
 def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
-    new = HOLES[:, :4] + np.array([0, 0, 0, 0, 1.0])[:, None]
+    new = REPEATS_AND_HOLES[:, :4] + np.array([0, 0, 0, 0, 1.0])[:, None]
     with pytest.warns(UserWarning, match=r"mass on 1 sample without .* \(first: 4\)"):
         assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
 
@@ -158,7 +149,7 @@ def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
 @pytest.mark.filterwarnings("ignore:.X. has mass on")
 def test_a_sample_of_nothing_known_is_refused(merged):
     with pytest.raises(ValueError, match=r"1 empty row \(first: 1\). Their mass is on features"):
-        merged.transform(np.stack([HOLES[0], [0, 0, 0, 0, 1.0]]))
+        merged.transform(np.stack([REPEATS_AND_HOLES[0], [0, 0, 0, 0, 1.0]]))
 
 
 # Neighbors
@@ -185,7 +176,7 @@ def test_the_graph_is_that_of_scikit_learn(result):
 
 
 def test_neighbors_of_repeats_are_all_named(merged):
-    graph = merged.transform(HOLES[[0, 3, 1]], n_neighbors=2)
+    graph = merged.transform(REPEATS_AND_HOLES[[0, 3, 1]], n_neighbors=2)
     assert sorted(graph.indices[:2]) == sorted(graph.indices[2:4]) == [0, 3]
     assert_array_equal(graph.data[:4], 0.0)
 

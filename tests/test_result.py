@@ -11,18 +11,9 @@ from numpy.testing import assert_array_equal
 
 from cometric import ConvergenceWarning, Status, learn, load
 from cometric.problem import Problem
+from strategies import REPEATS_AND_HOLES
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
-# Row 3 is twice row 0; column 3 is half of column 0; row 4 and column 4 are empty.
-REPEATS_AND_HOLES = np.array(
-    [
-        [2.0, 3.0, 1.0, 1.0, 0.0],
-        [4.0, 1.0, 0.0, 2.0, 0.0],
-        [6.0, 0.0, 5.0, 3.0, 0.0],
-        [4.0, 6.0, 2.0, 2.0, 0.0],
-        [0.0, 0.0, 0.0, 0.0, 0.0],
-    ]
-)
 
 
 @pytest.fixture(scope="module")
