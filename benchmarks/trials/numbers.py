@@ -97,6 +97,32 @@ def _certify(seed: int) -> tuple[int, int, str]:
             return seed, 0, " ".join(str(error).split()) or "bound exceeded"
 
 
+def fractions(count: int) -> Outcome:
+    """Certificates beside the same problems in exact rational arithmetic."""
+    certified: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for seed, kind, said in on_all_cores(_beside_fractions, range(count)):
+        certified[kind] += said is not None
+        if said:
+            wrong[kind] += 1
+            print(f"problem {seed} ({kind}): {'; '.join(said)}")
+    kinds = ", ".join(f"{name} {found:,}" for name, found in certified.items())
+    exceeded = ", ".join(f"{name} {found:,}" for name, found in wrong.items())
+    return Outcome(
+        f"{certified.total():,} small problems of {count:,} with something to learn, solved in "
+        f"exact fractions ({kinds}), two answers each",
+        f"the truth leaves a certificate (C2 or C3) in {wrong.total():,}"
+        + (f" ({exceeded})" if exceeded else ""),
+        not wrong and certified.total() > 0,
+    )
+
+
+def _beside_fractions(seed: int) -> tuple[int, str, list[str] | None]:
+    from test_rational import check_against_fractions
+
+    return seed, *check_against_fractions(seed)
+
+
 def sinkhorn(count: int) -> Outcome:
     """The interval C7 of a divergence beside its value to fifty digits."""
     found: Counter[str] = Counter()

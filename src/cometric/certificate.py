@@ -1,7 +1,9 @@
 """What is proved of a pair of metrics, from fresh maps and one exact sweep on each side.
 
 Numbers C1-C6 and the proofs are in docs/theory.md. Nothing here trusts the solver: the pair
-(C, D) is taken as it stands, whoever computed it.
+(C, D) is taken as it stands, whoever computed it. What is proved is proved of the data divided
+by their sums in exact arithmetic: bounds are widened by what rounding can have done to the masses
+that are stored (section 3.8).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from scipy import sparse
 from cometric.cones import log_width
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap, Plans
-from cometric.types import Index, Matrix, Metrics
+from cometric.maps.masses import quantization_errors
+from cometric.problem import MERGE_TOLERANCE, Problem, Side
+from cometric.types import Index, Matrix, Metrics, Vector
 
 ROUNDING = 2.0**-50
 """Relative slack for the few operations between a proved bound and the number shown."""
@@ -36,7 +40,10 @@ class Certificate:
 
     ``value`` contains lam * mu. ``samples_error`` and ``features_error`` bound the Hilbert
     distance to the true singular vectors (tau > 0): with maxima 1, no entry is off by more
-    than the factor exp(bound). ``gap`` is the largest relative duality gap of all distances.
+    than the factor exp(bound). ``gap`` is the largest relative width of the intervals that all
+    transport distances are proved to lie in. ``rounding`` is by how much, at most, the rounding
+    of masses widens a distance, relative; it is part of all bounds. ``about`` says of what all
+    this is proved.
     """
 
     tau: float
@@ -51,6 +58,8 @@ class Certificate:
     triangle: tuple[float, float]
     uniqueness: Uniqueness
     restart: float = 0.0
+    rounding: float = 0.0
+    about: str = "the histograms as stored"
 
     @property
     def contracts(self) -> bool:
@@ -76,8 +85,10 @@ class Certificate:
         return "\n".join(
             [
                 "Certificate, from one exact transport sweep on each side",
-                f"  C1 theorem     {self.pairs} distances exact to a relative {self.gap:.1e} "
-                "(duality gap)",
+                f"  about          {self.about}",
+                f"  rounding       of stored masses moves a distance by at most {self.rounding:.1e}"
+                ", relative: included below",
+                f"  C1 theorem     {self.pairs} distances exact to a relative {self.gap:.1e}",
                 f"  C2 theorem     lam mu in [{low:.12g}, {high:.12g}]",
                 f"  C3 theorem     {error}",
                 f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}{shrinks}",
@@ -89,14 +100,23 @@ class Certificate:
         )
 
 
+class Doubt(NamedTuple):
+    """How far what is stored of one side can be from what is meant, per histogram."""
+
+    masses: Vector  # l1 distance to the exact histogram
+    norms: Vector  # what that can do to a norm: the same, or zero where R was given
+    relative: float  # by which computing R can be off
+
+
 class _Side(NamedTuple):
     """One lift of the pair, bounded from both sides."""
 
     low: float  # alpha-, min of the lower bound of Phi / the other metric
     high: float  # alpha+
     theta: float  # largest share of transport in Phi
-    gap: float  # largest relative duality gap of W
+    gap: float  # largest relative width of an interval for W
     cap: float  # a-priori bound on the singular value
+    rounding: float  # largest relative widening by the doubt
 
 
 def certify(
@@ -108,6 +128,8 @@ def certify(
     norms: Metrics,
     spreads: Metrics,
     restart: float = 0.0,
+    doubts: tuple[Doubt, Doubt] | None = None,
+    about: str = Certificate.about,
 ) -> Certificate:
     """Certify the pair for Phi(C) = W_C + tau max(C) R.
 
@@ -124,6 +146,11 @@ def certify(
         The tau term: R between samples and between features.
     spreads
         The l1 distances between the histograms of either side.
+    doubts
+        How far the histograms of samples and of features can be from the exact ones; without
+        it, those that are stored are what is meant.
+    about
+        What is meant, in words.
     """
     for name, metric in zip(metrics._fields, metrics, strict=True):
         off = ~np.eye(len(metric), dtype=bool)
@@ -133,13 +160,16 @@ def certify(
                 f"`metrics.{name}` has zero, negative or non-finite distances between different "
                 "items; only positive ones can be certified."
             )
+        if (metric != metric.T).any():
+            raise ValueError(f"`metrics.{name}` is not symmetric; only metrics can be certified.")
     samples, features = metrics
+    n, m = len(samples), len(features)
     share = tau, restart
-    a = _bound(to_samples, features, samples, share, norms.samples, spreads.samples)
-    b = _bound(to_features, samples, features, share, norms.features, spreads.features)
+    first, second = doubts or (_no_doubt(n), _no_doubt(m))
+    a = _bound(to_samples, features, samples, share, norms.samples, spreads.samples, first)
+    b = _bound(to_features, samples, features, share, norms.features, spreads.features, second)
     r1, r2 = log_width((a.low, a.high)), log_width((b.low, b.high))
     samples_error, features_error = _vector_bounds(r1, r2, a.theta, b.theta)
-    n, m = len(samples), len(features)
     return Certificate(
         tau=tau,
         pairs=n * (n - 1) // 2 + m * (m - 1) // 2,
@@ -158,7 +188,41 @@ def certify(
         if tau > 0 or restart > 0
         else uniqueness(metrics, to_samples, to_features),
         restart=restart,
+        rounding=max(a.rounding, b.rounding),
+        about=about,
     )
+
+
+def doubts(problem: Problem, norm: str) -> tuple[Doubt, Doubt]:
+    """What rounding can have done to the histograms of samples and of features."""
+
+    def doubt(side: Side, relative: float) -> Doubt:
+        masses = quantization_errors(side.full, relative)
+        if norm in ("discrete", "matrix"):  # not computed from masses
+            return Doubt(masses, np.zeros_like(masses), 0.0)
+        entries = 2 * int(np.diff(side.full.indptr).max())  # a sum of so many terms, rounded each
+        return Doubt(masses, masses, (entries + 8) * 2.0**-53)
+
+    samples, features = problem.mass_errors()
+    return doubt(problem.samples, samples), doubt(problem.features, features)
+
+
+def about(problem: Problem) -> str:
+    """Of what a certificate speaks, in words."""
+    words = "the data as float64, rows and columns divided by their sums in exact arithmetic"
+    if problem.samples.scale is not None:
+        words = words.replace("the data", "the balanced data")
+    samples, features = problem.merged
+    if samples or features:
+        words += (
+            f"; repeats ({samples} samples, {features} features, the same to within "
+            f"{MERGE_TOLERANCE:.0e}) count as one"
+        )
+    return words
+
+
+def _no_doubt(n: int) -> Doubt:
+    return Doubt(np.zeros(n), np.zeros(n), 0.0)
 
 
 def _bound(
@@ -168,17 +232,29 @@ def _bound(
     share: tuple[float, float],
     norm: Matrix,
     spread: Matrix,
+    doubt: Doubt,
 ) -> _Side:
+    """Bounds that hold for all histograms within the doubt; section 3.8 of docs/theory.md."""
     tau, restart = share
     lower, upper = phi.bounds(cost)
-    off = np.triu_indices(len(image), 1)
-    transport_low, transport_high = (1 - restart) * lower[off], (1 - restart) * upper[off]
-    term_low = term_high = tau * cost.max() * norm[off]
+    i, j = off = np.triu_indices(len(image), 1)
+    masses, norms = doubt.masses[i] + doubt.masses[j], doubt.norms[i] + doubt.norms[j]
+    moved = 0.5 * cost.max() * masses  # what the doubt can do to a transport distance
+    low, high = np.maximum(lower[off] - moved, 0.0), upper[off] + moved
+    norm_low = np.maximum(norm[off] * (1 - doubt.relative) - norms, 0.0)
+    norm_high = norm[off] * (1 + doubt.relative) + norms
     if restart > 0:
-        term_low, term_high = (restart * w.max() * norm[off] / norm.max() for w in (lower, upper))
+        term_low = restart * low.max() * norm_low / norm_high.max()
+        term_high = restart * high.max() * norm_high / norm_low.max()
+    else:
+        term_low, term_high = tau * cost.max() * norm_low, tau * cost.max() * norm_high
+    transport_low, transport_high = (1 - restart) * low, (1 - restart) * high
     below, above = transport_low + term_low, transport_high + term_high
+    largest = 0.5 * (spread[off] * (1 + doubt.relative) + masses) + tau * norm_high
     with np.errstate(invalid="ignore", divide="ignore"):
-        gap = np.nan_to_num((upper[off] - lower[off]) / upper[off], nan=0.0)
+        gap = np.nan_to_num((high - low) / high, nan=0.0)
+        known = (1 - restart) * upper[off] + term_high
+        widening = ((1 - restart) * moved + (term_high - term_low)) / known
     return _Side(
         low=float((below / image[off]).min()) * (1 - ROUNDING),
         high=float((above / image[off]).max()) * (1 + ROUNDING),
@@ -187,7 +263,8 @@ def _bound(
         else 1.0,
         gap=float(gap.max()),
         # A restarted distance is at most the largest transport distance.
-        cap=float((0.5 * spread[off] + tau * norm[off]).max()),
+        cap=float(largest.max()) * (1 + ROUNDING),
+        rounding=float(np.nan_to_num(widening, nan=0.0).max()),
     )
 
 

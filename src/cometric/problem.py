@@ -27,6 +27,9 @@ SUM_TOLERANCE = 1e-6
 WIDE_RANGE = 1e12
 """Ratio of the largest to the smallest positive entry above which a warning is given."""
 
+NORMALIZED, SMOOTHED = 3 * 2.0**-53, 8 * 2.0**-53
+"""Bounds of the relative error of a mass that was normalized, and of one smoothed after it."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -107,6 +110,7 @@ class Problem:
     samples: Side
     features: Side
     smoothing: float = 0.0  # mass that was added to every bin
+    mass_error: float = NORMALIZED  # bound of the relative error of every mass in `full`
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -183,7 +187,26 @@ class Problem:
             _side(A, rows, columns, kept[0], _names(X, "obs_names", "index"), scales[0]),
             _side(B, columns, rows, kept[1], _names(X, "var_names", "columns"), scales[1]),
             float(smoothing),
+            SMOOTHED if smoothing else NORMALIZED,
         )
+
+    def mass_errors(self) -> tuple[float, float]:
+        """Bounds of the relative error of the masses of samples and of features in ``hist``.
+
+        They are against X divided by its sums in exact arithmetic (against the balanced X, as
+        rounded, if there was balancing). Masses of merged bins were added up, rounding each time.
+        """
+        sides = self.samples, self.features
+        most = [int(np.bincount(side.labels).max()) for side in sides]
+        samples, features = (self.mass_error + (k - 1) * 2.0**-53 for k in reversed(most))
+        return samples, features
+
+    @property
+    def merged(self) -> tuple[int, int]:
+        """How many samples and how many features repeat others and were merged with them."""
+        sides = self.samples, self.features
+        samples, features = (len(side.labels) - side.hist.shape[0] for side in sides)
+        return samples, features
 
     def read_new(self, X: Any, of: str = "samples") -> Side:
         """The histograms of items that were not there, made as those of the data were.
@@ -229,7 +252,10 @@ class Problem:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """All there is, as named arrays to be stored."""
-        arrays: dict[str, NDArray[Any]] = {"smoothing": np.array(self.smoothing)}
+        arrays: dict[str, NDArray[Any]] = {
+            "smoothing": np.array(self.smoothing),
+            "mass_error": np.array(self.mass_error),
+        }
         for name in ("samples", "features"):
             side: Side = getattr(self, name)
             arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
@@ -250,8 +276,11 @@ class Problem:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Problem:
         """The problem that :meth:`to_arrays` took apart."""
-        sides = _stored_side(arrays, "samples"), _stored_side(arrays, "features")
-        return cls(*sides, float(arrays["smoothing"]))
+        samples, features = _stored_side(arrays, "samples"), _stored_side(arrays, "features")
+        # Version 0.1 stored no bound: its sums were rounded once per entry.
+        entries = max(np.diff(side.full.indptr).max() for side in (samples, features))
+        error = arrays.get("mass_error", SMOOTHED + 4 * entries * 2.0**-53)
+        return cls(samples, features, float(arrays["smoothing"]), float(error))
 
 
 def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
@@ -484,13 +513,33 @@ def _refuse_empty(used: Mask, name: str, item: str, cure: str) -> None:
 
 
 def _normalize(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Each row divided by its maximum, lest sums overflow or vanish, then by its sum."""
+    """Each row divided by its sum; every entry is right to a relative ``NORMALIZED``.
+
+    Rows are first scaled by powers of 2, which rounds nothing, so that sums cannot overflow.
+    """
     start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)  # no row is empty: `reduceat` is safe
     hist = matrix.copy()
-    hist.data /= np.repeat(np.maximum.reduceat(hist.data, start), sizes)
-    hist.data /= np.repeat(np.add.reduceat(hist.data, start), sizes)
+    exponent = np.frexp(np.maximum.reduceat(hist.data, start))[1]
+    hist.data = np.ldexp(hist.data, -np.repeat(exponent, sizes))
+    hist.data /= np.repeat(_row_sums(hist.data, start), sizes)
     hist.eliminate_zeros()  # what underflowed
     return hist
+
+
+def _row_sums(data: Vector, start: Index) -> Vector:
+    """Sums of the entries, below 1, from each ``start`` to the next, rounded once.
+
+    Twice, the leading bits of all entries are split off: multiples of a unit so large that
+    adding them up is exact. What is then left is too small for its rounding to matter.
+    """
+    longest = np.diff(start, append=len(data)).max()
+    grain = 2.0 ** (np.ceil(np.log2(longest)) - 52)  # 2^52 grains are more than a sum
+    leading = np.rint(data / grain) * grain
+    rest = data - leading
+    middle = np.rint(rest / grain**2) * grain**2
+    fine = np.add.reduceat(rest - middle, start) + np.add.reduceat(middle, start)
+    sums: Vector = np.add.reduceat(leading, start) + fine
+    return sums
 
 
 def _balance(
@@ -521,8 +570,8 @@ def _balance(
 def _smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
     if smoothing == 0:
         return hist
-    keep = 1 / (1 + hist.shape[1] * float(smoothing))
-    return _normalize(sparse.csr_array(keep * hist.toarray() + (1 - keep) / hist.shape[1]))
+    smoothing = float(smoothing)
+    return sparse.csr_array((hist.toarray() + smoothing) / (1.0 + hist.shape[1] * smoothing))
 
 
 def _merge(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:

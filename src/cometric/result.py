@@ -159,16 +159,17 @@ class Result:
                 norms=norms,
                 restart=asked.restart,
             )
-        from cometric.certificate import certify
+        from cometric.certificate import about, certify, doubts
 
-        spreads = norm_matrices(self.problem, "l1")
         return certify(
             self._distinct(),
             *lifts,
             tau=asked.tau,
             norms=norms,
-            spreads=spreads,
+            spreads=norm_matrices(self.problem, "l1"),
             restart=asked.restart,
+            doubts=doubts(self.problem, asked.norm),
+            about=about(self.problem),
         )
 
     def explain(self, i: int, j: int, of: str = "samples") -> Explanation:

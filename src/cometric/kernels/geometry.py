@@ -1,6 +1,7 @@
 """Norms of differences of histograms, and the triangle inequality, Numba.
 
-Histograms are CSR rows with sorted indices. This file imports no other kernel.
+Histograms are CSR rows with sorted indices; their masses may be integers, whose differences are
+exact. This file imports no other kernel.
 """
 
 import numpy as np
@@ -18,13 +19,13 @@ def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
     total, top = 0.0, 0.0
     while a < a_end or b < b_end:
         if b == b_end or (a < a_end and bins[a] < bins[b]):
-            gap = values[a]
+            gap = np.float64(values[a])
             a += 1
         elif a == a_end or bins[b] < bins[a]:
-            gap = values[b]
+            gap = np.float64(values[b])
             b += 1
         else:
-            gap = abs(values[a] - values[b])
+            gap = np.float64(abs(values[a] - values[b]))
             a += 1
             b += 1
         if p == 1.0:

@@ -22,6 +22,7 @@ from cometric.maps.checks import (
     fill,
 )
 from cometric.maps.device import free_memory
+from cometric.maps.masses import quantize
 from cometric.types import Index, Matrix, Vector
 
 METRIC_TOLERANCE = 2.0**-48
@@ -95,7 +96,7 @@ class ExactMap:
         self._hist = check_histograms(hist)
         self._indptr = self._hist.indptr.astype(np.int64)
         self._bins = self._hist.indices.astype(np.int32)
-        self._mass = _quantize(self._hist)
+        self._mass = quantize(self._hist)
         self._threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
@@ -187,7 +188,11 @@ class ExactMap:
         return parts if self._all is None else {"": self._all, **parts}
 
     def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
-        """Proved lower and upper bounds of all distances: dual and primal values."""
+        """Proved lower and upper bounds of all distances: dual and primal values.
+
+        They hold in exact arithmetic for the masses as stored, in units of 2**-62; see
+        :func:`~cometric.maps.masses.quantization_errors` for how far those are from others.
+        """
         cost = check_cost(cost, self.shape[1])
         index = all_pairs(self.shape[0])
         lower, upper = np.empty(len(index)), np.empty(len(index))
@@ -199,7 +204,7 @@ class ExactMap:
         for part in whole.blocks():
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
-            lower[part], upper[part] = piece.values - piece.gaps(cost), piece.values
+            lower[part], upper[part] = piece.bounds(cost)
         return symmetric(lower, self.shape[0]), symmetric(upper, self.shape[0])
 
     @property
@@ -331,17 +336,22 @@ class _Batch:
                 )
                 self.values[part] = values * unit
 
-    def gaps(self, cost: Matrix) -> Vector:
-        """How far the values can be above the true ones, from dual solutions."""
+    def bounds(self, cost: Matrix) -> tuple[Vector, Vector]:
+        """Lower and upper bounds of the distances, in exact arithmetic: dual and primal values."""
         cost, unit = _tame(cost)
-        gaps, none = np.empty(len(self.index)), np.empty(0)
+        lower, upper = np.empty(len(self.index)), np.empty(len(self.index))
+        nodes, none = 2 * self.phi.shape[1] + 8, np.empty(0)
         with threads(self.threads):
             for part in self.blocks():
                 index, *memory = self._memory(part)
-                gaps[part] = unit * kernel.duals(
+                values, gaps = kernel.duals(
                     *self._data(), cost, index, *memory, none, none, self.threads
                 )
-        return gaps
+                gaps *= 1.0 + nodes * kernel.UNIT_ROUNDOFF
+                margins = 16.0 * kernel.UNIT_ROUNDOFF * (values + gaps)  # these lines included
+                lower[part] = unit * (values - gaps - margins)
+                upper[part] = unit * (values + margins)
+        return lower, upper
 
     def replay(self, cost: Matrix) -> Vector:
         """Cost of the stored plans under another cost."""
@@ -379,14 +389,14 @@ class _Batch:
         memory = (self.index, self.tree, self.room, self.state)
         cost, unit = _tame(cost)
         with threads(self.threads):
-            gaps = unit * kernel.duals(*self._data(), cost, *memory, f, g, self.threads)
+            _, gaps = kernel.duals(*self._data(), cost, *memory, f, g, self.threads)
         f *= unit
         g *= unit
         sizes = np.diff(self.phi._indptr)[self.index]
         ends = self.room[:-1, None] + sizes
         return Plans(
             self.values,
-            self.values - gaps,
+            self.values - unit * gaps,
             start,
             source,
             target,
@@ -405,17 +415,3 @@ def _tame(cost: Matrix) -> tuple[Matrix, float]:
     """The cost with maximum near 1 and what it was divided by, a power of 2: no rounding."""
     unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
     return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))
-
-
-def _quantize(hist: sparse.csr_array) -> Index:
-    """Masses as integers, each row summing to ``kernel.TOTAL``, no entry below 1.
-
-    The unit, 2**-62, lies below the rounding of any double above 1e-3, and what the sum of a
-    row misses goes to its largest entry.
-    """
-    mass: Index = np.maximum(np.floor(hist.data * float(kernel.TOTAL)), 1.0).astype(np.int64)
-    for a, b in zip(hist.indptr[:-1], hist.indptr[1:], strict=True):
-        row = mass[a:b]
-        # Python integers: near TOTAL, 64 bits would overflow before the difference is taken.
-        row[np.argmax(row)] += kernel.TOTAL - sum(row.tolist())
-    return mass

@@ -10,6 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.kernels import geometry
+from cometric.kernels.transport import QUANTUM
+from cometric.maps.masses import quantize
 from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 
 
@@ -189,10 +191,11 @@ def norm_power(norm: Any) -> float | None:
 
 
 def _pairwise(hist: sparse.csr_array, p: float) -> Matrix:
+    """Norms of differences of integer masses, which are exact however close two rows are."""
     norms: Matrix = geometry.pairwise_norms(
-        hist.indptr.astype(np.int64), hist.indices.astype(np.int32), hist.data, p
+        hist.indptr.astype(np.int64), hist.indices.astype(np.int32), quantize(hist), p
     )
-    return norms
+    return QUANTUM * norms
 
 
 def _pairwise_on(device: Any, hist: sparse.csr_array, p: float) -> Matrix:
