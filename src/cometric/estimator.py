@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.extension import nearest
 from cometric.learning import learn
 from cometric.maps.tiled import active_client
-from cometric.options import check_count
+from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_count
 from cometric.result import Record, Result
 from cometric.run import ConvergenceWarning, shortfall
 from cometric.solve import Callback
@@ -92,12 +92,12 @@ smoothing
     def __init__(
         self,
         eps: float = 0.1,
-        tau: float | str = 1e-3,
+        tau: float | str = DEFAULT_TAU,
         *,
         restart: float = 0.0,
         norm: Any = "l1",
         solver: str | Solver[Any] = "auto",
-        tol: float = 1e-6,
+        tol: float = DEFAULT_TOL,
         max_iter: int = 1000,
         sweeps: int = 1,
         device: str = "cpu",

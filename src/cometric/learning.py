@@ -29,7 +29,16 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
 from cometric.maps.workers import check_process
-from cometric.options import check_folder, check_number, check_options
+from cometric.options import (
+    AUTO_RESTART,
+    AUTO_TAU,
+    DEFAULT_TAU,
+    DEFAULT_TOL,
+    PAPER_TAU,
+    check_folder,
+    check_number,
+    check_options,
+)
 from cometric.planning import check_memory
 from cometric.problem import Problem
 from cometric.result import Result
@@ -41,12 +50,6 @@ from cometric.solvers.stochastic import StochasticIteration
 from cometric.start import starting_metrics
 from cometric.types import Solver
 
-DEFAULT_TAU = 1e-3
-"""Beside a positive ``restart``, which takes its place, it counts as not given."""
-
-AUTO_RESTART = 0.1
-"""What tau = "auto" stands for: of all shares tried, the one that was poor nowhere."""
-
 
 def learn(
     X: Any,
@@ -56,7 +59,7 @@ def learn(
     restart: float = 0.0,
     norm: Any = "l1",
     solver: str | Solver[Any] = "auto",
-    tol: float = 1e-6,
+    tol: float = DEFAULT_TOL,
     max_iter: int = 1000,
     sweeps: int = 1,
     device: str = "cpu",
@@ -90,8 +93,10 @@ def learn(
         Entropic regularization relative to the largest cost; 0 is exact transport, infinity the
         linear limit (correspondence analysis at tau = 0).
     tau
-        Weight of the norm R. Positive values make the answer unique; 0 is allowed; "auto" is
-        ``restart=0.1``, which was poor on none of our data. See docs/choosing.md.
+        Weight of the norm R: a number, at least 0; positive values make the answer unique.
+        "auto", the default, is ``restart=0.1`` (``tau=0.01`` for stochastic iteration, which cannot
+        restart), "paper" is 0.001. Ignored where it is "auto" and ``restart`` is given.
+        See docs/choosing.md.
     restart
         A share alpha of R in every distance, instead of tau: with positive alpha, below 1, ::
 
@@ -150,7 +155,7 @@ def learn(
     >>> result.converged, result.samples.shape, result.features.shape
     (True, (12, 12), (10, 10))
     """
-    weight, share = _weights(tau, restart)
+    weight, share = resolve_weights(tau, restart, solver)
     check_options(
         eps=eps,
         tau=weight,
@@ -168,10 +173,8 @@ def learn(
         progress=progress,
         drop_empty=drop_empty,
     )
-    _check_restart(share, weight, solver)
     _check_policy(solver, eps)
-    weight = 0.0 if share > 0.0 else weight
-    _check_client(client, eps, weight, device)
+    _check_client(client, eps, weight + share, device)
     folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
@@ -283,7 +286,7 @@ def resume(
             progress=progress,
             callback=callback,
         )
-        _check_client(run.client, run.eps, run.tau, run.device)
+        _check_client(run.client, run.eps, run.tau + run.restart, run.device)
         check_options(
             eps=run.eps,
             tau=run.tau,
@@ -351,31 +354,34 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
     return time.perf_counter() - began
 
 
-def _weights(tau: Any, restart: float) -> tuple[Any, float]:
-    """``tau`` and ``restart`` as numbers, where a name was passed."""
-    if not isinstance(tau, str):
-        return tau, restart
-    if tau != "auto":
-        raise ValueError(f"`tau` is {tau!r}; pass a number, or 'auto'.")
-    if restart != 0.0:
-        raise ValueError(f"`tau` is 'auto', which chooses `restart`, and that is {restart}.")
-    return 0.0, AUTO_RESTART
-
-
-def _check_restart(restart: float, tau: float, solver: str | Solver[Any]) -> None:
+def resolve_weights(
+    tau: Any, restart: Any, solver: str | Solver[Any] = "auto"
+) -> tuple[float, float]:
+    """``tau`` and ``restart`` as numbers, one of them 0, from what was passed."""
+    stochastic = solver == "stochastic" or isinstance(solver, StochasticIteration)
+    word = tau if isinstance(tau, str) else None
+    if word not in (None, "auto", "paper"):
+        raise ValueError(f"`tau` is {tau!r}; pass a number, at least 0, 'auto' or 'paper'.")
     check_number("restart", restart)
     if not restart < 1.0:
         raise ValueError(f"`restart` is {restart}; it must be below 1.")
-    if restart > 0.0 and tau not in (0.0, DEFAULT_TAU):
-        raise ValueError(
-            f"`restart` is {restart} and `tau` is {tau}; both say how much the norm counts. "
-            "Pass one of them."
-        )
-    if restart > 0.0 and (solver == "stochastic" or isinstance(solver, StochasticIteration)):
+    if restart > 0.0 and stochastic:
         raise ValueError(
             "`restart` needs the largest of all distances in each step, and stochastic iteration "
             "looks at a part of them. Pass `tau`, or another `solver`."
         )
+    if word == "auto":
+        if restart == 0.0:
+            return (AUTO_TAU, 0.0) if stochastic else (0.0, AUTO_RESTART)
+        return 0.0, float(restart)
+    weight = PAPER_TAU if word == "paper" else tau
+    check_number("tau", weight)
+    if restart > 0.0 and weight > 0.0:
+        raise ValueError(
+            f"`restart` is {restart} and `tau` is {tau}; both say how much the norm counts. "
+            "Pass one of them."
+        )
+    return float(weight), float(restart)
 
 
 def _check_policy(solver: str | Solver[Any], eps: float) -> None:
@@ -386,7 +392,7 @@ def _check_policy(solver: str | Solver[Any], eps: float) -> None:
         )
 
 
-def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
+def _check_client(client: Any, eps: float, weight: float, device: str) -> None:
     if client is None:
         return
     if client != "local" and not hasattr(client, "submit"):
@@ -395,5 +401,5 @@ def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
         raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")
     if eps == math.inf:
         raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
-    if eps == 0.0 and tau == 0.0:
+    if eps == 0.0 and weight == 0.0:
         raise ValueError("`client` needs tau > 0 at eps = 0: uniqueness is decided on one machine.")

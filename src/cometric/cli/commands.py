@@ -14,7 +14,7 @@ from cometric import reading, writing
 from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
-from cometric.options import check_side
+from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_side
 from cometric.progress import duration
 from cometric.result import Result
 
@@ -122,11 +122,11 @@ def learn(
         ),
     ],
     eps: o.Eps = 0.1,
-    tau: o.Tau = 1e-3,
+    tau: o.Tau = DEFAULT_TAU,
     restart: o.Restart = 0.0,
     norm: o.Norm = "l1",
     solver: o.SolverName = "auto",
-    tol: o.Tol = 1e-6,
+    tol: o.Tol = DEFAULT_TOL,
     max_iter: o.MaxIter = 1000,
     sweeps: o.Sweeps = 1,
     device: o.Device = "cpu",

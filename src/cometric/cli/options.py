@@ -26,8 +26,8 @@ def _option(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, show_default=settings.pop("show_default", True), **settings)
 
 
-def _number_or_auto(text: str) -> float | str:
-    return text if text == "auto" else float(text)
+def _number_or_word(text: str) -> float | str:
+    return text if text in ("auto", "paper") else float(text)
 
 
 DATA = "Data"
@@ -76,8 +76,8 @@ Tau = Annotated[
     Any,
     _option(
         "--tau",
-        help="Weight of the norm; > 0 for uniqueness; auto is --restart 0.1.",
-        parser=_number_or_auto,
+        help="Weight of the norm: a number, auto (--restart 0.1), or paper (0.001).",
+        parser=_number_or_word,
         metavar="NUMBER",
         rich_help_panel=LEARNING,
     ),

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import cometric.learning
-from cometric.options import check_count, check_number
+from cometric.options import DEFAULT_TAU, check_count, check_number
 from cometric.problem import BadData
 from cometric.scverse import slots
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def learn(
     adata: AnnData,
     eps: float = 0.1,
-    tau: float | str = 1e-3,
+    tau: float | str = DEFAULT_TAU,
     *,
     layer: str | None = None,
     use_raw: bool = False,
