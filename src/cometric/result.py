@@ -70,7 +70,8 @@ class Result:
     history
         A :class:`Record` per iteration.
     bracket
-        An interval for lam * mu read off the last sweep (proved for exact maps).
+        An interval for lam * mu read off the last sweep: for exact maps a theorem up to rounding,
+        which :meth:`certify` accounts for.
     parameters
         What was asked for.
     problem

@@ -55,7 +55,7 @@ right.set(title="tau, at eps = 0.1", xlabel="turns", ylabel="distance from featu
 right.legend(frameon=False)
 
 # %%
-# Rules of thumb: begin with the defaults. They take ``tau="auto"``, which is ``restart=0.1``: the plain
-# distance as a fixed share of every one, whatever the data. Fewer than a thousand samples and a wish
-# for certainty: ``eps=0``, and ask ``r.certify()``. A status other than converged says which of the two
-# to change, and in which direction.
+# Rules of thumb: begin with the defaults. They take ``tau="auto"``, which is ``restart=0.1``: the
+# plain distance as a fixed share of every one, whatever the data. Fewer than a thousand samples
+# and a wish for certainty: ``eps=0``, and ask ``r.certify()``. A status other than converged says
+# which of the two to change, and in which direction.
