@@ -572,7 +572,7 @@ def test_bad_entries_are_told_as_who_reads_the_file_finds_them(data, change, wor
     said = run(command[0], "x.csv", *command[1:], code=2).stderr
     assert f"error: `x.csv` {words}" in said
     assert "`X`" not in said
-    assert ("pass --drop-empty." in said) == ("empty" in words)
+    assert ("Pass --drop-empty to leave them out" in said) == ("empty" in words)
 
 
 def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):
