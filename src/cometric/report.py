@@ -35,6 +35,13 @@ except ImportError:
         "the report needs plotly and jinja2: pip install 'cometric[report]'."
     ) from None
 
+__all__ = ["write"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 MAX_POINTS = 2_000
 """Points drawn per map; more are slow to draw and to select."""
 
