@@ -86,6 +86,10 @@ class Explanation:
         """The bins on which the second item has more mass, the largest difference first."""
         return [change for change in self.changes if change.change > 0]
 
+    def heaviest(self, count: int = SHOWN) -> list[Flow]:
+        """The flows that carry the most mass."""
+        return sorted(self.flows, key=lambda flow: -flow.mass)[:count]
+
     def __repr__(self) -> str:  # a blurred plan has hundreds of flows
         return f"<{str(self).splitlines()[0]}>"
 
@@ -98,7 +102,7 @@ class Explanation:
         if self.changes:
             lines += _table_of_changes(f"more in {first}", self.losses)
             lines += _table_of_changes(f"more in {second}", self.gains)
-        return "\n".join([*lines, *_table_of_flows(self.flows, self.stays)])
+        return "\n".join([*lines, *_table_of_flows(self)])
 
 
 def _table_of_changes(title: str, changes: list[Change]) -> list[str]:
@@ -121,17 +125,17 @@ def _row(change: Change, distance: str) -> tuple[str, str, str, str, str, str]:
     return change.name, *masses, _percent(change.share), distance
 
 
-def _table_of_flows(flows: list[Flow], stays: float) -> list[str]:
+def _table_of_flows(told: Explanation) -> list[str]:
     """The heaviest flows, and the sum of the others."""
-    shown = sorted(flows, key=lambda flow: -flow.mass)[:SHOWN]
+    shown = told.heaviest()
     rows = [("from", "to", "mass", "cost", "distance")]
     rows += [
         (flow.source, flow.target, _percent(flow.mass), _percent(flow.share), f"{flow.cost:.4f}")
         for flow in shown
     ]
-    others = len(flows) - len(shown)
+    others = len(told.flows) - len(shown)
     if others:
-        mass = _percent(1.0 - stays - sum(flow.mass for flow in shown))
+        mass = _percent(1.0 - told.stays - sum(flow.mass for flow in shown))
         share = _percent(1.0 - sum(flow.share for flow in shown))
         rows.append((f"{others} other flow{'s' * (others > 1)}", "", mass, share, ""))
     return _aligned(rows, names=2)
