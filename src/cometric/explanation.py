@@ -100,14 +100,15 @@ class Explanation:
             return f"{words}, nothing moves"
         lines = [f"{words}, {_percent(self.stays)} of the mass stays in place"]
         if self.changes:
-            lines += _table_of_changes(f"more in {first}", self.losses)
-            lines += _table_of_changes(f"more in {second}", self.gains)
+            rows = _rows_of_changes(f"more in {first}", self.losses)
+            rows += _rows_of_changes(f"more in {second}", self.gains)
+            lines += _aligned(rows, names=1)
         return "\n".join([*lines, *_table_of_flows(self)])
 
 
-def _table_of_changes(title: str, changes: list[Change]) -> list[str]:
+def _rows_of_changes(title: str, changes: list[Change]) -> list[tuple[str, ...]]:
     """The largest changes of one sign, and the sum of the others."""
-    rows = [(title, "first", "second", "change", "cost", "distance")]
+    rows: list[tuple[str, ...]] = [(title, "first", "second", "change", "cost", "distance")]
     rows += [_row(change, f"{change.distance:.4f}") for change in changes[:SHOWN_CHANGES]]
     others = changes[SHOWN_CHANGES:]
     if others:
@@ -117,10 +118,10 @@ def _table_of_changes(title: str, changes: list[Change]) -> list[str]:
         )
         label = f"{len(others)} other{'s' * (len(others) > 1)}"
         rows.append(_row(Change(label, first, second, change, 0.0, share), ""))
-    return _aligned(rows, names=1)
+    return rows
 
 
-def _row(change: Change, distance: str) -> tuple[str, str, str, str, str, str]:
+def _row(change: Change, distance: str) -> tuple[str, ...]:
     masses = _percent(change.first), _percent(change.second), f"{100 * change.change:+.1f} %"
     return change.name, *masses, _percent(change.share), distance
 

@@ -208,7 +208,7 @@ class Problem:
         data, dropped ones included, in their order. With ``of="features"`` the same holds for
         samples.
         """
-        rows, columns = _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
+        rows, columns = read_names(X)
         if of == "samples":
             item, bins, own, found = "row", self.features, rows, columns
         elif of == "features":
@@ -290,6 +290,11 @@ def read_samples(X: Any) -> sparse.csr_array:
     _check_entries(matrix, "X")
     _refuse_empty(np.diff(matrix.indptr) > 0, "X", "row", "Drop them: they hold no mass.")
     return matrix
+
+
+def read_names(X: Any) -> tuple[list[str] | None, list[str] | None]:
+    """What AnnData or pandas call the rows and the columns; None where there are no names."""
+    return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
 
 
 def _names(X: Any, *attributes: str) -> list[str] | None:
