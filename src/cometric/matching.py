@@ -128,8 +128,8 @@ def _nothing_in_common(
     found: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]
 ) -> str:
     words = (
-        f"`X` has none of the {len(learned)} learned {of}: they are called {quoted(learned)}, "
-        f"those of `X` {quoted(found)}."
+        f"`X` has none of the {len(learned)} learned {of} (learned: {quoted(learned)}; "
+        f"in `X`: {quoted(found)})."
     )
     if not set(across).isdisjoint(learned):
         return f"{words} They are on its other axis: transpose `X`."
