@@ -46,10 +46,10 @@ def entries():
 def empties():
     for kind, make in KINDS.items():
         for row in range(4):
-            words = rf"`X` has 1 empty row \(first: {row}\). Drop them, or pass `drop_empty=True`"
+            words = rf"`X` has 1 empty row \(first: {row}\). Pass `drop_empty=True` to leave"
             yield f"empty row {row}, {kind}", {"X": make(changed(X, row, 0.0))}, words
         for column in range(3):
-            words = rf"`X` has 1 empty column \(first: {column}\). Drop them, or pass"
+            words = rf"`X` has 1 empty column \(first: {column}\). Pass `drop_empty=True`"
             where = (slice(None), column)
             yield f"empty column {column}, {kind}", {"X": make(changed(X, where, 0.0))}, words
 

@@ -284,7 +284,11 @@ def test_a_certificate_reads_as_written():
         f"  C2 theorem     lam mu in [{proof.value[0]:.12g}, {proof.value[1]:.12g}]\n"
         "  C3 theorem     samples 2.5e-01, features 5.0e-01 (Hilbert distance to the true ones)\n"
         "  C4 theorem     lam <= 2.632, mu <= 2.632; a full sweep shrinks errors to 0.04\n"
-        "  C5 diagnostic  triangle inequality violated by at most 4.0e-01 of the largest distance\n"
+        "  C5 diagnostic  some detours are shorter than the direct distance, by up to 40 % of the "
+        "largest distance:\n"
+        f"{17 * ' '}neighbors and clusterings of these distances are unaffected, but methods that "
+        "rely on the\n"
+        f"{17 * ' '}triangle inequality (ball trees, some search indexes) may miss neighbors\n"
         "  C6 theorem     unique: yes, since tau > 0"
     )
     proof = certify(np.eye(3) + 0.3, ones, ones)
@@ -292,6 +296,7 @@ def test_a_certificate_reads_as_written():
     plain = str(proof)
     assert "no bound exists at tau = 0: a small residual proves nothing there" in plain
     assert "C4 theorem     lam <= 0.5263, mu <= 0.5263\n" in plain
+    assert "C5 diagnostic  the triangle inequality holds\n" in plain
     assert "C6 diagnostic  unique: no, 3 groups of distances do not depend on one another" in plain
     restarted = certify(np.eye(3) + 0.3, ones, metric(0.01, 1, 1), restart=0.01)
     assert "no bound: the residual is too large for this restart" in str(restarted)

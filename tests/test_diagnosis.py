@@ -1,5 +1,7 @@
 """What is said of entropic answers: true residuals, bounds that hold, and no promise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -23,6 +25,15 @@ def test_a_converged_answer_is_close_to_its_image(eps):
         assert 0 < told.bracket < 1e-6
     else:
         assert told.bracket is None
+
+
+def test_the_triangle_is_told_in_words_a_user_can_act_on():
+    told = cm.learn(X, eps=0.5, tau=0.1).certify()
+    broken = str(replace(told, triangle=(0.1, 0.33)))
+    assert "shorter than the direct distance, by up to 33 % of the largest distance" in broken
+    assert "neighbors and clusterings of these distances are unaffected" in broken
+    assert "may miss neighbors" in broken
+    assert "triangle       the triangle inequality holds" in str(replace(told, triangle=(0, 1e-16)))
 
 
 def test_a_wrong_answer_is_not():

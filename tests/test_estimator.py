@@ -228,8 +228,14 @@ def test_names_go_in_and_out(digits):
     assert list(out.columns) == list(estimator.get_feature_names_out())
     assert out.columns[59] == "wassersteinsingularvectors59"
     assert estimator.result_.explain(0, 1).flows[0].source in pixels
-    with pytest.raises(ValueError, match="feature names should match"):
-        estimator.transform(frame[pixels[::-1]])
+    turned = frame[pixels[::-1]][:3]
+    with pytest.raises(ValueError, match="feature names should match"):  # as scikit-learn's checks
+        estimator.transform(turned)
+    assert_allclose(estimator.result_.transform(turned), out.to_numpy()[:3], atol=1e-6)
+    pixel = frame[::-1][["pixel 7"]]
+    assert_allclose(
+        estimator.feature_transform(pixel)[0], estimator.feature_distances_[7], atol=1e-6
+    )
 
 
 # What goes wrong is said
@@ -265,7 +271,7 @@ def test_samples_whose_sums_overflow_are_not_empty(digits):
 def test_empty_samples_are_refused(digits, drop_empty):
     X = digits[0].copy()
     X[[4, 7]] = 0
-    with pytest.raises(ValueError, match=r"`X` has 2 empty samples \(first: 4\).* Drop them"):
+    with pytest.raises(ValueError, match=r"`X` has 2 empty samples \(first: 4\).* Drop them yours"):
         WassersteinSingularVectors(drop_empty=drop_empty).fit(X)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import cometric as cm
-from cometric.explanation import Explanation, Flow
+from cometric.explanation import Change, Explanation, Flow
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,74 @@ def test_names_come_from_the_data(result):
     assert "red" not in repr(told)  # nor any other flow
 
 
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_items_are_given_by_name_or_number(result, of):
+    first, last = {"samples": "ad", "features": ("red", "violet")}[of]
+    assert result.explain(first, last, of=of) == result.explain(0, 3, of=of)
+    assert result.explain(np.str_(first), np.int32(-1), of=of) == result.explain(0, 3, of=of)
+
+
+def test_text_is_a_name_and_a_number_a_place():
+    X = pd.DataFrame([[4, 1, 0], [1, 4, 1], [0, 1, 4]], index=["2", "0", "1"])
+    told = cm.learn(X, eps=0, tau=0.1)
+    assert told.explain("2", "1").items == ("2", "1")
+    assert told.explain(2, 1).items == ("1", "0")
+
+
+def test_unknown_names_bring_the_nearest_spellings(result):
+    with pytest.raises(
+        ValueError, match="`i` is 'Viollet', .* not the name of a feature. Close to it: 'violet'."
+    ):
+        result.explain("Viollet", 0, of="features")
+    with pytest.raises(ValueError, match="Close to it: 'a'."):
+        result.explain("A", 0)
+    with pytest.raises(ValueError, match="`j` is 'zz', .* The names begin with 'a', 'b', 'c', ..."):
+        result.explain(0, "zz")
+
+
+def test_names_of_the_other_side_are_recognized(result):
+    with pytest.raises(ValueError, match="`j` is 'red', .* name of a feature, not of a sample"):
+        result.explain("a", "red")
+    with pytest.raises(ValueError, match="`i` is 'a', .* name of a sample, not of a feature"):
+        result.explain("a", "red", of="features")
+
+
+def test_names_that_several_items_have_are_refused():
+    X = pd.DataFrame([[4, 1, 0], [1, 4, 1], [0, 1, 4]], index=["a", "b", "a"])
+    result = cm.learn(X, eps=0, tau=0.1)
+    with pytest.raises(ValueError, match=r"`i` is 'a', the name of 2 samples. .* \(0, 2\)"):
+        result.explain("a", "b")
+
+
+@pytest.mark.parametrize("eps", [0, 0.1, np.inf])
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_changes_are_the_differences_of_the_histograms(of, eps):
+    X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
+    result = cm.learn(X, eps=eps, tau=0.1, tol=1e-3)
+    told = result.explain(2, 1, of=of)
+    hist = getattr(result.problem, of).hist.toarray()
+    for name, first, second, change, distance, share in told.changes:
+        k = int(name)
+        assert (first, second, change) == (hist[2, k], hist[1, k], hist[1, k] - hist[2, k])
+        own = [f for f in told.flows if name == (f.source if change < 0 else f.target)]
+        spent = sum(flow.mass * flow.cost for flow in own)
+        assert np.isclose(share, spent / told.distance)
+        assert np.isclose(distance, spent / sum(flow.mass for flow in own))
+    named = {int(change.name) for change in told.changes}
+    assert named == set(np.flatnonzero(hist[1] != hist[2]))
+    sizes = [abs(change.change) for change in told.changes]
+    assert sizes == sorted(sizes, reverse=True)
+    assert np.isclose(sum(change.change for change in told.changes), 0.0, atol=1e-12)
+    assert told.losses + told.gains == sorted(told.changes, key=lambda c: c.change > 0)
+
+
+def test_losses_and_gains_of_an_exact_plan_make_up_its_cost(result):
+    told = result.explain("a", "d")
+    for part in (told.losses, told.gains):
+        assert np.isclose(sum(change.share for change in part), 1.0)
+        assert np.isclose(sum(abs(change.change) for change in part), 1.0 - told.stays)
+
+
 def test_items_without_names_are_numbered():
     told = cm.learn([[3, 1], [1, 3]], eps=0, tau=0.1).explain(0, 1)
     assert [(flow.source, flow.target) for flow in told.flows] == [("0", "1")]
@@ -68,8 +136,9 @@ def test_repeats_are_explained_by_nothing_moving():
 def test_wrong_items_are_named(result):
     with pytest.raises(IndexError, match="`j` is 7; there are 4 samples"):
         result.explain(0, 7)
-    with pytest.raises(TypeError, match="`i` is 'a'; pass the number of one of the samples"):
-        result.explain("a", 1)
+    for wrong in (1.0, None, True):
+        with pytest.raises(TypeError, match="`i` is .*; pass the name or number of one of the sam"):
+            result.explain(wrong, 1)
     with pytest.raises(ValueError, match="choose 'samples' or 'features'"):
         result.explain(0, 1, of="cells")
 
@@ -89,6 +158,28 @@ def test_what_is_printed_is_the_heaviest_and_the_sum_of_the_rest():
     assert [line.split()[0] for line in lines[2:12]] == [f"a{k}" for k in range(12, 2, -1)]
     assert lines[12].split() == ["2", "other", "flows", "3.0", "%", "3.8", "%"]
     assert len(lines) == 13
+
+
+def test_net_changes_are_printed_before_the_flows():
+    losses = [Change(f"a{k}", 0.02 * k, 0.01 * k, -0.01 * k, 0.5, k / 78) for k in range(12, 0, -1)]
+    gains = [Change("b", 0.0, 0.78, 0.78, 0.25, 1.0)]
+    flows = [Flow("a1", "b", 0.78, 0.5, 1.0)]
+    lines = str(Explanation(("x", "y"), 0.4, 0.22, flows, losses + gains)).splitlines()
+    assert lines[1].split() == ["more", "in", "x", "first", "second", "change", "cost", "distance"]
+    words = [" ".join(line.split()) for line in lines]
+    assert words[2] == "a12 24.0 % 12.0 % -12.0 % 15.4 % 0.5000"
+    assert [line.split()[0] for line in lines[2:8]] == [f"a{k}" for k in range(12, 6, -1)]
+    assert words[8] == "6 others 42.0 % 21.0 % -21.0 % 26.9 %"
+    assert lines[9].split()[:3] == ["more", "in", "y"]
+    assert words[10] == "b 0.0 % 78.0 % +78.0 % 100.0 % 0.2500"
+    assert lines[11].split() == ["from", "to", "mass", "cost", "distance"]
+
+
+def test_small_shares_keep_a_digit():
+    flows = [Flow("a", "b", 4e-5, 0.5, 2e-6), Flow("a", "c", 0.5, 0.5, 0.999998)]
+    told = str(Explanation(("x", "y"), 0.4, 0.49996, flows))
+    assert "0.004 %" in told
+    assert "0.0002 %" in told
 
 
 def test_what_does_not_move_is_said_in_one_line(result):

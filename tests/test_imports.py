@@ -1,6 +1,8 @@
 """Imports point toward the core, and importing the package costs little."""
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -26,7 +28,7 @@ BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
 # The whole rule. An import inside a function may reach any library except numba, but never
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
-    "core": Layer({"arrays", "types", "cones", "problem"}, {"core"}, ARRAYS),
+    "core": Layer({"arrays", "types", "cones", "matching", "names", "problem"}, {"core"}, ARRAYS),
     "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
@@ -230,11 +232,51 @@ def test_importing_the_package_takes_under_half_a_second():
 def test_edges_are_found_by_name_but_not_imported_with_a_star():
     import cometric
 
-    for name in ("plot", "report"):
-        pytest.importorskip({"plot": "matplotlib", "report": "plotly"}[name])
+    needs = {"plot": "matplotlib", "report": "plotly", "scverse": "anndata"}
+    for name in ("baselines", "plot", "report", "scores", "scverse"):
+        pytest.importorskip(needs.get(name, "numpy"))
         assert getattr(cometric, name).__name__ == f"cometric.{name}"
         assert name in dir(cometric)
         assert name not in cometric.__all__
+
+
+PUBLIC = {  # modules and what they need
+    "baselines": "scipy",
+    "compat.wsingular": "torch",
+    "datasets": "scipy",
+    "plot": "matplotlib",
+    "report": "plotly",
+    "scores": "numpy",
+    "scverse": "anndata",
+    "scverse.get": "anndata",
+    "scverse.pl": "matplotlib",
+    "scverse.pp": "anndata",
+    "scverse.tl": "anndata",
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_completion_offers_what_is_public_and_nothing_else(name):
+    pytest.importorskip(PUBLIC[name])
+    module = importlib.import_module(f"cometric.{name}")
+    assert [entry for entry in dir(module) if entry != "__version__"] == module.__all__
+    if name != "compat.wsingular":
+        assert module.__all__ == sorted(module.__all__)
+    for entry in module.__all__:
+        assert inspect.getmodule(getattr(module, entry)).__name__.startswith(module.__name__)
+    own = {
+        entry
+        for entry, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+    assert {entry for entry in own if not entry.startswith("_")} <= set(module.__all__)
+
+
+def test_completion_of_the_package_offers_public_names_only():
+    import cometric
+
+    modules = {name for name in PUBLIC if "." not in name}
+    assert set(dir(cometric)) == {"__version__", *cometric.__all__, *modules}
 
 
 def test_no_public_name_is_hidden_by_a_module():

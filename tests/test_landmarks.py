@@ -73,3 +73,19 @@ def test_empty_samples_are_refused_before_any_work():
     X[5] = 0.0
     with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 5\)"):
         cm.learn_landmarks(X, 20)
+
+
+def test_names_go_from_the_data_to_what_is_learned():
+    pd = pytest.importorskip("pandas")
+    data = np.random.default_rng(0).poisson(2.0, (30, 8)) + 1.0
+    cells, genes = [f"c{i}" for i in range(30)], [f"g{k}" for k in range(8)]
+    table = pd.DataFrame(data, cells, genes)
+    options = {"n_neighbors": 3, "eps": np.inf, "tau": 0.1}
+    sketch = cm.learn_landmarks(table, 10, **options)
+    problem = sketch.result.problem
+    assert problem.samples.names == tuple(cells[i] for i in sketch.landmarks)
+    assert problem.features.names == tuple(genes)
+    turned = table[genes[::-1]]
+    assert_array_equal(sketch.result.transform(turned), sketch.result.transform(data))
+    groups = cm.learn_landmarks(table, np.arange(30) % 6, **options)
+    assert groups.result.problem.samples.names == tuple("012345")

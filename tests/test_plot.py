@@ -1,5 +1,7 @@
 """Pictures: what is drawn, in which order, under which names."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -74,6 +76,30 @@ def test_distances_are_those_learned_in_the_order_of_the_ticks(result):
     image = ax.get_images()[0].get_array()
     assert np.array_equal(image, result.features[np.ix_(order, order)])
     assert {k < 6 for k in order[:6]} in ({True}, {False})  # the two groups fall apart
+
+
+def test_a_few_outliers_do_not_leave_one_color_to_the_others(result):
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.uniform(0, 0.1, 97), [0.9, 0.95, 1.0]])  # 6 % of all pairs
+    far = replace(result, samples=np.abs(places[:, None] - places) / np.ptp(places))
+    far = replace(far, problem=cm.Problem.from_data(np.eye(100) + 0.1))
+    image = plot.distances(far).images[0]
+    assert image.norm.vmax < 0.25
+    bar = image.colorbar
+    assert bar.extend == "both"
+    assert bar.ax.get_ylabel() == f"distance (colors end at {image.norm.vmax:.2g}, largest: 1)"
+    whole = plot.distances(far, vmax=1).images[0]
+    assert whole.norm.vmax == 1.0
+    assert (whole.colorbar.extend, whole.colorbar.ax.get_ylabel()) == ("min", "distance")
+    assert plot.distances(far, vmax=1e-5).images[0].norm.vmin == 0.0
+
+
+def test_distances_without_outliers_are_all_told_apart(result):
+    image = plot.distances(result, "features").images[0]
+    assert image.norm.vmax == result.features.max()
+    assert image.colorbar.extend == "min"
+    equal = replace(result, features=1.0 - np.eye(12))
+    assert plot.distances(equal, "features").images[0].get_clim() == (0.0, 1.0)
 
 
 def test_distances_keep_labels_together(result):
@@ -196,6 +222,27 @@ def test_flows_carry_the_mass_of_the_plan(result):
     assert ax.get_title().startswith(f"From s0 to s15\n5 of {len(told.flows)} flows")
 
 
+def test_net_changes_are_bars_to_either_side(result):
+    told = result.explain("s0", "s15")
+    ax = plot.changes(result, "s0", 15, top=3)
+    assert ticks(ax) == [change.name for change in told.losses[:3] + told.gains[:3]]
+    widths = [bar.get_width() for bar in ax.patches]
+    assert np.allclose(widths, [100 * c.change for c in told.losses[:3] + told.gains[:3]])
+    assert ax.get_title().startswith(f"Net change from s0 to s15\n6 of {len(told.changes)} changes")
+    cells = plot.changes(result, "g0", "g11", 2, of="features")
+    assert {name[0] for name in ticks(cells)} == {"s"}
+    renamed = plot.changes(result, 0, 15, 3, names=[f"new {name}" for name in GENES])
+    assert ticks(renamed) == [f"new {name}" for name in ticks(ax)]
+
+
+def test_a_new_figure_of_flows_shows_the_net_changes_too(result):
+    ax = plot.flows(result, 0, 15, top=4)
+    assert [other.get_title()[:10] for other in ax.figure.axes[:2]] == ["Net change", "From s0 to"]
+    own = plt.figure().subplots()
+    assert plot.flows(result, 0, 15, ax=own) is own
+    assert not any("Net" in other.get_title() for other in own.figure.axes)
+
+
 def test_flows_go_between_the_bins_they_belong_to(unnamed):
     ax = plot.flows(unnamed, 0, 2, names=["red", "green", "blue"])
     told = unnamed.explain(0, 2)
@@ -217,6 +264,12 @@ def test_flows_between_repeats_say_that_nothing_moves():
         (lambda r: plot.distances(r, labels=[1]), ValueError, r"`labels` has shape \(1,\).* 20"),
         (lambda r: plot.nearest(r, "g33"), ValueError, "`feature` is 'g33', .* 'g3'"),
         (lambda r: plot.nearest(r, 12), IndexError, "`feature` is 12; there are 12"),
+        (lambda r: plot.nearest(r, "s3"), ValueError, "'s3', .* of a sample, not of a feature"),
+        (lambda r: plot.nearest(r, 2.5), TypeError, "`feature` is 2.5; pass the name or number"),
+        (lambda r: plot.flows(r, 0, "g3"), ValueError, "`j` is 'g3', .* of a feature, not of a sa"),
+        (lambda r: plot.changes(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
+        (lambda r: plot.distances(r, vmax="p99"), ValueError, "`vmax` is 'p99'; pass a number"),
+        (lambda r: plot.distances(r, vmax=0), ValueError, "`vmax` is 0; pass a distance above 0"),
         (lambda r: plot.nearest(r, 0, k=0), ValueError, "`k` is 0; pass at least 1"),
         (lambda r: plot.flows(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
         (lambda r: plot.nearest(r, 0, names="a"), ValueError, r"`names` has shape \(\)"),

@@ -255,7 +255,7 @@ def test_an_unconverged_result_says_so(tmp_path):
             "There are other answers: 2 groups",
         ),
         ({"uniqueness": Uniqueness(None, 3, 1, "tied")}, "is undecided: tied"),
-        ({"triangle": (0.02, 0.0)}, "fails by at most 2 % of the largest"),
+        ({"triangle": (0.02, 0.0)}, "direct distance, by up to 2 % of the largest"),
     ],
 )
 def test_a_certificate_in_words(result, changes, words):

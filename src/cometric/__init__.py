@@ -43,12 +43,15 @@ _HOMES = {
 }
 
 # `cm.plot` finds those too that bring other libraries, `from cometric import *` does not.
-_MODULES = {"datasets", "plot", "report"}
+_MODULES = {"baselines", "datasets", "plot", "report", "scores", "scverse"}
 
 if TYPE_CHECKING:
+    from cometric import baselines as baselines
     from cometric import datasets as datasets
     from cometric import plot as plot
     from cometric import report as report
+    from cometric import scores as scores
+    from cometric import scverse as scverse
     from cometric.checkpoint import CheckpointError as CheckpointError
     from cometric.checkpoint import CheckpointWarning as CheckpointWarning
     from cometric.cones import hilbert_distance as hilbert_distance
@@ -90,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    return ["__version__", *_HOMES, *_MODULES]

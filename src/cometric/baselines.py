@@ -21,6 +21,22 @@ from cometric.maps.exact import ExactMap
 from cometric.problem import Problem
 from cometric.types import Matrix
 
+__all__ = [
+    "cosine",
+    "gene_mover",
+    "kernel_pca",
+    "l1",
+    "l2",
+    "pca",
+    "read_gene2vec",
+    "scvi",
+    "sinkhorn",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def l1(X: Any) -> Matrix:
     """Manhattan distances."""

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.cones import log_width
+from cometric.diagnosis import describe_triangle
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap, Plans
 from cometric.maps.masses import quantization_errors
@@ -92,8 +93,7 @@ class Certificate:
                 f"  C2 theorem     lam mu in [{low:.12g}, {high:.12g}]",
                 f"  C3 theorem     {error}",
                 f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}{shrinks}",
-                f"  C5 diagnostic  triangle inequality violated by at most {worst:.1e} of the "
-                "largest distance",
+                f"  C5 diagnostic  {describe_triangle(worst, indent=17)}",
                 f"  C6 {'theorem   ' if self.contracts else 'diagnostic'}  unique: "
                 f"{words[self.uniqueness.unique]}, {self.uniqueness.reason}",
             ]

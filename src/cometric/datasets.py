@@ -17,6 +17,22 @@ from cometric.types import Index, Matrix
 if TYPE_CHECKING:
     from anndata import AnnData
 
+__all__ = [
+    "Labeled",
+    "block_diagonal",
+    "digits",
+    "pbmc3k",
+    "pbmc68k_reduced",
+    "simulate_counts",
+    "torus",
+    "torus2d",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Seed = int | np.random.Generator | None
 
 

@@ -23,6 +23,9 @@ from cometric.types import Index, Matrix, Metrics
 SAMPLE = 2_000
 """Pairs of each side that are solved afresh; all of them would take longer than learning did."""
 
+HOLDS = 1e-12
+"""Violations of the triangle inequality, over the largest distance, that are rounding."""
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -31,8 +34,10 @@ class Diagnosis:
     ``residuals`` are the Hilbert distances of (samples, features) to the images of one another
     on ``pairs`` pairs, all or a sample, solved afresh. ``bracket`` is the widest of the proved
     intervals of these distances, over the largest of them; None for the linear limit, which has
-    no inner solves. ``negatives`` counts divergences proved to be below zero, ``triangle`` is
-    the worst violation of the triangle inequality.
+    no inner solves. ``negatives`` counts divergences proved to be below zero. ``triangle`` is,
+    for (samples, features), by how much at most a detour over a third item is shorter than the
+    direct distance, relative to the largest distance: for eps > 0 the triangle inequality need
+    not hold.
     """
 
     eps: float
@@ -57,10 +62,25 @@ class Diagnosis:
             )
         lines += [
             f"  negative       {self.negatives} divergences",
-            f"  triangle       violated by at most {max(self.triangle):.1e} of the largest "
-            "distance (no metric is promised for eps > 0)",
+            f"  triangle       {describe_triangle(max(self.triangle), indent=17)}",
         ]
         return "\n".join(lines)
+
+
+def describe_triangle(worst: float, indent: int) -> str:
+    """What the worst violation of the triangle inequality, over the largest distance, means.
+
+    One line, or several with ``indent`` spaces before each but the first.
+    """
+    if worst <= HOLDS:
+        return "the triangle inequality holds"
+    lines = (
+        "some detours are shorter than the direct distance, by up to "
+        f"{100 * worst:.2g} % of the largest distance:",
+        "neighbors and clusterings of these distances are unaffected, but methods that rely on the",
+        "triangle inequality (ball trees, some search indexes) may miss neighbors",
+    )
+    return f"\n{' ' * indent}".join(lines)
 
 
 def diagnose(

@@ -51,7 +51,8 @@ n_threads, memory_limit, progress, callback, checkpoint, checkpoint_every, norma
 smoothing
         As for :func:`cometric.learn`.
     drop_empty
-        Leave out empty features, which are an error otherwise. Empty samples always are.
+        Leave out empty features, which are an error otherwise (subsampled data often have
+        some). Empty samples always are: scikit-learn expects an answer for each.
     engine
         "local", or "dask" for the workers of the ``distributed.Client`` that is active when
         ``fit`` is called; a client itself could not be cloned. See ``client`` of
@@ -155,8 +156,9 @@ smoothing
         empty = np.flatnonzero((largest.toarray() if sparse.issparse(largest) else largest) == 0)
         if len(empty):
             raise ValueError(
-                f"`X` has {len(empty)} empty samples (first: {empty[0]}), which are at no distance "
-                "from anything. Drop them."
+                f"`X` has {len(empty)} empty sample{'s' * (len(empty) > 1)} (first: {empty[0]}), "
+                "without a distance to anything. Drop them yourself: `drop_empty=True` leaves out "
+                "features only."
             )
         options = self.get_params(deep=False)
         del options["mode"], options["n_neighbors"]
@@ -176,7 +178,11 @@ smoothing
         return self
 
     def transform(self, X: Any) -> Matrix | sparse.csr_matrix:
-        """Distances of the samples ``X`` to the training samples, through the learned metric."""
+        """Distances of the samples ``X`` to the training samples, through the learned metric.
+
+        As scikit-learn demands, ``X`` has the features that ``fit`` has seen, in their order. To
+        match other features by name, see ``result_.transform`` (:meth:`cometric.Result.transform`).
+        """
         check_is_fitted(self)
         checked = self._check(X, reset=False)
         k = self.n_neighbors + 1 if self.mode == "knn" else None
@@ -193,7 +199,7 @@ smoothing
         """Distances of new features to the training features, through the sample metric.
 
         ``X`` has the training samples as rows and the new features as columns; one row of the
-        answer is one new feature.
+        answer is one new feature. Samples are matched by name where both have names.
         """
         check_is_fitted(self)
         return self.result_.transform(

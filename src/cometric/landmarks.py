@@ -11,7 +11,7 @@ from scipy import sparse
 
 from cometric.learning import learn
 from cometric.neighbors import Neighbors, neighbor_graph
-from cometric.problem import read_samples
+from cometric.problem import read_names, read_samples
 from cometric.result import Result
 from cometric.types import Index, Matrix
 
@@ -104,7 +104,12 @@ def learn_landmarks(
     """
     matrix = read_samples(X)
     chosen, sketch = _sketch(matrix, landmarks, method, random_state)
-    result = learn(sketch, n_threads=n_threads, progress=progress, **options)
+    rows, columns = read_names(X)
+    given: Any = sketch
+    if rows is not None and columns is not None:
+        names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
+        given = _Named(sketch, list(names), columns)
+    result = learn(given, n_threads=n_threads, progress=progress, **options)
     neighbors = neighbor_graph(
         result,
         matrix,
@@ -116,6 +121,15 @@ def learn_landmarks(
         progress=progress,
     )
     return Sketch(result, neighbors, chosen)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A matrix with names, in the form of an AnnData, so that what is learned has them too."""
+
+    X: sparse.csr_array
+    obs_names: list[str]
+    var_names: list[str]
 
 
 def _sketch(

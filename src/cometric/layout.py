@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -54,19 +53,6 @@ def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
             "(those that were kept, where empty ones were dropped)."
         )
     return found
-
-
-def find(item: int | str, names: Sequence[str], argument: str) -> int:
-    """The number of an item given by number or by name."""
-    if isinstance(item, str):
-        if item not in names:
-            near = ", ".join(map(repr, get_close_matches(item, names, 3, 0.5)))
-            hint = f" Close to it: {near}." if near else " Pass a name or a number."
-            raise ValueError(f"`{argument}` is {item!r}, and nothing is called so.{hint}")
-        return list(names).index(item)
-    if not -len(names) <= item < len(names):
-        raise IndexError(f"`{argument}` is {item}; there are {len(names)}.")
-    return int(item) % len(names)
 
 
 def by_size(labels: Any) -> list[tuple[str, Index]]:

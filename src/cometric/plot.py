@@ -6,6 +6,7 @@ Each function draws on ``ax``, or on a new figure, and returns the Axes; none sh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,26 +22,37 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.explanation import Flow
+from cometric.explanation import Explanation, Flow
 from cometric.layout import (
     COLORS,
     by_size,
     checked,
     coordinates,
-    find,
     frame,
     leaf_order,
     metric_of,
     names_of,
 )
+from cometric.names import find
+from cometric.options import check_number
 from cometric.result import Result
 from cometric.types import Index, Matrix, Vector
+
+__all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 MARKERS = "os^Dv"
 """A second round of colors gets the second marker, and so on."""
 
 CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
 """Where the names of marked items go, in turn: neighbors would cover one another's."""
+
+FENCE = 3.0
+"""Interquartile ranges above the upper quartile, beyond which distances are outliers (Tukey)."""
 
 NAMED = 40
 """Rows of a matrix up to which each is named."""
@@ -82,19 +94,31 @@ def distances(
     ax: Axes | None = None,
     *,
     names: Sequence[Any] | None = None,
+    vmax: float | None = None,
 ) -> Axes:
     """The distance matrix of one side, rows and columns in the order of a clustering.
 
-    With ``labels``, items of one label stand together, and labels that are near one another.
-    Colors run from the first to the last percentile of the distances.
+    Parameters
+    ----------
+    of
+        "samples" or "features".
+    labels
+        A label per item: those of one label stand together, and labels near one another.
+    names
+        What the items are called, where the data brought no names or not those to show.
+    vmax
+        The distance at which the colors end; 1, the largest distance, shows all of them. By
+        default outliers are clipped, so that a few items far from all others do not leave one
+        color to the rest: the scale ends three interquartile ranges above the upper quartile of
+        the distances, if the largest is farther. The label of the color bar says so.
     """
     metric = metric_of(result, of)
     n = len(metric)
     groups = _groups(metric, None if labels is None else checked(labels, "labels", n, of))
     order = np.concatenate([members for _, members in groups])
     called = names_of(result, of, names)
+    low, high = _color_limits(metric, vmax)
     ax = _axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
-    low, high = np.quantile(metric[np.triu_indices(n, 1)], [0.01, 0.99])
     image = ax.imshow(
         metric[np.ix_(order, order)], cmap="magma", vmin=low, vmax=high, interpolation="nearest"
     )
@@ -112,7 +136,14 @@ def distances(
     else:
         ax.set_yticks([])
         ax.set_ylabel(f"{of}, clustered")
-    ax.figure.colorbar(image, ax=ax, shrink=0.8, extend="both", label="distance (largest: 1)")
+    clipped = high < metric.max()
+    ax.figure.colorbar(
+        image,
+        ax=ax,
+        shrink=0.8,
+        extend="both" if clipped else "min",
+        label=f"distance (colors end at {high:.2g}, largest: 1)" if clipped else "distance",
+    )
     return ax
 
 
@@ -149,7 +180,7 @@ def embedding(
     """
     metric = metric_of(result, of)
     called = names_of(result, of, names)
-    marked = [find(item, called, "mark") for item in mark]
+    marked = [find(item, called, "mark", of) for item in mark]
     values = None if labels is None else checked(labels, "labels", len(metric), of)
     places = coordinates(metric, method, random_state)
     inside = np.clip(places, *frame(places))
@@ -185,7 +216,7 @@ def nearest(
 ) -> Axes:
     """The k features nearest to one, by name or number, and their distances to it."""
     called = names_of(result, "features", names)
-    chosen = find(feature, called, "feature")
+    chosen = find(feature, called, "feature", "features", names_of(result, "samples"))
     if k < 1:
         raise ValueError(f"`k` is {k}; pass at least 1.")
     away = metric_of(result, "features")[chosen]
@@ -206,6 +237,30 @@ def nearest(
     return ax
 
 
+def changes(
+    result: Result,
+    i: int | str,
+    j: int | str,
+    top: int = 10,
+    names: Sequence[Any] | None = None,
+    ax: Axes | None = None,
+    *,
+    of: str = "samples",
+) -> Axes:
+    """What changes from sample i to sample j: the features that lose or gain the most mass.
+
+    Samples are given by name or number. Bars to the left are features on which i has more mass,
+    those to the right features on which j has more, ``top`` of each; the darker, the farther this
+    mass goes. ``names`` are those of the features. With ``of="features"``, i and j are features
+    and the bars are samples. See :meth:`cometric.Result.explain`.
+    """
+    told = _explained(result, i, j, of, names, top)
+    losses, gains = told.losses[:top], told.gains[:top]
+    ax = _axes(ax, (5.2, 1.4 + 0.24 * (len(losses) + len(gains))))
+    _draw_changes(ax, told, top)
+    return ax
+
+
 def flows(
     result: Result,
     i: int | str,
@@ -216,22 +271,20 @@ def flows(
 ) -> Axes:
     """Whose mass goes where from sample i to sample j: the costliest flows of the optimal plan.
 
-    Bands run from the features of i, left, to those of j, right, as wide as the mass they
-    carry; the darker, the farther it goes. ``names`` are those of the features. With eps > 0
-    the plan is blurred, and a few flows are a small part of it, as the title says.
+    Samples are given by name or number. Bands run from the features of i, left, to those of j,
+    right, as wide as the mass they carry; the darker, the farther it goes. ``names`` are those of
+    the features. With eps > 0 the plan is blurred, and a few flows are a small part of it, as the
+    title says: a new figure therefore also shows the net :func:`changes`, beside the flows.
     """
-    samples = names_of(result, "samples")
-    told = result.explain(find(i, samples, "i"), find(j, samples, "j"))
-    if top < 1:
-        raise ValueError(f"`top` is {top}; pass at least 1.")
+    told = _explained(result, i, j, "samples", names, top)
     chosen = told.flows[:top]
-    if not chosen:
-        raise ValueError(f"no mass moves between {told.items[0]} and {told.items[1]}.")
-    if names is not None:
-        old, new = names_of(result, "features"), names_of(result, "features", names)
-        told_as = dict(zip(old, new, strict=True))
-        chosen = [f._replace(source=told_as[f.source], target=told_as[f.target]) for f in chosen]
-    ax = _axes(ax, (6.4, 1.5 + 0.24 * max(len({f[side] for f in chosen}) for side in (0, 1))))
+    if ax is None:
+        nets = len(told.losses[: top // 2]) + len(told.gains[: top // 2])
+        figure = plt.figure(
+            figsize=(11.0, 1.5 + 0.24 * max(nets, len(chosen))), layout="constrained"
+        )
+        beside, ax = figure.subplots(1, 2, width_ratios=[1, 1.3])
+        _draw_changes(beside, told, max(1, top // 2))
     total = sum(flow.mass for flow in chosen)
     scale = Normalize(min(flow.cost for flow in chosen), max(flow.cost for flow in chosen))
     shades = mpl.colormaps["viridis_r"]
@@ -266,12 +319,80 @@ def flows(
     return ax
 
 
+def _explained(
+    result: Result, i: int | str, j: int | str, of: str, names: Sequence[Any] | None, top: int
+) -> Explanation:
+    """The explanation of two items that differ, with other names for its bins where given."""
+    told = result.explain(i, j, of=of)
+    if top < 1:
+        raise ValueError(f"`top` is {top}; pass at least 1.")
+    if not told.flows:
+        raise ValueError(f"no mass moves between {told.items[0]} and {told.items[1]}.")
+    if names is None:
+        return told
+    bins = "features" if of == "samples" else "samples"
+    new = dict(zip(names_of(result, bins), names_of(result, bins, names), strict=True))
+    return replace(
+        told,
+        flows=[f._replace(source=new[f.source], target=new[f.target]) for f in told.flows],
+        changes=[change._replace(name=new[change.name]) for change in told.changes],
+    )
+
+
+def _draw_changes(ax: Axes, told: Explanation, top: int) -> None:
+    """Bars to the left for the largest losses, to the right for the largest gains."""
+    losses, gains = told.losses[:top], told.gains[:top]
+    shown = [*losses, *gains]
+    scale = Normalize(0.0, max(change.distance for change in shown))
+    shades = mpl.colormaps["viridis_r"]
+    rows = range(len(shown))
+    ax.barh(
+        rows,
+        [100 * change.change for change in shown],
+        color=[shades(scale(change.distance)) for change in shown],
+        height=0.8,
+    )
+    ax.axvline(0.0, color="0.3", lw=0.8)
+    ax.axhline(len(losses) - 0.5, color="0.8", lw=0.8)
+    ax.set_yticks(rows, [change.name for change in shown], fontsize=8)
+    ax.invert_yaxis()
+    part = sum(abs(change.change) for change in shown)
+    whole = sum(abs(change.change) for change in told.changes)
+    first, second = told.items
+    ax.set_xlabel(f"← more in {first}      % of the mass      more in {second} →", fontsize=8)
+    ax.set_title(
+        f"Net change from {first} to {second}\n{len(shown)} of {len(told.changes)} changes, "
+        f"{100 * part / whole:.3g} % of the mass that changes",
+        fontsize=10,
+    )
+    ax.figure.colorbar(
+        mpl.cm.ScalarMappable(scale, shades), ax=ax, shrink=0.6, label="mean distance it goes"
+    )
+    _plain(ax)
+
+
 def _axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained") -> Axes:
     return plt.figure(figsize=size, layout=layout).subplots() if ax is None else ax
 
 
 def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
+    """The distances of the first and the last color; outliers do not count.
+
+    A quantile of the distances would not do for the last: k outliers among n items are in 2k / n
+    of all pairs, so a few of them reach any fixed quantile.
+    """
+    if vmax is not None:
+        check_number("vmax", vmax)
+        if vmax == 0:
+            raise ValueError("`vmax` is 0; pass a distance above 0, at most 1.")
+    away = metric[np.triu_indices(len(metric), 1)]
+    low, lower, upper = np.quantile(away, [0.01, 0.25, 0.75])
+    high = min(float(away.max()), upper + FENCE * (upper - lower)) if vmax is None else float(vmax)
+    return (float(low) if low < high else 0.0), high
 
 
 def _points(ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any] | None) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.matching import describe_differences, find_bins, select
 from cometric.types import Index, Matrix, Vector
 
 MERGE_TOLERANCE = 1e-12
@@ -155,8 +156,8 @@ class Problem:
             Mass added to every bin: ``a -> (a + smoothing) / (1 + d * smoothing)`` for a
             histogram of d bins. Any positive value fills all bins and so gives up sparsity.
         drop_empty
-            Leave out empty rows and columns, which are an error otherwise; ``kept`` of each
-            side says which ones stayed.
+            Leave out empty rows and columns, which are an error otherwise (subsampled data often
+            have some); ``kept`` of each side says which ones stayed.
 
         Notes
         -----
@@ -214,41 +215,48 @@ class Problem:
         Parameters
         ----------
         X
-            New samples as rows, over all features of the original data, dropped ones included;
-            with ``of="features"`` new features as columns, over all its samples. What
-            :meth:`from_data` reads is read, except histograms as a tuple.
+            New samples as rows, over the features of the original data; with ``of="features"``
+            new features as columns, over its samples. What :meth:`from_data` reads is read,
+            except histograms as a tuple.
         of
             "samples" or "features".
 
         Notes
         -----
-        Mass on items that were dropped because they were empty cannot be compared with anything:
-        it is left out with a warning. Every new item must have some other.
+        Where the original data and ``X`` both name their features (an AnnData, a pandas table),
+        these are matched by name, whatever their order and number: learned features that ``X``
+        lacks count as zero, and features that were not learned from, or were empty and dropped,
+        are left out. A warning says which, and how much mass is left out. Every sample must have
+        some mass on learned features. Without names, ``X`` must have all features of the original
+        data, dropped ones included, in their order. With ``of="features"`` the same holds for
+        samples.
         """
+        rows, columns = read_names(X)
         if of == "samples":
-            item, others, bins, own = "row", "features", self.features, ("obs_names", "index")
-            named = ("var_names", "columns")
+            item, bins, own, found = "row", self.features, rows, columns
         elif of == "features":
-            item, others, bins, own = "column", "samples", self.samples, ("var_names", "columns")
-            named = ("obs_names", "index")
+            item, bins, own, found = "column", self.samples, columns, rows
         else:
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
         matrix = _read(X, "X", least=(1, 1))
         _check_entries(matrix, "X")
         matrix = matrix if of == "samples" else matrix.T.tocsr()
-        if matrix.shape[1] != len(bins.kept):
-            raise ValueError(
-                f"`X` has {matrix.shape[1]} {others}; what was learned is about {len(bins.kept)}. "
-                f"Pass new {of} over the same {others}, in the same order."
-            )
-        _compare_names(_names(X, *named), bins, others)
+        places = find_bins(matrix.shape[1], found, bins.kept, bins.names, of, across=own)
         _refuse_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
-        matrix = _leave_out(matrix, bins.kept, item, others, _names(X, *named))
+        differences = describe_differences(matrix, places, found, bins.called, of)
+        if differences:
+            warnings.warn(differences, stacklevel=4)  # whoever called Result.transform
+        matrix = select(matrix, places)
+        without = np.flatnonzero(np.diff(matrix.indptr) == 0)
+        if len(without):
+            what = f"{_count(len(without), of[:-1])} without mass on anything learned"
+            cure = "Nothing is known of them; leave them out."
+            raise BadData("X", what, cure, **{item: int(without[0])})
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
         hist = _smooth(_normalize(matrix), self.smoothing)
         all_kept = np.ones(hist.shape[0], dtype=bool)
-        return _side(hist, _label(hist), bins.labels, all_kept, _names(X, *own))
+        return _side(hist, _label(hist), bins.labels, all_kept, own)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """All there is, as named arrays to be stored."""
@@ -313,48 +321,17 @@ def read_samples(X: Any) -> sparse.csr_array:
     return matrix
 
 
+def read_names(X: Any) -> tuple[list[str] | None, list[str] | None]:
+    """What AnnData or pandas call the rows and the columns; None where there are no names."""
+    return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
+
+
 def _names(X: Any, *attributes: str) -> list[str] | None:
     """What AnnData or pandas call the items of one side."""
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
     found = next(getattr(X, name) for name in attributes if hasattr(X, name))
     return [str(name) for name in found]
-
-
-def _compare_names(found: list[str] | None, bins: Side, others: str) -> None:
-    """Refuse data whose ``others`` are called differently; data without names pass."""
-    if found is None or bins.names is None:
-        return
-    kept = np.array(found, dtype=object)[bins.kept]
-    wrong = np.flatnonzero(kept != np.array(bins.names, dtype=object))
-    if len(wrong):
-        k = wrong[0]
-        raise ValueError(
-            f"`X` names {_count(len(wrong), others[:-1])} differently than the data that was "
-            f"learned from (first: {kept[k]!r} for {bins.names[k]!r}). Pass the same {others}, "
-            "in the same order."
-        )
-
-
-def _leave_out(
-    matrix: sparse.csr_array, kept: Mask, item: str, others: str, names: list[str] | None
-) -> sparse.csr_array:
-    """The kept columns; warns of mass on the others, refuses rows that have no other mass."""
-    if kept.all():
-        return matrix
-    lost = np.unique(matrix.indices[~kept[matrix.indices]])
-    if len(lost):
-        warnings.warn(
-            f"`X` has mass on {_count(len(lost), others[:-1])} without mass in the data that was "
-            f"learned from (first: {lost[0] if names is None else repr(names[lost[0]])}); nothing "
-            "is known of them, they are left out.",
-            stacklevel=5,  # whoever called Result.transform
-        )
-    matrix = matrix[:, np.flatnonzero(kept)]
-    _refuse_empty(
-        np.diff(matrix.indptr) > 0, "X", item, f"Their mass is on {others} never seen before."
-    )
-    return matrix
 
 
 def _read(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
@@ -494,8 +471,9 @@ def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
     rows = np.diff(matrix.indptr) > 0
     columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
     if not drop_empty:
-        _refuse_empty(rows, "X", "row", "Drop them, or pass `drop_empty=True`.")
-        _refuse_empty(columns, "X", "column", "Drop them, or pass `drop_empty=True`.")
+        cure = "Pass `drop_empty=True` to leave them out, or drop them yourself."
+        _refuse_empty(rows, "X", "row", cure)
+        _refuse_empty(columns, "X", "column", cure)
     n, m = int(rows.sum()), int(columns.sum())
     if min(n, m) < 2:
         raise ValueError(

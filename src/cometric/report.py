@@ -20,7 +20,7 @@ from scipy.spatial.distance import squareform
 
 from cometric.atomic import replacing
 from cometric.certificate import Certificate
-from cometric.diagnosis import Diagnosis
+from cometric.diagnosis import Diagnosis, describe_triangle
 from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.problem import Side
 from cometric.progress import duration
@@ -34,6 +34,13 @@ except ImportError:
     raise ImportError(
         "the report needs plotly and jinja2: pip install 'cometric[report]'."
     ) from None
+
+__all__ = ["write"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 MAX_POINTS = 2_000
 """Points drawn per map; more are slow to draw and to select."""
@@ -316,12 +323,8 @@ def _percent(share: float) -> str:
 
 def _words(certificate: Certificate | Diagnosis) -> list[str]:
     """A certificate in plain sentences."""
-    worst = 100 * max(certificate.triangle)
-    triangle = (
-        "The triangle inequality holds."
-        if worst <= 1e-10
-        else f"The triangle inequality fails by at most {worst:.2g} % of the largest distance."
-    )
+    triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
+    triangle = f"{triangle[0].upper()}{triangle[1:]}."
     if isinstance(certificate, Diagnosis):
         residual = 100 * np.expm1(max(certificate.residuals))
         words = [

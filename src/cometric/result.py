@@ -173,12 +173,18 @@ class Result:
             about=about(self.problem),
         )
 
-    def explain(self, i: int, j: int, of: str = "samples") -> Explanation:
-        """Which features' mass goes where on the way from sample i to sample j.
+    def explain(self, i: int | str, j: int | str, of: str = "samples") -> Explanation:
+        """Why samples i and j are as far apart as they are: which features change, and how far.
 
-        With ``of="features"``: which samples' mass goes where from feature i to feature j.
-        The flows are those of an optimal plan, the costliest first. Print what comes back: the
-        flows with the most mass, and what the others add up to.
+        Print what comes back: the features with the largest net losses and gains of mass from i
+        to j, then the heaviest flows of an optimal plan between the two.
+
+        Parameters
+        ----------
+        i, j
+            Two samples: their names (text), or their numbers, which are the rows of ``samples``.
+        of
+            "samples"; with "features", i and j are two features, and the mass is on samples.
         """
         check_side(of)
         from cometric.explanation import explain
@@ -207,7 +213,13 @@ class Result:
         ----------
         X
             New samples as rows, over the original features; with ``of="features"`` new features
-            as columns, over the original samples. See :meth:`Problem.read_new`.
+            as columns, over the original samples. Where the original data and ``X`` both have
+            names (AnnData, pandas), features are matched by name, in any order and number: those
+            missing in ``X`` count as zero, unknown ones are left out, and a warning says which.
+            Without names, their number and order must be the original ones. See
+            :meth:`Problem.read_new`.
+        of
+            "samples" or "features".
         n_neighbors
             Keep the distances to this many nearest items only, as a sparse graph with the
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.

@@ -12,6 +12,19 @@ import numpy as np
 
 from cometric.types import Index, Matrix
 
+__all__ = [
+    "adjusted_rand",
+    "knn_accuracy",
+    "neighborhood_agreement",
+    "neighbors",
+    "participation_ratio",
+    "silhouette",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def silhouette(distances: Matrix, labels: Any) -> float:
     """Average silhouette width, from -1 to 1: the score of the paper."""

@@ -346,6 +346,7 @@ COMMANDS = (
     "neighbors",
     "transform",
     "certify",
+    "explain",
     "report",
     "demo",
     "warmup",
@@ -452,9 +453,36 @@ def test_transform_measures_new_features(data):
     table = pd.read_csv("far.csv", index_col=0)
     assert list(table.index) == ["g3", "g4"]
     assert list(table.columns) == list(data.columns)
-    data.rename(columns={"g3": "other"}).to_csv("wrong.csv")
-    said = run("transform", "out.npz", "wrong.csv", "-o", "y.csv", code=2).stderr
-    assert "differently than the data that was learned from (first: 'other' for 'g3')" in said
+
+
+def test_transform_matches_features_by_name(data):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    run("transform", "out.npz", "x.csv", "-o", "same.csv")
+    data[data.columns[::-1]].to_csv("turned.csv")
+    assert "warning" not in run("transform", "out.npz", "turned.csv", "-o", "far.csv").stderr
+    assert Path("far.csv").read_bytes() == Path("same.csv").read_bytes()
+    data.rename(columns={"g3": "other"}).to_csv("renamed.csv")
+    said = run("transform", "out.npz", "renamed.csv", "-o", "y.csv").stderr
+    assert "warning: `renamed.csv` has mass on 1 of its" in said
+    assert "`renamed.csv` lacks 1 of the" in said
+    data.rename(columns="other {}".format).to_csv("wrong.csv")
+    said = run("transform", "out.npz", "wrong.csv", "-o", "z.csv", code=2).stderr
+    assert "`wrong.csv` has none of the" in said
+
+
+def test_explain_takes_names_and_numbers(data):
+    run("learn", "x.csv", "-o", "out.npz", *QUICK)
+    told = cm.load("out.npz").explain("s1", "s4")
+    assert run("explain", "out.npz", "s1", "s4").stdout.strip() == str(told)
+    assert run("explain", "out.npz", 1, "s4").stdout.strip() == str(told)
+    facts = json.loads(run("explain", "out.npz", "g0", "g1", "--of", "features", "--json").stdout)
+    assert facts["items"] == ["g0", "g1"]
+    assert facts["changes"][0]["name"] in data.index
+    assert 0 < len(facts["heaviest"]) <= facts["flows"]
+    for wrong, words in (("g1", "name of a feature, not of a sample"), ("99", "Close to it: 's9'")):
+        said = run("explain", "out.npz", "s1", wrong, code=2).stderr
+        assert f"`j` is '{wrong}'" in said
+        assert words in said
 
 
 def test_report_is_a_page(data):
@@ -572,7 +600,7 @@ def test_bad_entries_are_told_as_who_reads_the_file_finds_them(data, change, wor
     said = run(command[0], "x.csv", *command[1:], code=2).stderr
     assert f"error: `x.csv` {words}" in said
     assert "`X`" not in said
-    assert ("pass --drop-empty." in said) == ("empty" in words)
+    assert ("Pass --drop-empty to leave them out" in said) == ("empty" in words)
 
 
 def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):

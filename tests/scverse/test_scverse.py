@@ -83,6 +83,14 @@ def test_a_result_comes_back_from_h5ad(adata, eps, tmp_path):
     assert cms.get.names(again, "features") == list(adata.var_names)
 
 
+def test_new_cells_are_matched_by_gene(adata):
+    cms.tl.learn(adata, **QUICK)
+    result = cms.get.result(adata)
+    turned = adata[:4, ::-1]
+    assert_allclose(result.transform(turned), adata.obsp["cometric_distances"][:4], atol=1e-5)
+    assert_array_equal(result.transform(turned), result.transform(adata[:4]))
+
+
 def test_a_layer_is_learned_from(adata):
     adata.X = None
     with pytest.raises(ValueError, match=r"`adata.X` is None. Pass `layer`, one of \['counts'\]"):
@@ -141,7 +149,8 @@ def test_empty_cells_and_genes_are_at_no_distance(adata):
     dense = adata.X.toarray()
     dense[3], dense[:, 5] = 0, 0
     adata.X = sparse.csr_matrix(dense)
-    with pytest.raises(ValueError, match="empty row"):
+    words = r"`adata` has 1 empty cell \(first: 'cell.*'\).* Pass `drop_empty=True` .*filter_cells"
+    with pytest.raises(ValueError, match=words):
         cms.tl.learn(adata, **QUICK)
     cms.tl.learn(adata, drop_empty=True, **QUICK)
     missing = np.isnan(adata.obsp["cometric_distances"])
@@ -313,6 +322,8 @@ def test_plots_show_what_was_learned(adata, plots):
     named = [label.get_text() for label in near.get_yticklabels()]
     assert named == [f"gene{k}" for k in np.argsort(row)[1:4]]
     assert "cell0" in plots.flows(adata, "cell0", "cell20", 3).get_title()
+    assert "gene1 to gene2" in plots.changes(adata, "gene1", 2, 3, of="features").get_title()
+    assert plots.distances(adata, vmax=0.5).images[0].norm.vmax == 0.5
     assert "36 samples" in plots.embedding(adata, method="tsne", color="kind").get_title()
 
 

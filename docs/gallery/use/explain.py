@@ -38,15 +38,16 @@ print(pd.Series(r.features[list(X.columns).index("cat")], X.columns).sort_values
 
 # %%
 # From the note on cats to the one on kittens: what they share stays where it is, and the rest has a
-# short way. To the note on stocks everything moves, and all of it far.
+# short way. To the note on stocks everything moves, and all of it far. First come the words that
+# one note has more of than the other, then the flows of mass between them.
 
-rows = list(X.index)
-print(r.explain(rows.index("cat"), rows.index("kitten")))
+print(r.explain("cat", "kitten"))
 print()
-print(r.explain(rows.index("cat"), rows.index("stocks")))
+print(r.explain("cat", "stocks"))
 
 # %%
-# The same as a picture: bands as wide as the mass they carry, the darker, the farther it goes.
+# The same as a picture: net changes, and bands as wide as the mass they carry; the darker, the
+# farther it goes.
 
 cm.plot.flows(r, "cat", "puppy")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -340,7 +341,8 @@ def transform(
     new: Annotated[
         Path,
         typer.Argument(
-            metavar="DATA", help="New samples over the same features, in any format `learn` reads."
+            metavar="DATA",
+            help="New samples, in any format `learn` reads; features are matched by name.",
         ),
     ],
     output: Annotated[
@@ -420,6 +422,46 @@ def certify(
     found = files.load(path, key, read_limit)[0].certify(n_threads=threads)
     facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
     context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
+
+
+@app.command(epilog=EXIT_CODES)
+def explain(
+    context: typer.Context,
+    path: o.Learned,
+    first: Annotated[str, typer.Argument(help="A sample: its name, or its number from 0.")],
+    second: Annotated[str, typer.Argument(help="Another sample.")],
+    of: Annotated[
+        str, typer.Option("--of", help="samples, or features: FIRST and SECOND are features.")
+    ] = "samples",
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
+    key: o.Key = "cometric",
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Explain the distance between two samples of RESULT: which features differ, and how far."""
+    check_side(of)
+    result, _ = files.load(path, key, read_limit)
+    names = getattr(result.problem, of).called
+    found = result.explain(_item(first, names), _item(second, names), of=of)
+    facts = {
+        "command": "explain",
+        "input": str(path),
+        "of": of,
+        "items": found.items,
+        "distance": found.distance,
+        "stays": found.stays,
+        "changes": [change._asdict() for change in found.changes],
+        "flows": len(found.flows),
+        "heaviest": [flow._asdict() for flow in found.heaviest()],
+    }
+    context.ensure_object(Voice).answer(str(found), facts)
+
+
+def _item(text: str, names: Sequence[str]) -> int | str:
+    """A name where there is one like it, else a number."""
+    number = text.isascii() and text.isdecimal() and int(text) < len(names)
+    return int(text) if number and text not in names else text
 
 
 def _fields(found: Any) -> dict[str, Any]:

@@ -23,3 +23,7 @@ def __getattr__(name: str) -> Any:
     if name == "pl":  # when first used: matplotlib is an extra of its own
         return import_module("cometric.scverse.pl")
     raise AttributeError(f"module 'cometric.scverse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

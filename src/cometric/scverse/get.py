@@ -17,6 +17,12 @@ from cometric.types import Matrix, Status
 if TYPE_CHECKING:
     from anndata import AnnData
 
+__all__ = ["distances", "history", "names", "result"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def distances(
     adata: AnnData, of: str = "samples", *, key: str = "cometric"

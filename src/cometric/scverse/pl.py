@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from cometric.result import Result
 
+__all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def convergence(
     adata: AnnData, against: str = "iteration", *, key: str = "cometric", ax: Axes | None = None
@@ -30,13 +36,17 @@ def distances(
     of: str = "samples",
     groupby: str | None = None,
     *,
+    vmax: float | None = None,
     key: str = "cometric",
     ax: Axes | None = None,
 ) -> Axes:
-    """The learned distances in the order of a clustering, grouped by a column if asked."""
+    """The learned distances in the order of a clustering, grouped by a column if asked.
+
+    Colors end at ``vmax``, by default where outliers begin; 1 shows all distances.
+    """
     found = get.result(adata, key=key)
     labels = _column(adata, found, of, groupby, key)
-    return plot.distances(found, of, labels, ax=ax)
+    return plot.distances(found, of, labels, ax=ax, vmax=vmax)
 
 
 def embedding(
@@ -77,8 +87,25 @@ def flows(
     key: str = "cometric",
     ax: Axes | None = None,
 ) -> Axes:
-    """Whose mass goes where from cell i to cell j: the costliest flows of the optimal plan."""
+    """Whose mass goes where from cell i to cell j: net changes, and the costliest flows."""
     return plot.flows(get.result(adata, key=key), i, j, top, ax=ax)
+
+
+def changes(
+    adata: AnnData,
+    i: int | str,
+    j: int | str,
+    top: int = 10,
+    *,
+    of: str = "samples",
+    key: str = "cometric",
+    ax: Axes | None = None,
+) -> Axes:
+    """The genes that lose or gain the most mass from cell i to cell j, and how far it goes.
+
+    With ``of="features"``: the cells that do, from gene i to gene j.
+    """
+    return plot.changes(get.result(adata, key=key), i, j, top, of=of, ax=ax)
 
 
 def _column(adata: AnnData, found: Result, of: str, name: str | None, key: str) -> Any:

@@ -13,6 +13,12 @@ from cometric.scverse import get, slots
 if TYPE_CHECKING:
     from anndata import AnnData
 
+__all__ = ["neighbors"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def neighbors(
     adata: AnnData,

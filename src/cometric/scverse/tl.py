@@ -13,6 +13,13 @@ from cometric.scverse import slots
 if TYPE_CHECKING:
     from anndata import AnnData
 
+__all__ = ["learn"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 log = logging.getLogger(__name__)
 
 
@@ -50,8 +57,9 @@ def learn(
     copy
         Return a copy rather than writing to ``adata``.
     options
-        All other options of :func:`cometric.learn`. With ``drop_empty=True`` the distances of
-        empty cells and genes are NaN.
+        All other options of :func:`cometric.learn`. Cells and genes without counts, as
+        subsampling leaves them, are an error unless ``drop_empty=True``; their distances are
+        then NaN.
 
     Returns
     -------
@@ -79,6 +87,8 @@ def learn(
                 f"`adata.X` has {error.found}, as after scaling. Pass counts or their logarithms: "
                 "`layer=...`, or `use_raw=True`."
             ) from error
+        if "empty" in error.found:
+            raise ValueError(_empty(data, error)) from error
         raise
     adata = adata.copy() if copy else adata
     slots.store(
@@ -93,3 +103,16 @@ def learn(
     )
     log.info("added %s", slots.words(adata, key_added))
     return adata if copy else None
+
+
+def _empty(data: Any, error: BadData) -> str:
+    """What :func:`learn` says of cells or genes without counts."""
+    item, names, k = "cell", data.obs_names, error.row
+    if k is None:
+        item, names, k = "gene", data.var_names, error.column
+    found = error.found.replace("row", item).replace("column", item)
+    return (
+        f"`adata` has {found} (first: {names[k]!r}), without counts. Pass `drop_empty=True` to "
+        f"leave them out, their distances are then NaN; or drop them yourself, with "
+        f"`sc.pp.filter_{item}s(adata, min_counts=1)`."
+    )

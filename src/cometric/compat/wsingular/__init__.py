@@ -56,6 +56,11 @@ __all__ = [
     "wasserstein_singular_vectors",
 ]
 
+
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]
+
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 PairWithLosses = tuple[torch.Tensor, torch.Tensor, list[float], list[float]]
 

@@ -1,0 +1,63 @@
+"""Items given by name or number, and how messages list them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
+
+SHOWN = 3
+"""Names that a message lists; more would bury it."""
+
+LIKENESS = 0.5
+"""How much alike two spellings must be for one to be offered for the other (``difflib``)."""
+
+
+def find(
+    item: Any, names: Sequence[str], argument: str, of: str, others: Sequence[str] = ()
+) -> int:
+    """The number of one of the "samples" or "features", given by name (text) or by number.
+
+    Text is always a name, also where it looks like a number. ``others`` are the names of the
+    other side: whoever passes one of them is told so.
+    """
+    if isinstance(item, str):
+        return _find_name(item, names, argument, of, others)
+    if isinstance(item, bool) or not isinstance(item, Integral):
+        raise TypeError(f"`{argument}` is {item!r}; pass the name or number of one of the {of}.")
+    if not -len(names) <= int(item) < len(names):
+        raise IndexError(
+            f"`{argument}` is {item}; there are {len(names)} {of}, numbered 0 to {len(names) - 1}."
+        )
+    return int(item) % len(names)
+
+
+def _find_name(
+    name: str, names: Sequence[str], argument: str, of: str, others: Sequence[str]
+) -> int:
+    where = [k for k, other in enumerate(names) if other == name]
+    if len(where) == 1:
+        return where[0]
+    if where:
+        numbers = ", ".join(map(str, where[:SHOWN])) + ", ..." * (len(where) > SHOWN)
+        raise ValueError(
+            f"`{argument}` is {name!r}, the name of {len(where)} {of}. Pass the number of one of "
+            f"them ({numbers})."
+        )
+    if name in others:
+        other = "features" if of == "samples" else "samples"
+        raise ValueError(
+            f"`{argument}` is {name!r}, which is the name of a {other[:-1]}, not of a {of[:-1]}."
+        )
+    alike = {other.casefold(): other for other in names}
+    near = get_close_matches(name.casefold(), alike, SHOWN, LIKENESS)
+    hint = f"The names begin with {quoted(names)}."
+    if near:
+        hint = f"Close to it: {quoted([alike[key] for key in near])}."
+    raise ValueError(f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}. {hint}")
+
+
+def quoted(names: Sequence[Any]) -> str:
+    """The first few of some names (or numbers), for a message."""
+    return ", ".join(map(repr, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)
