@@ -113,8 +113,8 @@ def options():
     yield "restart = 1", {"restart": 1.0, "tau": 0.0}, "`restart` is .*below 1"
     yield (
         "tau, restart",
-        {"restart": 0.2, "tau": "auto"},
-        "`tau` is 'auto', which chooses `restart`",
+        {"restart": 0.2, "tau": 1e-3},
+        "`restart` is 0.2 and `tau` is 0.001; both say how much the norm counts",
     )
     for name in ("tau", "checkpoint_every"):
         yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"

@@ -239,7 +239,7 @@ def test_tensors_go_on_too(device, tmp_path):
         ({"dtype": "f4"}, "`dtype` is 'float32' here and 'float64' there"),
         ({"solver": "power"}, "`solver` is 'power' here and 'auto' there"),
         ({"solver": cm.AndersonIteration(memory=2)}, "`solver` is {'kind': .* here and 'auto'"),
-        ({"tol": 1e-5}, "`tol` is 1e-05 here and 1e-06 there"),
+        ({"tol": 1e-5}, "`tol` is 1e-05 here and 0.001 there"),
         ({"sweeps": 2}, "`sweeps` is 2 here and 1 there"),
         ({"memory_limit": 1e9}, "`memory_limit` is 1000000000.0 here and None there"),
         ({"start": "random"}, "`start` is 'random' here and None there"),

@@ -28,7 +28,7 @@ def test_the_quick_start_runs(capsys):
 def test_links_lead_somewhere(page):
     prose = re.sub(r"```.*?```|`[^`]*`|\$[^$]*\$", "", page.read_text(), flags=re.DOTALL)
     for target in LINK.findall(prose):
-        if "://" not in target:
+        if "://" not in target and not target.startswith("examples/images/"):  # made with the site
             assert (page.parent / target.partition("#")[0]).exists(), f"dead link to {target}"
 
 

@@ -52,7 +52,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def fitted(digits):
-    return WassersteinSingularVectors(tau=0.01).fit(digits[0])
+    return WassersteinSingularVectors(tau=0.01, tol=1e-6).fit(digits[0])
 
 
 def test_it_takes_what_learn_takes():
@@ -63,7 +63,7 @@ def test_it_takes_what_learn_takes():
 
 
 def test_it_learns_what_learn_does(digits, fitted):
-    r = cm.learn(digits[0], tau=0.01)
+    r = cm.learn(digits[0], tau=0.01, tol=1e-6)
     assert_array_equal(fitted.sample_distances_, r.samples)
     assert_array_equal(fitted.feature_distances_, r.features)
     assert_array_equal(fitted.singular_values_, r.values)
@@ -222,7 +222,9 @@ def test_names_go_in_and_out(digits):
     pd = pytest.importorskip("pandas")
     pixels = [f"pixel {k}" for k in range(digits[0].shape[1])]
     frame = pd.DataFrame(digits[0], columns=pixels)
-    estimator = WassersteinSingularVectors(eps=np.inf, tau=0.1).set_output(transform="pandas")
+    estimator = WassersteinSingularVectors(eps=np.inf, tau=0.1, tol=1e-8).set_output(
+        transform="pandas"
+    )
     out = estimator.fit_transform(frame)
     assert list(estimator.feature_names_in_) == pixels
     assert list(out.columns) == list(estimator.get_feature_names_out())

@@ -57,7 +57,7 @@ def test_convergence_shows_every_residual_and_the_tolerance(result):
     assert ax.get_title() == "Converged"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
         "residual",
-        "tolerance 1e-06",
+        "tolerance 1e-03",
     ]
 
 

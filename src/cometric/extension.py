@@ -14,9 +14,11 @@ from scipy import sparse
 
 from cometric.arrays import to_numpy
 from cometric.kernels import differences
+from cometric.kernels.transport import QUANTUM
 from cometric.maps.device import free_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
+from cometric.maps.masses import quantize
 from cometric.maps.regularized import largest_transport, norm_matrix, norm_power
 from cometric.maps.workers import workers
 from cometric.problem import MERGE_TOLERANCE, Side
@@ -56,7 +58,8 @@ def extend(
         check_neighbors(n_neighbors, len(known.labels))
     across = _Across(new, known, bins.reduce(to_numpy(cost)), asked.eps, asked.tol, n_threads)
     weight = norm_weight(result, of)
-    full = sparse.vstack([new.full, known.full], format="csr")
+    if weight > 0.0:
+        norms = PairNorms(sparse.vstack([new.full, known.full], format="csr"), asked.norm)
     rows = []
     pairs = len(new.labels) * known.hist.shape[0]
     with workers(n_threads), bar_of_pairs(progress, pairs) as bar:
@@ -65,8 +68,7 @@ def extend(
             distances = across.transport(part, index, bar)
             if weight > 0.0:
                 distances *= 1.0 - asked.restart
-                norms = norms_of_pairs(full, index, asked.norm)
-                distances += weight * norms.reshape(distances.shape)
+                distances += weight * norms(index).reshape(distances.shape)
             distances = _above_zero(distances / value)[:, known.labels]
             rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))
     across.warn_if_loose()
@@ -154,11 +156,21 @@ def norm_weight(result: Result, of: str) -> float:
     return asked.restart * float(largest / norms.max())
 
 
-def norms_of_pairs(rows: sparse.csr_array, index: Index, norm: str) -> Vector:
-    """R(a_i - a_j) for every (i, j) of ``index``, by the name of the norm."""
-    power = 1.0 if norm == "discrete" else norm_power(norm)
-    norms: Vector = differences.pair_norms(*csr_parts(rows), index, power)
-    return (norms > MERGE_TOLERANCE).astype(np.float64) if norm == "discrete" else norms
+class PairNorms:
+    """R(a_i - a_j) for the pairs it is asked for, by the name of the norm.
+
+    Computed from integer masses, as between the items that were learned from.
+    """
+
+    def __init__(self, rows: sparse.csr_array, norm: str) -> None:
+        self._discrete = norm == "discrete"
+        self._power = 1.0 if self._discrete else norm_power(norm)
+        indptr, bins, _ = csr_parts(rows)
+        self._rows = indptr, bins, quantize(rows)
+
+    def __call__(self, index: Index) -> Vector:
+        norms: Vector = QUANTUM * differences.pair_norms(*self._rows, index, self._power)
+        return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
 
 
 def csr_parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], Vector]:

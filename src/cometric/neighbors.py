@@ -18,11 +18,11 @@ from scipy import sparse
 
 from cometric.arrays import to_numpy
 from cometric.extension import (
+    PairNorms,
     check_neighbors,
     check_norm,
     csr_parts,
     norm_weight,
-    norms_of_pairs,
 )
 from cometric.kernels import candidates, geometry, thread_count
 from cometric.maps.entropic import EntropicMap
@@ -171,6 +171,8 @@ class SampleDistances:
         self.norm, self.tol = asked.norm, INNER * math.sqrt(asked.tol)
         self.scale = (1.0 - asked.restart) / value
         self.weight = norm_weight(result, "samples") / value
+        if self.weight > 0.0:
+            self._norms = PairNorms(full, asked.norm)
         self.phi: ExactMap | EntropicMap | LimitMap
         if asked.eps == 0.0:
             self.phi = ExactMap(hist, n_threads=n_threads)
@@ -197,7 +199,7 @@ class SampleDistances:
     def _some(self, index: Index) -> Vector:
         values: Vector = self.scale * self._transport(index)
         if self.weight > 0.0:
-            values += self.weight * norms_of_pairs(self.full, index, self.norm)
+            values += self.weight * self._norms(index)
         return values
 
 

@@ -15,10 +15,11 @@ def quantize(hist: sparse.csr_array) -> Index:
     What the sum of a row misses goes to its largest entry.
     """
     mass: Index = np.maximum(np.floor(hist.data * float(TOTAL)), 1.0).astype(np.int64)
-    for a, b in zip(hist.indptr[:-1], hist.indptr[1:], strict=True):
-        row = mass[a:b]
-        # Python integers: near TOTAL, 64 bits would overflow before the difference is taken.
-        row[np.argmax(row)] += TOTAL - sum(row.tolist())
+    start, sizes = hist.indptr[:-1], np.diff(hist.indptr)
+    is_largest = mass == np.repeat(np.maximum.reduceat(mass, start), sizes)
+    row_of = np.repeat(np.arange(len(start)), sizes)[is_largest]
+    first = np.flatnonzero(is_largest)[np.unique(row_of, return_index=True)[1]]
+    mass[first] += TOTAL - np.add.reduceat(mass, start)  # sums near 2**62 fit 64 bits
     return mass
 
 
