@@ -41,6 +41,7 @@ from numpy.lib import format as npy
 
 from cometric.arrays import to_numpy
 from cometric.interruption import Interruption
+from cometric.progress import amount
 from cometric.result import Record
 from cometric.state import Arrays, put_together, take_apart
 from cometric.types import Coupled, State
@@ -116,9 +117,11 @@ class Checkpoint:
         interruption: Interruption,
         saved: Saved | None = None,
     ) -> None:
+        self._called = folder
         folder = folder.absolute()  # wherever a callback may lead the process
         self.folder, self.every, self.asked, self.used = folder, every, asked, used
         self.interruption = interruption
+        self.tell: Callable[[str], Any] | None = None  # of the size, before the first is written
         self._data = data
         self._saved = saved
         self._stages = 0
@@ -166,6 +169,18 @@ class Checkpoint:
                 self._latest = None
             self._written = time.monotonic()
         return self._latest is None and bool(self._good)
+
+    def _tell_size(self) -> None:
+        """Say, once, how large a checkpoint is and when it will be written."""
+        if self.tell is None or self._latest is None:
+            return
+        arrays = [*self._data().values(), *self._latest[2].values()]
+        size = sum(getattr(array, "nbytes", 8) for array in arrays)
+        often = f"every {self.every:g} s" if self.every > 0.0 else "after each iteration"
+        self.tell(
+            f"checkpoints in {self._called}: about {amount(size)} each, {often}; two are kept"
+        )
+        self.tell = None
 
     def _write(self, stage: int, iterate: dict[str, Any], arrays: Arrays) -> None:
         number = max([0, *_numbers(self.folder, MANIFEST), *_numbers(self.folder, STATE)]) + 1
@@ -245,6 +260,7 @@ class Stage:
         run = self._run
         run._history.append((self._number, *record))
         run._latest = self._number, *take_apart(now, self._phi)
+        run._tell_size()
         if run.interruption.number is not None:
             return True
         if time.monotonic() - run._written >= run.every:
