@@ -44,8 +44,8 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do no harm on the way."""
 
-FULL_SOLVES = 10.0
-"""What solving every pair to its tolerance takes at the end, in iterations of a few sweeps."""
+FULL_SOLVES = 3.0
+"""Iterations with few sweeps that solving every pair at the end takes the time of (1 to 5)."""
 
 INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
