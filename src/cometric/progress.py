@@ -207,7 +207,8 @@ class _Log:
     def show(self, done: int, words: str) -> None:
         if self.due():
             spent = duration(time.monotonic() - self._began + self._earlier)
-            what = ", ".join(filter(None, [f"{done} iterations in {spent}", words]))
+            counted = f"{done} iteration{'s' * (done != 1)} in {spent}"
+            what = ", ".join(filter(None, [counted, words]))
             self.write(f"learning: {what}")
 
     update = show
@@ -260,10 +261,8 @@ class _LoggedCounter(_Log):
             return
         spent = time.monotonic() - self._began
         left = spent * max(0, self._count - done) / done
-        self.write(
-            f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s, "
-            f"about {duration(left)} left"
-        )
+        words = f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s"
+        self.write(words + (f", about {duration(left)} left" if left >= 1.0 else ""))
 
 
 # ------------------------------------------------------------------------------ estimates
