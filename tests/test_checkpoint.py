@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -241,12 +242,12 @@ def test_tensors_go_on_too(device, tmp_path):
         ({"solver": cm.AndersonIteration(memory=2)}, "`solver` is {'kind': .* here and 'auto'"),
         ({"tol": 1e-5}, "`tol` is 1e-05 here and 0.001 there"),
         ({"sweeps": 2}, "`sweeps` is 2 here and 1 there"),
-        ({"memory_limit": 1e9}, "`memory_limit` is 1000000000.0 here and None there"),
-        ({"start": "random"}, "`start` is 'random' here and None there"),
-        ({"random_state": 1}, "`random_state` is 1 here and None there"),
-        ({"smoothing": 0.1}, "`data` is '.*' here and '.*' there"),
-        ({"X": X + 1}, "`data` is '.*' here and '.*' there"),
-        ({"X": X[:, ::-1]}, "`data` is"),
+        ({"memory_limit": 1e9}, "`memory_limit` is 1 GB here and not given there"),
+        ({"start": "random"}, "`start` is 'random' here and not given there"),
+        ({"random_state": 1}, "`random_state` is 1 here and not given there"),
+        ({"smoothing": 0.1}, "the data differ"),
+        ({"X": X + 1}, "the data differ"),
+        ({"X": X[:, ::-1]}, "the data differ"),
         ({"tau": 0.2, "eps": 0.3}, "`eps` is 0.3 here .* there; `tau` is 0.2 here"),
     ],
 )  # fmt: skip
@@ -719,3 +720,101 @@ def test_the_digest_sees_names_types_shapes_and_numbers():
     ]
     assert digest(base) == digest({"a": np.arange(12.0)[::2] / 2})
     assert len({digest(arrays) for arrays in [base, *others]}) == 6
+
+
+# What is told, what is noted, what is removed
+
+
+def test_the_size_is_told_before_the_first_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint="run", progress=True)
+    said = capsys.readouterr().err
+    found = re.search(r"checkpoints in run: about (\d+) kB each, every 300 s; two are kept\n", said)
+    size = sum(path.stat().st_size for path in Path("run").glob("*.npz"))
+    assert 0.3 * size < 1000 * int(found[1]) <= size  # small arrays have large headers
+    assert said.count("checkpoints in") == 1
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint="more", checkpoint_every=0, progress=True)
+    assert "each, after each iteration; two are kept" in capsys.readouterr().err
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint="quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_noted_stays_through_a_resume(tmp_path):
+    with module.noting({"path": "here"}):
+        start(tmp_path)
+    assert latest(tmp_path).origin == {"path": "here"}
+    cm.resume(tmp_path)
+    assert latest(tmp_path).origin == {"path": "here"}
+    origin, arrays = module.source(tmp_path)
+    assert origin == {"path": "here"}
+    assert digest(arrays) == latest(tmp_path).asked["data"]
+
+
+def test_where_nothing_was_noted_nothing_is_known(tmp_path):
+    assert module.source(tmp_path) == ({}, {})
+    start(tmp_path)
+    assert module.source(tmp_path)[0] == {}
+    newest(tmp_path, "manifest").write_bytes(b"damaged")
+    assert module.source(tmp_path)[1].keys() == cm.Problem.from_data(X).to_arrays().keys()
+
+
+def test_removing_leaves_nothing(tmp_path):
+    folder = tmp_path / "run"
+    whole = cm.learn(X, eps=0.1, tau=0.1, checkpoint=folder, checkpoint_every=0)
+    (folder / ".state-000099.npz.part").write_bytes(b"half")
+    newest(folder, "state").write_bytes(b"damaged")
+    cm.remove_checkpoint(folder)
+    assert not folder.exists()
+    again = cm.learn(X, eps=0.1, tau=0.1, checkpoint=folder)
+    assert_same(again, whole)
+
+
+def test_removing_spares_what_is_not_ours(tmp_path):
+    folder, elsewhere = tmp_path / "run", tmp_path / "precious.npz"
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint=folder)
+    elsewhere.write_text("mine")
+    (folder / "data.npz").write_text("mine")  # not what the manifest describes
+    (folder / "state-000001.npz.bak").write_text("mine")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "state-000777.npz").symlink_to(elsewhere)
+    (folder / "state-000778.npz").mkdir()
+    cm.remove_checkpoint(folder)
+    left = {path.name for path in folder.iterdir()}
+    assert left == {
+        "data.npz",
+        "notes.txt",
+        "state-000001.npz.bak",
+        "state-000777.npz",
+        "state-000778.npz",
+    }
+    assert elsewhere.read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
+def test_there_must_be_something_to_remove(make, tmp_path):
+    make(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="holds no checkpoint; nothing was removed"):
+        cm.remove_checkpoint(tmp_path / "run")
+    if (tmp_path / "run").is_dir():
+        (tmp_path / "run" / "data.npz").touch()
+        with pytest.raises(CheckpointError, match="nothing was removed"):
+            cm.remove_checkpoint(tmp_path / "run")
+        assert (tmp_path / "run" / "data.npz").exists()
+
+
+def test_checkpoints_in_use_are_not_removed(tmp_path):
+    def remove(now, record):
+        if record.iteration == 3:
+            with pytest.raises(CheckpointError, match="in use by another run"):
+                cm.remove_checkpoint(tmp_path)
+
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint=tmp_path, checkpoint_every=0, callback=remove)
+    assert latest(tmp_path) is not None
+
+
+def test_a_folder_that_is_a_link_loses_its_checkpoints_only(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    cm.learn(X, eps=0.1, tau=0.1, checkpoint=tmp_path / "link")
+    cm.remove_checkpoint(tmp_path / "link")
+    assert list((tmp_path / "real").iterdir()) == []

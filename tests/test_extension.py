@@ -402,6 +402,7 @@ def test_the_bar_counts_all_pairs(eps, monkeypatch, capsys):
             super().close()
 
     monkeypatch.setattr(tqdm.auto, "tqdm", Watched)
+    monkeypatch.setattr("cometric.progress.redraws", lambda: True)
     r.transform(NEW, progress=True)
     assert seen[0] == (5 * 14, 5 * 14)
 

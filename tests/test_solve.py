@@ -217,16 +217,6 @@ def test_at_tau_zero_data_without_one_answer_are_no_success(solver, data, status
 # Progress
 
 
-def test_the_bar_shows_iterations_residual_and_time_left(capsys):
-    quick(tol=1e-8, progress=True, callback=lambda now, record: time.sleep(0.05))
-    shown = capsys.readouterr().err
-    assert "learning: " in shown
-    assert " iterations [" in shown
-    assert "residual " in shown
-    assert ", about " in shown
-    assert " s left" in shown
-
-
 def test_a_short_solve_shows_no_bar(capsys):
     quick(tol=1e-3, progress=True)
     assert capsys.readouterr().err == ""
@@ -238,7 +228,8 @@ def test_without_progress_nothing_is_printed(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_a_tolerance_of_zero_has_a_bar_too(capsys):
+def test_a_tolerance_of_zero_has_a_bar_too(capsys, monkeypatch):
+    monkeypatch.setattr("cometric.progress.EVERY", 0.0)
     with pytest.warns(ConvergenceWarning):
         quick(tol=0, max_iter=5, progress=True, callback=lambda now, record: time.sleep(0.15))
     assert "residual" in capsys.readouterr().err

@@ -23,6 +23,7 @@ _HOMES = {
     "Plan": "planning",
     "warmup": "learning",
     "ConvergenceWarning": "run",
+    "remove_checkpoint": "checkpoint",
     "CheckpointError": "checkpoint",
     "CheckpointWarning": "checkpoint",
     "Interrupted": "run",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from cometric import scverse as scverse
     from cometric.checkpoint import CheckpointError as CheckpointError
     from cometric.checkpoint import CheckpointWarning as CheckpointWarning
+    from cometric.checkpoint import remove_checkpoint as remove_checkpoint
     from cometric.cones import hilbert_distance as hilbert_distance
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.landmarks import learn_landmarks as learn_landmarks

@@ -30,6 +30,8 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
@@ -41,11 +43,12 @@ from numpy.lib import format as npy
 
 from cometric.arrays import to_numpy
 from cometric.interruption import Interruption
+from cometric.progress import amount
 from cometric.result import Record
 from cometric.state import Arrays, put_together, take_apart
 from cometric.types import Coupled, State
 
-SCHEMA = (1, 0)
+SCHEMA = (1, 1)
 """A reader refuses another first number, and ignores what a later second one has added."""
 
 MANIFEST_BYTES = 1 << 20
@@ -60,6 +63,23 @@ STATE = re.compile(r"state-(\d{6,12})\.npz")
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: damaged, of another run, or of another version."""
+
+
+_origin: ContextVar[dict[str, Any] | None] = ContextVar("origin", default=None)
+
+
+@contextmanager
+def noting(origin: dict[str, Any]) -> Iterator[None]:
+    """Keep ``origin``, as JSON, in all checkpoints of runs that begin inside.
+
+    It says where the data come from, for whoever needs more of them than histograms. It has no
+    part in the answer, and a run with another one may go on from the checkpoint.
+    """
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
 
 
 class CheckpointWarning(UserWarning):
@@ -77,6 +97,7 @@ class Saved:
     iterate: dict[str, Any]  # its fields, with the places of arrays among ``arrays``
     arrays: Arrays
     data: dict[str, Any]  # size and checksum of data.npz
+    origin: dict[str, Any]  # see ``noting``
 
     def history(self, stage: int) -> list[Record]:
         """The records of one stage."""
@@ -116,9 +137,11 @@ class Checkpoint:
         interruption: Interruption,
         saved: Saved | None = None,
     ) -> None:
+        self._called = folder
         folder = folder.absolute()  # wherever a callback may lead the process
         self.folder, self.every, self.asked, self.used = folder, every, asked, used
         self.interruption = interruption
+        self.tell: Callable[[str], Any] | None = None  # of the size, before the first is written
         self._data = data
         self._saved = saved
         self._stages = 0
@@ -127,6 +150,7 @@ class Checkpoint:
         self._written = time.monotonic()
         self._good = [saved.number] if saved else []
         self._data_mark: dict[str, Any] | None = None
+        self._origin = _origin.get() or (saved.origin if saved else {})
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder)
@@ -167,6 +191,18 @@ class Checkpoint:
             self._written = time.monotonic()
         return self._latest is None and bool(self._good)
 
+    def _tell_size(self) -> None:
+        """Say, once, how large a checkpoint is and when it will be written."""
+        if self.tell is None or self._latest is None:
+            return
+        arrays = [*self._data().values(), *self._latest[2].values()]
+        size = sum(getattr(array, "nbytes", 8) for array in arrays)
+        often = f"every {self.every:g} s" if self.every > 0.0 else "after each iteration"
+        self.tell(
+            f"checkpoints in {self._called}: about {amount(size)} each, {often}; two are kept"
+        )
+        self.tell = None
+
     def _write(self, stage: int, iterate: dict[str, Any], arrays: Arrays) -> None:
         number = max([0, *_numbers(self.folder, MANIFEST), *_numbers(self.folder, STATE)]) + 1
         history = np.array(self._history, np.float64).reshape(-1, 1 + len(Record._fields))
@@ -185,6 +221,7 @@ class Checkpoint:
                 "versions": _versions(),
                 "asked": self.asked,
                 "used": self.used,
+                "origin": self._origin,
                 "stage": stage,
                 "iterate": iterate,
                 "files": marks,
@@ -201,9 +238,8 @@ class Checkpoint:
 
     def _clean(self) -> None:
         """Remove what is left of writes that failed and, once two are good, what is older."""
-        for left in self.folder.glob(".*.part"):
-            if re.fullmatch(r"\.(data\.npz|state-\d+\.npz|manifest-\d+)\.part", left.name):
-                left.unlink(missing_ok=True)
+        for scrap in _scraps(self.folder):
+            scrap.unlink(missing_ok=True)
         kept = self._good[-2:]
         if len(kept) == 2:
             for pattern in (MANIFEST, STATE):  # never a manifest without its state
@@ -245,6 +281,7 @@ class Stage:
         run = self._run
         run._history.append((self._number, *record))
         run._latest = self._number, *take_apart(now, self._phi)
+        run._tell_size()
         if run.interruption.number is not None:
             return True
         if time.monotonic() - run._written >= run.every:
@@ -294,7 +331,7 @@ def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
     """Refuse to go on with other data or other parameters than the checkpoint's."""
     here = json.loads(json.dumps(asked))
     differing = [
-        f"`{key}` is {_short(here.get(key))} here and {_short(saved.asked.get(key))} there"
+        _difference(key, here.get(key), saved.asked.get(key))
         for key in dict.fromkeys([*here, *saved.asked])
         if here.get(key) != saved.asked.get(key)
     ]
@@ -303,6 +340,14 @@ def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
             f"`{folder}` holds a checkpoint of another run: {'; '.join(differing)}. "
             "Pass the same again, or another folder."
         )
+
+
+def _difference(key: str, here: Any, there: Any) -> str:
+    if key == "data":  # of which we have checksums
+        return "the data differ"
+    show = amount if key == "memory_limit" else _short
+    one, other = ("not given" if value is None else show(value) for value in (here, there))
+    return f"`{key}` is {one} here and {other} there"
 
 
 class Unknown(CheckpointError):
@@ -330,6 +375,7 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
             iterate=dict(content["iterate"]),
             arrays=_read_arrays(folder / state, files[state]),
             data=dict(files["data.npz"]),
+            origin=dict(content.get("origin", {})),  # earlier versions have none
         )
         saved.history(saved.stage)
         versions = dict(content["versions"])
@@ -411,6 +457,81 @@ def _read_array(archive: zipfile.ZipFile, part: zipfile.ZipInfo, limit: int) -> 
     if dtype.hasobject or prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(f"{part.filename} does not hold what its header says")
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if in_columns else "C")
+
+
+def source(folder: Path) -> tuple[dict[str, Any], Arrays]:
+    """What the newest checkpoint was told of where its data come from, and its data.npz."""
+    for _, path in sorted(_matching(folder, MANIFEST), reverse=True):
+        try:
+            content = _read_manifest(path)
+            origin, mark = dict(content.get("origin", {})), dict(content["files"]["data.npz"])
+            return origin, _read_arrays(folder / "data.npz", mark)
+        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
+            continue  # `latest` says what is wrong with it
+    return {}, {}
+
+
+# ------------------------------------------------------------------------------ removing
+
+
+def remove_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
+    """Delete the checkpoints in a folder, and the folder itself if nothing else is in it.
+
+    Only files that a run with ``checkpoint=...`` has written are deleted. A folder without
+    checkpoints, or one that a run is using, is an error.
+
+    Parameters
+    ----------
+    checkpoint
+        The folder that was passed to :func:`learn`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> result = cm.learn(X, eps=0, tau=0.1, checkpoint="run")
+    >>> result.save("metrics.npz")
+    >>> cm.remove_checkpoint("run")
+    """
+    folder = Path(checkpoint)
+    manifests = [path for _, path in _matching(folder, MANIFEST) if _is_own_file(path)]
+    if not manifests:
+        raise CheckpointError(f"`{checkpoint}` holds no checkpoint; nothing was removed.")
+    lock = _lock(folder)
+    try:
+        states = [path for _, path in _matching(folder, STATE) if _is_own_file(path)]
+        data = folder / "data.npz"
+        known = {_data_size(path) for path in manifests}
+        if _is_own_file(data) and data.stat().st_size in known:
+            states.append(data)
+        # Manifests last: what is left by a crash in between can still be told to be ours.
+        for path in (*_scraps(folder), *states, *manifests):
+            path.unlink(missing_ok=True)
+        (folder / ".lock").unlink(missing_ok=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    if not any(folder.iterdir()) and not folder.is_symlink():
+        folder.rmdir()
+
+
+def _is_own_file(path: Path) -> bool:
+    """A plain file: we never make links or folders."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _data_size(manifest: Path) -> int | None:
+    """How long data.npz is by a manifest; None if that is damaged."""
+    try:
+        return int(_read_manifest(manifest)["files"]["data.npz"]["bytes"])
+    except (CheckpointError, OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _scraps(folder: Path) -> list[Path]:
+    """What is left of writes that failed."""
+    names = re.compile(r"\.(data\.npz|state-\d+\.npz|manifest-\d+)\.part")
+    return [path for path in folder.glob(".*.part") if names.fullmatch(path.name)]
 
 
 # ------------------------------------------------------------------------------- writing

@@ -388,7 +388,7 @@ def _check_policy(solver: str | Solver[Any], eps: float) -> None:
     if eps > 0.0 and (solver == "policy" or isinstance(solver, PolicyIteration)):
         raise ValueError(
             f"`solver` is policy iteration, which freezes the plans of exact transport; at eps = "
-            f"{eps:g} there are none. Leave `solver` out, or pass eps = 0."
+            f"{eps:g} there are none. Leave `solver` out, or pass `eps=0`."
         )
 
 

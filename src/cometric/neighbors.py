@@ -273,7 +273,7 @@ class _Search:
 
     def blocks(self, progress: bool) -> Iterator[slice]:
         widest = max(self._distances.hist.shape[1], self._most, BLOCK // ROWS)
-        with bar_of_pairs(progress, self._n, " samples") as tell:
+        with bar_of_pairs(progress, self._n, "sample", "finding neighbors") as tell:
             for rows in _cut((self._n, widest)):
                 yield rows
                 tell(rows.stop, self._n)
@@ -306,7 +306,7 @@ class _Search:
     def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
         """The share of the distances ``near`` that comparing with all samples gives as well."""
         hits = 0
-        with bar_of_pairs(progress, len(queries), " checks") as tell:
+        with bar_of_pairs(progress, len(queries), "sample", "measuring recall") as tell:
             for done, (i, found) in enumerate(zip(queries, near, strict=True), 1):
                 others = np.delete(np.arange(self._n), i)
                 values = self._distances(np.stack([np.full(len(others), i), others], axis=1))

@@ -23,7 +23,7 @@ from cometric.certificate import Certificate
 from cometric.diagnosis import Diagnosis, describe_triangle
 from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.problem import Side
-from cometric.progress import duration
+from cometric.progress import bar_of_pairs, duration
 from cometric.result import Result
 from cometric.types import Index, Matrix, Vector
 
@@ -73,6 +73,7 @@ def write(
     certificate: Certificate | Diagnosis | None = None,
     method: str = "tsne",
     random_state: int = 0,
+    progress: bool = False,
 ) -> Path:
     """Write the report of a result to one HTML file, and return its path.
 
@@ -94,6 +95,8 @@ def write(
         What ``result.certify()`` gave, to be told in words; it is not computed here.
     method, random_state
         How the maps are made: "tsne", or "umap" (needs umap-learn), and their seed.
+    progress
+        Show a bar with the time left.
     """
     target = Path(path)
     if target.exists() and not force:
@@ -107,8 +110,11 @@ def write(
     A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
     rows, columns = _drawn(A, random_state)
     A, B = A[rows][:, columns], B[columns][:, rows]
-    samples = _map(result, "samples", rows, names[0], method, random_state, known)
-    features = _map(result, "features", columns, names[1], method, random_state)
+    with bar_of_pairs(progress, len(rows) + len(columns), "item", "drawing maps") as tell:
+        samples = _map(result, "samples", rows, names[0], method, random_state, known)
+        tell(len(rows), len(rows))
+        features = _map(result, "features", columns, names[1], method, random_state)
+        tell(len(columns), len(columns))
     page = _render(
         data={
             "samples": samples.payload(),

@@ -15,6 +15,7 @@ from scipy import sparse
 from cometric.atomic import replacing
 from cometric.options import check_side
 from cometric.problem import Problem
+from cometric.progress import bar_of_pairs
 from cometric.types import Matrix, Metrics, Status
 
 if TYPE_CHECKING:
@@ -137,18 +138,42 @@ class Result:
             )
         return "\n".join(lines)
 
-    def certify(self, n_threads: int | None = None) -> Certificate | Diagnosis:
+    def certify(
+        self, n_threads: int | None = None, *, progress: bool = False
+    ) -> Certificate | Diagnosis:
         """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
 
         Takes about as long as two or three transport sweeps. For eps = 0 a
         :class:`~cometric.certificate.Certificate`; for eps > 0, where residuals prove nothing,
-        a :class:`~cometric.diagnosis.Diagnosis`.
+        a :class:`~cometric.diagnosis.Diagnosis`. ``progress`` shows a bar with the time left.
         """
-        from cometric.maps.coupled import fresh_lifts, norm_matrices
+        from cometric.maps.coupled import fresh_lifts
+
+        lifts = fresh_lifts(self.problem, self.parameters.eps, n_threads=n_threads)
+        with bar_of_pairs(progress, self._pairs_to_certify(), doing="certifying") as tell:
+            for lift in lifts:
+                lift.on_progress = tell if progress else None
+            return self._certify(lifts)
+
+    def _pairs_to_certify(self) -> int:
+        """How many transport problems that takes, at most."""
+        asked = self.parameters
+        sides: list[int] = [
+            side.hist.shape[0] for side in (self.problem.samples, self.problem.features)
+        ]
+        pairs = [n * (n - 1) // 2 for n in sides]
+        if asked.eps > 0.0:
+            from cometric.diagnosis import SAMPLE
+
+            return sum(min(count, SAMPLE + 1) for count in pairs)
+        # Without a share of R uniqueness is read off the couplings, in one way or two.
+        return sum(pairs) * (1 if asked.tau > 0.0 or asked.restart > 0.0 else 3)
+
+    def _certify(self, lifts: tuple[Any, Any]) -> Certificate | Diagnosis:
+        from cometric.maps.coupled import norm_matrices
 
         asked, eps = self.parameters, self.parameters.eps
         norms = norm_matrices(self.problem, self.norms or asked.norm)
-        lifts = fresh_lifts(self.problem, eps, n_threads=n_threads)
         if eps > 0.0:
             from cometric.diagnosis import diagnose
 

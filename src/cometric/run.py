@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from signal import SIGTERM
 from typing import Any
 
@@ -28,6 +28,7 @@ from cometric.maps.tiled import TiledEntropicMap, TiledMap, tiled_entropic_lifts
 from cometric.maps.workers import workers
 from cometric.planning import check_memory
 from cometric.problem import Problem
+from cometric.progress import Ahead, Bar
 from cometric.result import Parameters, Record, Result
 from cometric.solve import NOTHING_YET, Callback, Solution, Spent, solve
 from cometric.solvers import SOLVERS
@@ -42,6 +43,9 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do no harm on the way."""
+
+FULL_SOLVES = 3.0
+"""Iterations with few sweeps that solving every pair at the end takes the time of (1 to 5)."""
 
 INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
@@ -95,11 +99,14 @@ class Run:
     progress: bool
     callback: Callback | None
     checkpoint: Checkpoint | None = None
+    bar: Bar = field(default_factory=lambda: Bar(show=False))
 
     def learn(self) -> Result:
         """What comes out, or the exception or the warning that belongs to how it ended."""
-        with workers(self.n_threads):
-            solution, name = self._transport()
+        with workers(self.n_threads), Bar(self.progress) as bar:
+            if self.checkpoint is not None:
+                self.checkpoint.tell = bar.say
+            solution, name = replace(self, bar=bar)._transport()
         saved = self.checkpoint is not None and self.checkpoint.flush()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
@@ -237,9 +244,11 @@ class Run:
         chosen = self._choose("policy" if fits else "power")
         begin, spent = self.begin, NOTHING_YET
         if self._plain and isinstance(chosen, PolicyIteration):
-            for weight in CONTINUATION:
+            for number, weight in enumerate(CONTINUATION):
                 phi = regularize(to_samples, to_features, weight, self.norms)
-                stage = self._solve(phi, chosen, begin, spent, tol=max(self.tol, 1e-2 * weight))
+                tol = max(self.tol, 1e-2 * weight)
+                ahead = Ahead(tol, self.max_iter, repeats=len(CONTINUATION) - number)
+                stage = self._solve(phi, chosen, begin, spent, tol=tol, ahead=ahead)
                 begin, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
                 if stage.status is Status.INTERRUPTED:
                     return stage, type(chosen).__name__
@@ -247,6 +256,7 @@ class Run:
         solution = self._solve(phi, chosen, begin, spent, callback=self.callback)
         solution = self._confirm(phi, chosen, solution)
         if self._plain:
+            self.bar.say("checking whether the answer is the only one")
             status = _status_at_zero(self.problem, solution, to_samples, to_features)
             solution = solution._replace(status=status)
         return solution, type(chosen).__name__
@@ -284,6 +294,7 @@ class Run:
                 tol=tol,
                 max_iter=left,
                 callback=tighten,
+                ahead=Ahead(self.tol, left, extra=0.0 if sweeps is None else FULL_SOLVES),
             )
             solution = stage._replace(history=solution.history + stage.history)
         if isinstance(chosen, StochasticIteration):
@@ -368,6 +379,7 @@ class Run:
         tol: float | None = None,
         max_iter: int | None = None,
         callback: Callback | None = None,
+        ahead: Ahead | None = None,
     ) -> Solution:
         stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
         if stage is not None and stage.finished:  # before the run was stopped
@@ -380,7 +392,8 @@ class Run:
             begin,
             tol=self.tol if tol is None else tol,
             max_iter=self.max_iter if max_iter is None else max_iter,
-            progress=self.progress,
+            bar=self.bar,
+            ahead=ahead,
             callback=callback,
             spent=spent,
             stage=stage,

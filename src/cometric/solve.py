@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cometric.arrays import upper
 from cometric.checkpoint import Stage
-from cometric.progress import Bar
+from cometric.progress import Ahead, Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
 
@@ -29,6 +29,8 @@ class Spent(NamedTuple):
 
 
 NOTHING_YET = Spent()
+
+SILENT = Bar(show=False)
 
 
 class Solution(NamedTuple):
@@ -54,7 +56,8 @@ def solve(
     *,
     tol: float,
     max_iter: int,
-    progress: bool = False,
+    bar: Bar = SILENT,
+    ahead: Ahead | None = None,
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
     stage: Stage | None = None,
@@ -64,7 +67,8 @@ def solve(
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
     one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. The
     history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
-    have one to go on from.
+    have one to go on from. The ``bar`` is told of each iteration, and what lies ``ahead`` of it
+    where this is not all of the run.
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
@@ -74,9 +78,9 @@ def solve(
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
     status = _ending(now, history, tol, max_iter)
-    bar = Bar(progress, tol, before + len(history), elapsed)
+    ahead = ahead or Ahead(tol, max_iter)
     try:
-        with bar.watching(phi):
+        with bar.stage(phi, ahead, before + len(history), elapsed):
             while status is None:
                 if stage is not None:
                     stage.leave()

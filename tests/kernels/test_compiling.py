@@ -4,7 +4,7 @@ from numba import njit
 
 import cometric as cm
 from cometric.kernels.compiling import WORDS, compiling_told
-from cometric.progress import Bar
+from cometric.progress import Ahead, Bar
 from cometric.types import Coupled
 
 
@@ -52,7 +52,7 @@ def test_a_bar_tells_on_standard_error(capfd):
 
     phi = Coupled(Map(), Map())
     for show in (False, True):
-        with Bar(show, 1e-6).watching(phi):
+        with Bar(show) as bar, bar.stage(phi, Ahead(1e-6, 10)):
             compile_a_kernel()
         found = capfd.readouterr()
         assert (WORDS in found.err) == show

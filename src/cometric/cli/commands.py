@@ -12,10 +12,11 @@ from typer.core import TyperGroup
 
 import cometric
 from cometric import reading, writing
-from cometric.cli import files
+from cometric.checkpoint import noting
+from cometric.cli import files, origin
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
-from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_side
+from cometric.options import DEFAULT_TAU, DEFAULT_TOL
 from cometric.progress import duration
 from cometric.result import Result
 
@@ -36,6 +37,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         voice = ctx.ensure_object(Voice)
+        voice.json = "--json" in ctx.args  # options that are wrong are not read
         from cometric.kernels.compiling import compiling_told  # Numba: not for --help
 
         with voice.listening(), compiling_told(voice.say):
@@ -45,8 +47,8 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="cometric",
     cls=Commands,
-    help="Learn, from one nonnegative matrix, a distance between its samples and one between its "
-    "features.",
+    help="Learn a distance between the samples of a nonnegative matrix and one between its "
+    "features, by optimal transport.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -64,18 +66,17 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Show the version and exit.",
+            metavar="",
+        ),
     ] = False,
 ) -> None:
     """Set up nothing: every command stands for itself."""
-
-
-def _number(text: str) -> str | float:
-    """A norm by name, or a power."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _bytes(gigabytes: float | None) -> float | None:
@@ -118,8 +119,8 @@ def learn(
     output: Annotated[
         Path,
         o.output(
-            ".h5ad (with the data), .npz (all of the result), or .csv or .tsv (.gz): two tables,",
-            "x.samples.csv and x.features.csv.",
+            "Output file. .h5ad: the data with the metrics; .npz: the complete result; .csv or",
+            ".tsv (also .gz): two tables, as in x.samples.csv and x.features.csv.",
         ),
     ],
     eps: o.Eps = 0.1,
@@ -133,11 +134,12 @@ def learn(
     device: o.Device = "cpu",
     dtype: o.Dtype = "float64",
     start: o.Start = None,
-    seed: o.Seed = None,
-    threads: o.Threads = None,
+    random_state: o.Seed = None,
+    n_threads: o.Threads = None,
     memory_limit: o.MemoryLimit = None,
     checkpoint: o.Checkpoint = None,
     checkpoint_every: o.CheckpointEvery = 300.0,
+    remove_checkpoint: o.RemoveCheckpoint = False,
     layer: o.Layer = None,
     use_raw: o.UseRaw = False,
     transpose: o.Transpose = False,
@@ -145,18 +147,20 @@ def learn(
     normalization_steps: o.NormalizationSteps = 1,
     smoothing: o.Smoothing = 0.0,
     drop_empty: o.DropEmpty = False,
-    key: o.Key = "cometric",
+    key_added: o.Key = "cometric",
     force: o.Force = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Learn both metrics of DATA and write them."""
+    """Learn a distance between the samples of DATA and one between its features."""
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
     writing.check(output, RESULTS, writing.targets(output), force=force)
-    slots.check_key(key)
+    slots.check_key(key_added)
+    if remove_checkpoint and checkpoint is None:
+        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint`, too.")
     data = files.read(path, transpose, read_limit)
     source = {"layer": layer, "use_raw": use_raw}
     used: dict[str, Any] = {
@@ -167,72 +171,123 @@ def learn(
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
     voice.reads(path, matrix, transpose)
     voice.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
+    noted = origin.note(path, transpose, source, used, key_added)
     try:
-        result = cometric.learn(
-            matrix,
-            eps,
-            tau,
-            restart=restart,
-            norm=_number(norm),
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            sweeps=sweeps,
-            device=device,
-            dtype=dtype,
-            start=start,
-            random_state=seed,
-            n_threads=threads,
-            memory_limit=_bytes(memory_limit),
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            **used,
-            **voice.progress(tol),
-        )
+        with noting(noted):
+            result = cometric.learn(
+                matrix,
+                eps,
+                tau,
+                restart=restart,
+                norm=norm,
+                solver=solver,
+                tol=tol,
+                max_iter=max_iter,
+                sweeps=sweeps,
+                device=device,
+                dtype=dtype,
+                start=start,
+                random_state=random_state,
+                n_threads=n_threads,
+                memory_limit=_bytes(memory_limit),
+                progress=voice.progress,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                **used,
+            )
     except cometric.Interrupted as interruption:
         if checkpoint is None:
             files.keep(interruption, output)
         else:
-            interruption.args = (f"The same command goes on from {checkpoint}.",)
+            interruption.args = (_continue_from(checkpoint),)
         raise
-    written = files.write(result, output, data, key, source, used)
+    written = files.write(result, output, data, key_added, source, used)
+    if checkpoint is not None and remove_checkpoint:
+        _remove(voice, checkpoint, result)
     _answer(voice, "learn", path, result, written)
+
+
+def _continue_from(folder: Path) -> str:
+    return f"Run the same command again to continue from {folder}."
+
+
+def _remove(voice: Voice, folder: Path, result: Result) -> None:
+    """Delete checkpoints that nobody needs any more; the result is safe, whatever happens."""
+    if not result.converged:
+        voice.say(f"The checkpoints in {folder} are kept: the run has not converged.")
+        return
+    try:
+        cometric.remove_checkpoint(folder)
+    except (OSError, cometric.CheckpointError) as problem:
+        voice.warn(f"The checkpoints in {folder} are not removed: {problem}")
 
 
 @app.command(epilog=EXIT_CODES)
 def resume(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="What `learn --checkpoint` wrote.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of `cometric learn --checkpoint`.")
+    ],
     output: Annotated[
         Path,
-        o.output(".npz, or .csv or .tsv (.gz); for .h5ad repeat the command that was stopped."),
+        o.output(
+            "Output file, in any format of `cometric learn`. For .h5ad, the data are read again",
+            "from the file that the run began with, or from --data.",
+        ),
     ],
-    max_iter: Annotated[
-        int | None, typer.Option("--max-iter", help="Another limit than before.")
-    ] = None,
-    threads: o.Threads = None,
+    max_iter: o.OtherMaxIter = None,
+    n_threads: o.Threads = None,
     checkpoint_every: o.CheckpointEvery = 300.0,
+    remove_checkpoint: o.RemoveCheckpoint = False,
+    data: o.OriginalData = None,
+    layer: o.Layer = None,
+    use_raw: o.UseRaw = False,
+    transpose: o.Transpose = False,
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
+    normalization_steps: o.OtherNormalizationSteps = None,
+    key: o.OtherKey = None,
     force: o.Force = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Go on from a checkpoint to the end."""
+    """Continue a run from its checkpoints, to the end."""
+    from cometric.scverse import slots
+
     voice = context.ensure_object(Voice)
-    endings = tuple(kind for kind in RESULTS if kind != ".h5ad")
-    writing.check(output, endings, writing.targets(output), force=force)
+    writing.check(output, RESULTS, writing.targets(output), force=force)
+    original = None
+    if reading.kind_of(output) == ".h5ad":
+        given = {
+            "layer": layer,
+            "use_raw": use_raw,
+            "transpose": transpose,
+            "normalization_steps": normalization_steps,
+            "key": key,
+        }
+        original = origin.read_again(checkpoint, data, given, read_limit, voice)
+        slots.check_key(original.key)
+    elif data is not None:
+        raise ValueError(f"`data` is of use for .h5ad only; `{output}` holds no data.")
     try:
         result = cometric.resume(
-            folder,
+            checkpoint,
             max_iter=max_iter,
-            n_threads=threads,
+            n_threads=n_threads,
             checkpoint_every=checkpoint_every,
-            progress=voice.bar()["progress"],
+            progress=voice.progress,
         )
     except cometric.Interrupted as interruption:
-        interruption.args = (f"The same command goes on from {folder}.",)
+        interruption.args = (_continue_from(checkpoint),)
         raise
-    _answer(voice, "resume", folder, result, files.write_alone(result, output))
+    if original is None:
+        written = files.write_alone(result, output)
+    else:
+        held, source, used, name = original
+        written = files.write(result, output, held, name, source, used)
+    if remove_checkpoint:
+        _remove(voice, checkpoint, result)
+    _answer(voice, "resume", checkpoint, result, written)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -254,7 +309,7 @@ def plan(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Say what `learn` would take: memory, time, and by which engine."""
+    """Estimate the memory and time of `cometric learn`, without learning."""
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
@@ -282,14 +337,12 @@ def neighbors(
     output: Annotated[
         Path,
         o.output(
-            ".h5ad, as `sc.pp.neighbors` writes it (from .h5ad), or .csv or .tsv (.gz): a table",
-            "of item, neighbor, distance.",
+            "Output file. .csv or .tsv (also .gz): a table of item, neighbor, distance; .h5ad,",
+            "from an .h5ad RESULT: the graph of `sc.pp.neighbors`.",
         ),
     ],
-    n_neighbors: Annotated[
-        int, typer.Option("--n-neighbors", "-n", help="Of each item, itself included.")
-    ] = 15,
-    of: Annotated[str, typer.Option("--of", help="samples or features (tables only).")] = "samples",
+    n_neighbors: o.Neighbors = 15,
+    of: o.Of = "samples",
     read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     force: o.Force = False,
@@ -300,11 +353,14 @@ def neighbors(
     """Find the nearest neighbors of each sample, or feature, in the learned metric."""
     from cometric.scverse import slots
 
+    voice = context.ensure_object(Voice)
     writing.check(output, (".h5ad", *TABLES), [output], force=force)
-    check_side(of)
     if reading.kind_of(output) == ".h5ad":
         if reading.kind_of(path) != ".h5ad" or of != "samples":
-            raise ValueError("A graph goes into .h5ad for samples, from .h5ad; write a table.")
+            raise ValueError(
+                "An .h5ad output takes neighbors of samples, from an .h5ad RESULT. "
+                "Write .csv or .tsv."
+            )
         from cometric.scverse import pp
 
         data = files.read(path, False, read_limit)
@@ -321,7 +377,7 @@ def neighbors(
             )
         index, near = slots.nearest(distances, n_neighbors - 1)
         writing.save_neighbors(output, of[:-1], names, names, slots.graph(index, near))
-    context.ensure_object(Voice).answer(
+    voice.answer(
         f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
         {
             "command": "neighbors",
@@ -342,22 +398,19 @@ def transform(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="New samples, in any format `learn` reads; features are matched by name.",
+            help="New samples (with --of features: new features), in any format that `learn` reads, "
+            "matched by the names of their features (or samples).",
         ),
     ],
     output: Annotated[
         Path,
         o.output(
-            ".csv or .tsv (.gz): a row per new sample; .h5ad: the new data, distances in obsm.",
-            "With --n-neighbors a table of item, neighbor, distance.",
+            "Output file. .csv or .tsv (also .gz): a row per new sample, or with --n-neighbors a",
+            "table of item, neighbor, distance; .h5ad: the new data with the distances in obsm.",
         ),
     ],
-    of: Annotated[
-        str, typer.Option("--of", help="samples, or features: new columns over old rows.")
-    ] = "samples",
-    n_neighbors: Annotated[
-        int | None, typer.Option("--n-neighbors", "-n", help="Keep the nearest only.")
-    ] = None,
+    of: o.Of = "samples",
+    n_neighbors: o.Nearest = None,
     threads: o.Threads = None,
     layer: o.Layer = None,
     use_raw: o.UseRaw = False,
@@ -369,19 +422,19 @@ def transform(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Measure new samples: their distances to those of RESULT, whose metrics stay as they are."""
+    """Compute distances of the new samples in DATA to the samples of RESULT."""
     from cometric.scverse import slots
 
     voice = context.ensure_object(Voice)
-    check_side(of)
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
     result, _ = files.load(path, key, read_limit)
+    voice.reads(new)
     data = files.read(new, transpose, read_limit)
     matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
     voice.reads(new, matrix, transpose)
     distances = result.transform(
-        matrix, of=of, n_neighbors=n_neighbors, n_threads=threads, **voice.bar()
+        matrix, of=of, n_neighbors=n_neighbors, n_threads=threads, progress=voice.progress
     )
     rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
     columns = list(getattr(result.problem, of).called)
@@ -418,10 +471,12 @@ def certify(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Say what is proved of a RESULT, from its data and nothing else."""
-    found = files.load(path, key, read_limit)[0].certify(n_threads=threads)
+    """Check RESULT against its data: proved error bounds for --eps 0, otherwise a diagnosis."""
+    voice = context.ensure_object(Voice)
+    result, _ = files.load(path, key, read_limit)
+    found = result.certify(threads, progress=voice.progress)
     facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
-    context.ensure_object(Voice).answer(str(found), {**facts, **_fields(found)})
+    voice.answer(str(found), {**facts, **_fields(found)})
 
 
 @app.command(epilog=EXIT_CODES)
@@ -430,9 +485,7 @@ def explain(
     path: o.Learned,
     first: Annotated[str, typer.Argument(help="A sample: its name, or its number from 0.")],
     second: Annotated[str, typer.Argument(help="Another sample.")],
-    of: Annotated[
-        str, typer.Option("--of", help="samples, or features: FIRST and SECOND are features.")
-    ] = "samples",
+    of: o.Of = "samples",
     read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     as_json: o.Json = False,
@@ -440,7 +493,6 @@ def explain(
     debug: o.Debug = False,
 ) -> None:
     """Explain the distance between two samples of RESULT: which features differ, and how far."""
-    check_side(of)
     result, _ = files.load(path, key, read_limit)
     names = getattr(result.problem, of).called
     found = result.explain(_item(first, names), _item(second, names), of=of)
@@ -476,15 +528,21 @@ def _fields(found: Any) -> dict[str, Any]:
 def report(
     context: typer.Context,
     path: o.Learned,
-    output: Annotated[Path, o.output(".html: one page that needs nothing else.")],
+    output: Annotated[Path, o.output("Output file, .html: one page that loads nothing else.")],
     labels: Annotated[
-        str | None, typer.Option("--labels", help="Column of obs in the .h5ad file, for colors.")
+        str | None,
+        typer.Option(
+            "--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT, for colors."
+        ),
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="Of the page.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="TEXT", help="Title of the page.")
+    ] = None,
     certificate: Annotated[
-        bool, typer.Option("--certify", help="Also say what is proved; takes longer.")
+        bool,
+        typer.Option("--certify", metavar="", help="Add the output of `cometric certify`."),
     ] = False,
-    method: Annotated[str, typer.Option("--method", help="Of the maps: tsne or umap.")] = "tsne",
+    method: o.Method = "tsne",
     read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT,
     key: o.Key = "cometric",
     force: o.Force = False,
@@ -492,18 +550,20 @@ def report(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Write a page about RESULT: two linked maps, convergence, what is proved."""
+    """Write an HTML page about RESULT: two linked maps, convergence, error bounds."""
+    voice = context.ensure_object(Voice)
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, key, read_limit)
     chosen = None
     if labels is not None:
         if data is None or labels not in data.obs:
-            found = "no" if data is None else ", ".join(map(repr, data.obs)) or "no"
-            raise ValueError(f"`labels` is {labels!r}; `{path}` has {found} columns for it.")
+            found = "" if data is None else ", ".join(map(repr, data.obs))
+            there = f"has {found}" if found else "has no columns of labels"
+            raise ValueError(f"`labels` is {labels!r}; `{path}` {there}.")
         chosen = data.obs[labels].to_numpy()[result.problem.samples.kept]
     from cometric.report import write
 
-    proved = result.certify() if certificate else None
+    proved = result.certify(progress=voice.progress) if certificate else None
     with writing.failures(output):
         write(
             result,
@@ -513,8 +573,9 @@ def report(
             force=force,
             certificate=proved,
             method=method,
+            progress=voice.progress,
         )
-    context.ensure_object(Voice).answer(
+    voice.answer(
         f"The report is in {output}.",
         {"command": "report", "input": str(path), "output": [str(output)]},
     )
@@ -524,14 +585,14 @@ def report(
 def demo(
     context: typer.Context,
     output: Annotated[
-        Path | None, o.output("Where to keep the result, as in `learn`; nowhere by default.")
+        Path | None, o.output("Output file, as in `cometric learn`. Default: none.")
     ] = None,
     force: o.Force = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Learn the metrics of 700 blood cells and their genes, in a minute or two."""
+    """Learn distances between 700 blood cells and between their genes, as a demonstration."""
     voice = context.ensure_object(Voice)
     if output is not None:
         writing.check(output, RESULTS, writing.targets(output), force=force)
@@ -540,7 +601,7 @@ def demo(
     cometric.warmup(["entropic"])
     # Single precision on the way and a residual of 0.001 will do for neighbors.
     settings: dict[str, Any] = {"eps": 0.1, "tau": 1e-2, "tol": 1e-3}
-    result = cometric.learn(cells, **settings, dtype="float32", **voice.progress(1e-3))
+    result = cometric.learn(cells, **settings, dtype="float32", progress=voice.progress)
     near = {marker: _nearest_genes(result, marker) for marker in MARKERS}
     lines = [f"{result}", "", "The genes nearest to known markers:"]
     lines += [
@@ -572,7 +633,7 @@ def warmup(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Compile the kernels now, so that later runs only load them."""
+    """Compile all kernels now, so that later runs start at once."""
     voice = context.ensure_object(Voice)
     seconds = cometric.warmup()
     voice.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
@@ -585,7 +646,7 @@ def info(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Show versions, cores, threads, memory, GPU and cache: what a bug report needs."""
+    """Show versions, cores, threads, memory, GPU and kernel cache, for bug reports."""
     from cometric.cli.machine import describe
 
     found = describe()

@@ -54,7 +54,7 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
         data = read(path, False, read_limit)
         return get.result(data, key=key), data
     if reading.kind_of(path) != ".npz":
-        raise ValueError(f"`{path}` is no result: pass a .npz or .h5ad file of `cometric learn`.")
+        raise ValueError(f"`{path}` is not a result. Pass a .npz or .h5ad file of cometric learn.")
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
     reading.check_npz(path, read_limit * 1e9)

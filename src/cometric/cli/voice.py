@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import signal
-import sys
-import time
 import traceback
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -26,19 +22,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cometric.cli.wording import options_of, translate
 from cometric.problem import BadData
-from cometric.progress import duration, seconds_left
 from cometric.reading import place
-from cometric.result import Record
 from cometric.solve import is_interruption
-from cometric.types import Iterate
 from cometric.writing import WriteError
-
-EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal to redraw one."""
-
-FLAG = re.compile(r"`(\w+)=True`")
-"""A flag as Python spells it."""
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -59,7 +47,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 EXIT_CODES = (
     "Exit codes: 0 done, converged; 2 bad input or options; 3 done, but not converged; "
-    "4 the output could not be written; 130 interrupted; 143 terminated; 1 anything else."
+    "4 the output could not be written; 130 interrupted; 143 terminated; 1 any other error."
 )
 
 
@@ -69,11 +57,16 @@ class Voice:
     def __init__(self) -> None:
         self.json = self.quiet = self.debug = False
         self.warnings: list[str] = []
+        self._context: Any = None  # of the command that is running
         self._source: tuple[Path, Any, bool] | None = None
         self._console = Console(stderr=True, highlight=False)
 
-    def reads(self, path: Path, data: Any, transpose: bool = False) -> None:
-        """Which file the data come from: what is wrong with them is then said of it."""
+    def serves(self, context: Any) -> None:
+        """Which command is running: messages name its options."""
+        self._context = context
+
+    def reads(self, path: Path, data: Any = None, transpose: bool = False) -> None:
+        """Which file is read, and the data in it: what is wrong with them is then said of it."""
         self._source = path, data, transpose
 
     def say(self, words: str, style: str = "") -> None:
@@ -96,31 +89,10 @@ class Voice:
         if code:
             raise typer.Exit(code)
 
-    def progress(self, tol: float) -> dict[str, Any]:
-        """Options for ``learn``: a bar on a terminal, a line now and then elsewhere."""
-        if self.quiet or sys.stderr.isatty():
-            return self.bar()
-        return {"callback": self._line_by_line(tol)}
-
-    def bar(self) -> dict[str, bool]:
-        """The option ``progress``: a bar where it can be redrawn."""
-        return {"progress": not self.quiet and sys.stderr.isatty()}
-
-    def _line_by_line(self, tol: float) -> Callable[[Iterate, Record], None]:
-        recent: deque[tuple[float, float]] = deque(maxlen=4)
-        last = time.monotonic()
-
-        def tell(_: Iterate, record: Record) -> None:
-            nonlocal last
-            recent.append((record.residual, record.seconds))
-            if time.monotonic() - last < EVERY:
-                return
-            last = time.monotonic()
-            left = seconds_left(recent, tol)
-            words = f"iteration {record.iteration}, residual {record.residual:.1e}"
-            self.say(words + ("" if left is None else f", about {duration(left)} left"))
-
-        return tell
+    @property
+    def progress(self) -> bool:
+        """Whether progress is shown."""
+        return not self.quiet
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -131,11 +103,16 @@ class Voice:
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = self._showwarning
                 yield
-        except (typer.Exit, typer.Abort, UsageError, BrokenPipeError):
+        except (typer.Exit, typer.Abort, BrokenPipeError):
             raise  # typer knows what to do
+        except UsageError as error:
+            self._fail(error, _usage(error), Exit.BAD_INPUT)
         except SystemExit as end:
             if end.code == TERMINATED:
-                self.say("terminated after a checkpoint: the same command goes on.", "bold red")
+                self.say(
+                    "terminated after a checkpoint. Run the same command again to continue.",
+                    "bold red",
+                )
             raise
         except KeyboardInterrupt as error:
             self._fail(error, " ".join(["interrupted.", *map(str, error.args)]), Exit.INTERRUPTED)
@@ -148,15 +125,15 @@ class Voice:
         except Exception as error:
             if is_interruption(error):
                 self._fail(error, "interrupted.", Exit.INTERRUPTED)
-            words = f"{type(error).__name__}: {error}. This should not happen; see --debug."
+            words = f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
             self._fail(error, words, Exit.FAULT)
 
     def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
         self.warn(" ".join(str(message).split()))
 
     def _words(self, error: Exception) -> str:
-        if isinstance(error, BadData) and self._source is not None:
-            path, data, transpose = self._source
+        path, data, transpose = self._source or (None, None, False)
+        if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
             words = error.told(str(path), first)  # in the file they may be columns
             return words.replace("empty row", "empty sample").replace(
@@ -165,10 +142,16 @@ class Voice:
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
     def _own(self, words: str) -> str:
-        """The same in terms of the command line: a file for `X`, flags for arguments."""
-        if self._source is not None:
-            words = words.replace("`X`", f"`{self._source[0]}`")
-        return FLAG.sub(lambda found: f"--{found[1].replace('_', '-')}", words)
+        """The same in terms of the command line: a file for `X`, options for arguments."""
+        if self._context is None:
+            return words
+        # A cure may be an option of `learn` that this command does not have.
+        learn = self._context.parent.command.commands["learn"]
+        options = options_of(learn) | options_of(self._context.command)
+        given = self._context.params
+        file = given.get("path") if self._source is None else self._source[0]
+        paths = {str(path) for path in (file, *given.values()) if isinstance(path, Path)}
+        return translate(words, options, None if file is None else str(file), paths)
 
     def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
         words = self._own(" ".join(words.split()))
@@ -179,6 +162,15 @@ class Voice:
             typer.echo(json.dumps(facts))
         self._console.print(Text(f"error: {words}", "bold red"), soft_wrap=True)
         raise typer.Exit(code) from error
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a command line, as typer or one of our options says it."""
+    if type(error) is typer.BadParameter:
+        return str(error.message)
+    context = getattr(error, "ctx", None)
+    hint = f" See {context.command_path} --help." if context is not None else ""
+    return f"{error.format_message()}{hint}"
 
 
 def plain(value: Any) -> Any:

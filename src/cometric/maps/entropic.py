@@ -240,6 +240,7 @@ class EntropicMap:
         if unit == 0.0:  # nothing costs anything
             return np.zeros(len(index)), np.zeros(len(index))
         group, order = self._group(index, np.dtype(np.float64))
+        group.on_progress = self.on_progress
         group.solve(cost)
         low, high = np.empty(len(index)), np.empty(len(index))
         low[order], high[order] = group.brackets(cost)

@@ -141,7 +141,9 @@ class ExactMap:
         """Optimal plans and duals of the pairs ``index`` (p, 2)."""
         cost = check_cost(cost, self.shape[1])
         batch = _Batch(self, check_index(index, self.shape[0]))
+        batch.on_progress = self.on_progress
         batch.solve(cost)
+        batch.on_progress = None  # the pairs are solved: reading the plans tells of nothing
         return batch.plans(cost)
 
     def freeze(self, cost: Matrix) -> FrozenMap | ReplayedMap:

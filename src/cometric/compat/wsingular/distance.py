@@ -21,6 +21,7 @@ from cometric.maps.checks import all_pairs, check_histograms
 from cometric.maps.entropic import SAFE, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
+from cometric.progress import bar_of_pairs
 from cometric.run import ConvergenceWarning
 from cometric.types import Index, Matrix
 
@@ -275,17 +276,8 @@ def _regularizer(A: Any, R: Any, tau: float) -> Matrix:
 @contextmanager
 def _bar(phi: Any, n: int, show: bool) -> Iterator[None]:
     """A bar that counts the pairs of a call, gone when it is done."""
-    if not show:
-        yield
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=n * (n - 1) // 2, leave=False) as bar:
-
-        def tell(done: int, total: int) -> None:
-            bar.update(max(0, done - bar.n))
-
-        phi.on_progress = tell
+    with bar_of_pairs(show, n * (n - 1) // 2) as tell:
+        phi.on_progress = tell if show else None
         try:
             yield
         finally:
