@@ -398,7 +398,7 @@ def transform(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="New samples (with --of features: new features), in any format that `learn` reads, "
+            help="New samples (with --of features: new features), in any format of `learn`, "
             "matched by the names of their features (or samples).",
         ),
     ],
