@@ -23,12 +23,12 @@ from cometric.checkpoint import (
 )
 from cometric.description import rebuild
 from cometric.interruption import Interruption
+from cometric.kernels import check_process
 from cometric.maps.coupled import norm_matrices
 from cometric.maps.device import torch_device
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
-from cometric.maps.workers import check_process
 from cometric.options import check_folder, check_number, check_options
 from cometric.planning import check_memory
 from cometric.problem import Problem
