@@ -469,7 +469,7 @@ def pickled(path):
 
 def crowd(path):
     with zipfile.ZipFile(path, "w") as archive:
-        for i in range(module.ARRAYS_PER_FILE + 1):
+        for i in range(module.MAX_ARRAYS + 1):
             archive.writestr(f"{i}.npy", b"")
 
 

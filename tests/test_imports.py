@@ -21,15 +21,16 @@ class Layer(NamedTuple):
 
 
 ARRAYS = {"numpy", "scipy"}
-BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
+BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "files", "run"}
 
 # The whole rule. An import inside a function may reach any library except numba, but never
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
-    "core": Layer({"arrays", "types", "cones", "problem"}, {"core"}, ARRAYS),
+    "core": Layer({"arrays", "types", "cones", "problem", "text", "validation"}, {"core"}, ARRAYS),
     "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
+    "files": Layer({"archive", "atomic", "hdf5"}, {"files"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
     "run": Layer(
         {
@@ -48,7 +49,6 @@ LAYERS = {
             "pairwise",
             "certificate",
             "diagnosis",
-            "atomic",
             "checkpoint",
             "interruption",
             "state",
@@ -68,7 +68,6 @@ LAYERS = {
             "layout",
             "plot",
             "report",
-            "hdf5",
             "reading",
             "writing",
             "cli.*",

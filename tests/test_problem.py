@@ -435,8 +435,10 @@ def test_so_much_smoothing_that_nothing_is_left():
         (X.astype(object), r"`X` has dtype object; pass real numbers, .* `X.astype\(float\)`"),
         (X.astype(str), "`X` has dtype <U.*; pass real numbers"),
         (X.astype("timedelta64[s]"), "`X` has dtype timedelta64.*; pass real numbers"),
-        (None, "`X` has 0 dimensions"),
-        ("cells.csv", "`X` has 0 dimensions"),
+        (None, "`X` is a NoneType, which cannot be read as a matrix; pass an array"),
+        (3.0, "`X` has 0 dimensions; pass a matrix"),
+        (object(), "`X` is a object, which cannot be read as a matrix"),
+        ("cells.csv", "`X` is a str, which cannot be read as a matrix"),
     ],
 )
 def test_what_is_not_a_matrix_of_numbers(data, message):

@@ -266,7 +266,7 @@ def test_sparse_matrices_that_point_outside_themselves(tmp_path, break_it):
     parts = {name: getattr(matrix, name).copy() for name in ("data", "indices", "indptr")}
     parts[break_it][1] = 10**6
     np.savez(tmp_path / "x.npz", format=b"csr", shape=matrix.shape, **parts)
-    with pytest.raises(ValueError, match="x.npz` cannot be read: "):
+    with pytest.raises(ValueError, match="x.npz` is .* valid sparse matrix: "):
         reading.read(tmp_path / "x.npz")
 
 

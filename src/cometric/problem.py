@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.text import storable
 from cometric.types import Index, Matrix, Vector
+from cometric.validation import check_problem, require
 
 MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
@@ -251,7 +253,9 @@ class Problem:
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Problem:
         """The problem that :meth:`to_arrays` took apart."""
         sides = _stored_side(arrays, "samples"), _stored_side(arrays, "features")
-        return cls(*sides, float(arrays["smoothing"]))
+        problem = cls(*sides, float(arrays["smoothing"]))
+        check_problem(problem)
+        return problem
 
 
 def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
@@ -266,6 +270,9 @@ def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
         parts.append(hist)
     hist, full = parts
     names = arrays.get(f"{name}_names")
+    if names is not None:  # before a list is made of them
+        fits = names.dtype.kind == "U" and names.shape == arrays[f"{name}_labels"].shape
+        require(fits, f"{name} has names of shape {names.shape} and type {names.dtype}")
     return Side(
         hist,
         hist if hist.shape == full.shape else full,
@@ -289,7 +296,7 @@ def _names(X: Any, *attributes: str) -> list[str] | None:
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
     found = next(getattr(X, name) for name in attributes if hasattr(X, name))
-    return [str(name) for name in found]
+    return [storable(str(name)) for name in found]
 
 
 def _compare_names(found: list[str] | None, bins: Side, others: str) -> None:
@@ -380,7 +387,14 @@ def check_indices(matrix: Any, name: str) -> None:
 def _unwrap(X: Any, name: str) -> Any:
     """The NumPy array or SciPy sparse matrix inside ``X``, by what it can do, not its class."""
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
+        if X.X is None:
+            raise ValueError(
+                f"`{name}` is an AnnData whose `.X` is None. Pass one of its layers: "
+                f"{list(getattr(X, 'layers', ()))}."
+            )
         X = X.X.to_memory() if hasattr(X.X, "to_memory") else X.X
+    if hasattr(X, "__dask_graph__"):  # NumPy would not look into blocks that are sparse
+        X = X.compute()
     if sparse.issparse(X):
         return X
     if hasattr(X, "detach"):  # torch
@@ -405,9 +419,15 @@ def _unwrap(X: Any, name: str) -> Any:
     if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
         return np.from_dlpack(X)
     try:
-        return np.asarray(X)
+        found = np.asarray(X)
     except ValueError as error:
         raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+    if found.ndim == 0 and found.dtype.kind in "OUS":  # NumPy found nothing to look into
+        raise ValueError(
+            f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
+            "a sparse matrix, a DataFrame or an AnnData."
+        )
+    return found
 
 
 def _read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.csr_array]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cometric.archive import MAX_BYTES
 from cometric.cli.voice import Voice
-from cometric.reading import MAX_BYTES
 
 
 def _sets(name: str) -> Callable[[typer.Context, bool], bool]:
