@@ -417,7 +417,6 @@ def test_so_much_smoothing_that_nothing_is_left():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (3.0, "`X` has 0 dimensions; pass a matrix"),
         ([], "`X` has 1 dimension; pass a matrix"),
         (np.ones(3), "`X` has 1 dimension; pass a matrix"),
         (np.ones((2, 2, 2)), "`X` has 3 dimensions; pass a matrix"),
@@ -436,7 +435,6 @@ def test_so_much_smoothing_that_nothing_is_left():
         (X.astype(str), "`X` has dtype <U.*; pass real numbers"),
         (X.astype("timedelta64[s]"), "`X` has dtype timedelta64.*; pass real numbers"),
         (None, "`X` is a NoneType, which cannot be read as a matrix; pass an array"),
-        (3.0, "`X` has 0 dimensions; pass a matrix"),
         (object(), "`X` is a object, which cannot be read as a matrix"),
         ("cells.csv", "`X` is a str, which cannot be read as a matrix"),
     ],

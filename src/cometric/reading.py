@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,10 @@ import numpy as np
 from scipy import sparse
 
 from cometric.archive import MAX_BYTES, check_array, check_arrays
+from cometric.atomic import check_path
 from cometric.hdf5 import check_hdf5, check_size
 from cometric.problem import check_indices
+from cometric.text import storable
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -31,8 +34,12 @@ if TYPE_CHECKING:
 MAX_ITEMS = 1_000_000
 """Rows or columns a file may have; the distances between so many would take 8 TB."""
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters by which a spreadsheet takes a cell for a formula."""
+FORMULA = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]*"
+    r"[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b]|[\t\r\n]"
+)
+"""How a cell begins that a spreadsheet takes for a formula: = + - @, also full-width or small,
+after anything that does not show, or a new cell or line at once."""
 
 MISSING = ["", "NA", "NaN", "nan"]
 
@@ -54,7 +61,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     limit
         Bytes the data may take.
     """
-    path = Path(path)
+    path = check_path(path)
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
     kind = "folder" if path.is_dir() else kind_of(path)
@@ -68,6 +75,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     with _complaints(path):
         data = READERS[kind](path, limit)
         _check_shape(data.shape, path)
+        data.obs_names, data.var_names = map(_storable, (data.obs_names, data.var_names))
     return data.T if transpose else data
 
 
@@ -146,6 +154,12 @@ def _named(X: Any, samples: Iterable[str] | None, features: Iterable[str] | None
     if features is not None:
         made.var_names = list(features)
     return made
+
+
+def _storable(names: Any) -> Any:
+    """The names, with what could not be written again spelled out."""
+    found = [storable(str(name)) for name in names]
+    return names if found == list(names) else found
 
 
 def _check_shape(shape: tuple[int, ...], path: Path) -> None:
@@ -326,7 +340,12 @@ def _is_number(cell: str) -> bool:
 
 def _unquoted(name: str) -> str:
     """A name as it was before :mod:`cometric.writing` kept spreadsheets from running it."""
-    return name[1:] if name.startswith("'") and name[1:].startswith(FORMULA) else name
+    return name[1:] if name.startswith("'") and is_formula(name) else name
+
+
+def is_formula(name: str) -> bool:
+    """Whether a spreadsheet could run this, or would once quotes before it are gone."""
+    return FORMULA.match(name.lstrip("'")) is not None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.archive import MAX_BYTES, read_arrays
-from cometric.atomic import replacing
+from cometric.atomic import check_path, replacing
 from cometric.hdf5 import TooLarge
 from cometric.options import check_side
 from cometric.problem import Problem
@@ -277,7 +277,7 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     >>> cm.load("metrics.npz").values == result.values
     True
     """
-    name = os.fspath(path)
+    name = str(check_path(path))
     with open(path, "rb") as file:
         try:
             arrays = read_arrays(file, name, limit)
