@@ -19,6 +19,7 @@ from scipy.spatial.distance import pdist, squareform
 import cometric.problem as module
 from cometric.learning import learn
 from cometric.problem import MERGE_TOLERANCE, BadData, Problem
+from cometric.result import load
 from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])
@@ -1028,3 +1029,29 @@ def test_features_left_out_are_named():
         problem.read_new(new)
     with pytest.warns(UserWarning, match=r"mass on 1 feature without .* \(first: 2\)"):
         problem.read_new(new.to_numpy())
+
+
+def test_blocks_that_are_sparse_are_computed():
+    dask = pytest.importorskip("dask.array")
+    blocks = dask.from_array(X, chunks=(2, -1)).map_blocks(sparse.csr_matrix)
+    for array in (blocks, dask.from_array(X, chunks=2)):
+        assert_array_equal(module._read(array, "X").toarray(), X)
+
+
+def test_data_without_a_matrix_is_told_of_its_layers():
+    anndata = pytest.importorskip("anndata")
+    data = anndata.AnnData(None, layers={"counts": X})
+    with pytest.raises(ValueError, match=r"is an AnnData whose `.X` is None. .*\['counts'\]"):
+        Problem.from_data(data)
+
+
+def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
+    pd = pytest.importorskip("pandas")
+    names = [f"{i}\0" for i in range(len(X))]
+    frame = pd.DataFrame(X, index=names, columns=[f"\ud800{k}" for k in range(X.shape[1])])
+    found = learn(frame, eps=0.5, tau=0.1)
+    assert found.problem.samples.names[0] == r"0\x00"
+    assert found.problem.features.names[0] == r"\ud8000"
+    found.save(tmp_path / "x.npz")
+    assert load(tmp_path / "x.npz").problem.samples.names == found.problem.samples.names
+    found.transform(frame)  # the same names, read in the same way
