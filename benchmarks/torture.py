@@ -39,6 +39,7 @@ PARTS = {
     "corruptions": Part(crashes.corruptions, (1000,), (40,)),
     "writes": Part(crashes.every_write, (1,), (80,)),
     "allocations": Part(crashes.every_allocation, (1,), (20,)),
+    "starvation": Part(crashes.starvation, (100,), (4,)),
     "files": Part(files.fuzz, (100_000,), (120,)),
     "threads": Part(determinism.thread_counts, ((1, 2, 4, 8),), ((1, 2),)),
     "blocks": Part(determinism.block_sizes, ((5, 17, 64),)),

@@ -1,5 +1,6 @@
 """A run that was stopped goes on to the same bits, and no damage goes unnoticed."""
 
+import copy
 import errno
 import hashlib
 import json
@@ -470,13 +471,21 @@ def pickled(path):
 
 def crowd(path):
     with zipfile.ZipFile(path, "w") as archive:
-        for i in range(module.ARRAYS_PER_FILE + 1):
+        for i in range(module.MAX_ARRAYS + 1):
             archive.writestr(f"{i}.npy", b"")
+
+
+def overlapping(path):
+    """Many members that are the same bytes: nothing is packed, and yet it unpacks to more."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("0.npy", bytes(10_000))
+        archive.filelist += [copy.copy(archive.filelist[0]) for _ in range(100)]
 
 
 @pytest.mark.parametrize(
     ("forge", "words"),
     [
+        (overlapping, "would unpack to 1010000 bytes"),
         (bomb, "would unpack to 10000000 bytes"),
         (lying_header, "does not hold what its header says"),
         (pickled, "does not hold what its header says|Object arrays"),
@@ -491,6 +500,31 @@ def test_a_forged_file_is_refused_before_room_is_made(forge, words, tmp_path):
     forge(path)
     sign(tmp_path, path)
     with pytest.raises(CheckpointError, match=words):
+        cm.resume(tmp_path)
+
+
+def forged(path, name, change):
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, name: change(arrays[name])})
+
+
+def test_histograms_that_are_none_are_refused(tmp_path):
+    start(tmp_path, 1)
+    path = tmp_path / "data.npz"
+    forged(path, "samples_hist_data", lambda data: -data)
+    sign(tmp_path, path)
+    with pytest.raises(CheckpointError, match="data.npz` is damaged: the histograms of samples"):
+        cm.resume(tmp_path)
+
+
+@pytest.mark.parametrize("change", [np.negative, lambda array: array * np.nan, np.triu])
+def test_metrics_that_are_none_are_refused(tmp_path, change):
+    start(tmp_path, 1)
+    path = newest(tmp_path, "state")
+    forged(path, "iterate.metrics.0", change)
+    sign(tmp_path, path)
+    with pytest.raises(CheckpointError, match="does not fit this run: samples (has|is)"):
         cm.resume(tmp_path)
 
 

@@ -23,15 +23,20 @@ class Layer(NamedTuple):
 
 
 ARRAYS = {"numpy", "scipy"}
-BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "run"}
+BELOW_EDGES = {"core", "kernels", "maps", "solvers", "data", "files", "run"}
 
 # The whole rule. An import inside a function may reach any library except numba, but never
 # another layer: being lazy changes when a module is loaded, not who knows whom.
 LAYERS = {
-    "core": Layer({"arrays", "types", "cones", "matching", "names", "problem"}, {"core"}, ARRAYS),
+    "core": Layer(
+        {"arrays", "types", "cones", "matching", "names", "problem", "text", "validation"},
+        {"core"},
+        ARRAYS,
+    ),
     "kernels": Layer({"kernels.*"}, {"kernels"}, ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "maps": Layer({"maps.*"}, {"core", "kernels", "maps"}, ARRAYS),
     "solvers": Layer({"solvers.*"}, {"core", "solvers"}, ARRAYS),
+    "files": Layer({"archive", "atomic", "hdf5"}, {"files"}, ARRAYS),
     "data": Layer({"datasets"}, {"core"}, ARRAYS),
     "run": Layer(
         {
@@ -50,7 +55,6 @@ LAYERS = {
             "pairwise",
             "certificate",
             "diagnosis",
-            "atomic",
             "checkpoint",
             "interruption",
             "state",
@@ -70,7 +74,6 @@ LAYERS = {
             "layout",
             "plot",
             "report",
-            "hdf5",
             "reading",
             "writing",
             "cli.*",

@@ -19,6 +19,7 @@ from scipy.spatial.distance import pdist, squareform
 import cometric.problem as module
 from cometric.learning import learn
 from cometric.problem import MERGE_TOLERANCE, BadData, Problem
+from cometric.result import load
 from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])
@@ -417,7 +418,6 @@ def test_so_much_smoothing_that_nothing_is_left():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (3.0, "`X` has 0 dimensions; pass a matrix"),
         ([], "`X` has 1 dimension; pass a matrix"),
         (np.ones(3), "`X` has 1 dimension; pass a matrix"),
         (np.ones((2, 2, 2)), "`X` has 3 dimensions; pass a matrix"),
@@ -435,8 +435,9 @@ def test_so_much_smoothing_that_nothing_is_left():
         (X.astype(object), r"`X` has dtype object; pass real numbers, .* `X.astype\(float\)`"),
         (X.astype(str), "`X` has dtype <U.*; pass real numbers"),
         (X.astype("timedelta64[s]"), "`X` has dtype timedelta64.*; pass real numbers"),
-        (None, "`X` has 0 dimensions"),
-        ("cells.csv", "`X` has 0 dimensions"),
+        (None, "`X` is a NoneType, which cannot be read as a matrix; pass an array"),
+        (object(), "`X` is a object, which cannot be read as a matrix"),
+        ("cells.csv", "`X` is a str, which cannot be read as a matrix"),
     ],
 )
 def test_what_is_not_a_matrix_of_numbers(data, message):
@@ -1033,3 +1034,29 @@ def test_features_left_out_are_named():
         problem.read_new(new)
     with pytest.warns(UserWarning, match=r"mass on 1 of its 3 features .* \(2\): left out"):
         problem.read_new(new.to_numpy())
+
+
+def test_blocks_that_are_sparse_are_computed():
+    dask = pytest.importorskip("dask.array")
+    blocks = dask.from_array(X, chunks=(2, -1)).map_blocks(sparse.csr_matrix)
+    for array in (blocks, dask.from_array(X, chunks=2)):
+        assert_array_equal(module._read(array, "X").toarray(), X)
+
+
+def test_data_without_a_matrix_is_told_of_its_layers():
+    anndata = pytest.importorskip("anndata")
+    data = anndata.AnnData(None, layers={"counts": X})
+    with pytest.raises(ValueError, match=r"is an AnnData whose `.X` is None. .*\['counts'\]"):
+        Problem.from_data(data)
+
+
+def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
+    pd = pytest.importorskip("pandas")
+    names = [f"{i}\0" for i in range(len(X))]
+    frame = pd.DataFrame(X, index=names, columns=[f"\ud800{k}" for k in range(X.shape[1])])
+    found = learn(frame, eps=0.5, tau=0.1)
+    assert found.problem.samples.names[0] == r"0\x00"
+    assert found.problem.features.names[0] == r"\ud8000"
+    found.save(tmp_path / "x.npz")
+    assert load(tmp_path / "x.npz").problem.samples.names == found.problem.samples.names
+    found.transform(frame)  # the same names, read in the same way

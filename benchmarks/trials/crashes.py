@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import random
+import resource
 import shutil
 import signal
 import tempfile
@@ -350,4 +351,41 @@ def every_allocation(step: int) -> Outcome:
         f"n-th allocation (np.empty, zeros, ones, full) fails, {each(step)}: {total} runs",
         f"{clean} of {total} raised MemoryError and then went on to the same bytes",
         clean == total,
+    )
+
+
+def starvation(count: int) -> Outcome:
+    """Lift a cost with little memory: the right bytes or ``MemoryError``, nothing else."""
+    size = 800
+    hist = np.random.default_rng(0).random((6, size))
+    hist /= hist.sum(axis=1, keepdims=True)
+    cost, part = 1.0 - np.eye(size), hist[:, :300]
+    makers = [cm.ExactMap, lambda hist: cm.EntropicMap(hist, 0.1)]
+
+    def work(make: Callable[[Any], Any], spare: float) -> str:
+        # Loads kernels and starts threads: where it cannot, GNU OpenMP ends the process itself.
+        make(part / part.sum(axis=1, keepdims=True))(cost[:300, :300])
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + int(spare)
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        try:
+            found = make(hist)(cost)
+        except MemoryError:
+            return "MemoryError"
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, 2 * (resource.RLIM_INFINITY,))
+        return "the same bytes" if (found == make(hist)(cost)).all() else "WRONG"
+
+    most = 12 * cost.nbytes
+    found = Counter(
+        in_child(lambda i=i: work(makers[i % 2], i / count * most)) for i in range(count)
+    )
+    good = found["MemoryError"] + found["the same bytes"]
+    for said in set(found) - {"MemoryError", "the same bytes"}:
+        print(said, flush=True)
+    return Outcome(
+        f"{count} lifts with 0 to {most / 1e6:.0f} MB more memory than was taken before",
+        f"{found['the same bytes']} gave the same bytes, {found['MemoryError']} raised "
+        f"MemoryError, {count - good} anything else",
+        good == count,
     )

@@ -10,6 +10,20 @@ from pathlib import Path
 from typing import IO
 
 
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, or a ``ValueError`` where nothing can be called so."""
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ValueError(
+            f"`path` is {os.fspath(path)!r}; no file can be called so. Leave out NUL characters "
+            "and lone surrogates."
+        )
+    return Path(path)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, beside ``path``, whose place it takes once all is on the disk.
@@ -18,6 +32,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     other thread or process writes to it; of a long name only the beginning is taken, since 255
     bytes are all a name may have.
     """
+    path = check_path(path)
     start = path.name[:40]  # no more than 160 bytes
     part = path.with_name(f".{start}.{os.getpid()}.{threading.get_ident()}.part")
     try:

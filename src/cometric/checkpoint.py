@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from cometric.archive import MAX_ARRAYS
 from cometric.arrays import to_numpy
 from cometric.interruption import Interruption
 from cometric.progress import amount
@@ -53,9 +54,6 @@ SCHEMA = (1, 1)
 
 MANIFEST_BYTES = 1 << 20
 """No manifest is longer."""
-
-ARRAYS_PER_FILE = 10_000
-"""No file holds more."""
 
 MANIFEST = re.compile(r"manifest-(\d{6,12})")
 STATE = re.compile(r"state-(\d{6,12})\.npz")
@@ -432,8 +430,11 @@ def _read_arrays(path: Path, mark: dict[str, Any]) -> Arrays:
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
                 parts = archive.infolist()
-                if len(parts) > ARRAYS_PER_FILE:
+                if len(parts) > MAX_ARRAYS:
                     raise CheckpointError(f"`{path}` holds {len(parts)} arrays; that is too many.")
+                total = sum(part.file_size for part in parts)
+                if total > size:  # they are packed, or overlap
+                    raise CheckpointError(f"`{path}` would unpack to {total} bytes.")
                 return {
                     part.filename.removesuffix(".npy"): _read_array(archive, part, size)
                     for part in parts

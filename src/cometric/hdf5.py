@@ -75,21 +75,24 @@ def _look(path: str, limit: float) -> None:
                 if isinstance(item, h5py.Group):
                     open_groups.append((item, depth + 1))
                 elif isinstance(item, h5py.Dataset):
-                    _look_at_attributes(item)
+                    total += _look_at_attributes(item)
                     _check_dataset(item, path)
                     text = item.dtype.kind == "O"
                     size = STRING_BYTES if text else item.dtype.itemsize
-                    total += math.prod(item.shape or ()) * size
+                    # A chunk is unpacked whole, even if the data are only a corner of it.
+                    total += max(math.prod(item.shape or ()), math.prod(item.chunks or ())) * size
                     check_size(total, limit, path)
                     total += _read_strings(item) if text else 0.0
                     check_size(total, limit, path)
 
 
 def _look_at_attributes(item: Any) -> float:
-    """Read them all; the bytes that a sparse matrix of the shape they tell takes at least."""
-    shape: Any = {name: item.attrs[name] for name in item.attrs}.get("shape")
+    """Read them all; their bytes, and those of a sparse matrix of the shape they tell."""
+    found: dict[str, Any] = {name: item.attrs[name] for name in item.attrs}
+    total = float(sum(getattr(value, "nbytes", 0) for value in found.values()))
+    shape: Any = found.get("shape")
     numbers = getattr(getattr(shape, "dtype", None), "kind", "") in ("i", "u")
-    return 8.0 * float(shape.max()) if numbers and shape.size else 0.0
+    return total + (8.0 * float(shape.max()) if numbers and shape.size else 0.0)
 
 
 def _read_strings(item: Any) -> float:
@@ -108,14 +111,19 @@ def _check_dataset(item: Any, path: str) -> None:
             f"`{path}` keeps '{item.name}' in other files, which are not opened. "
             "Write it into one file."
         )
-    if item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is None:
+    text = h5py.check_string_dtype(item.dtype) is not None
+    if item.dtype.hasobject and not text:
         raise ValueError(f"`{path}` has objects in '{item.name}'; numbers and text are read.")
+
+
+class TooLarge(ValueError):
+    """A file that would take more memory than its reader allows."""
 
 
 def check_size(size: float, limit: float, path: Path | str) -> None:
     """Refuse what would take more memory than ``limit``."""
     if not size <= limit:  # nor if the limit is NaN
-        raise ValueError(
+        raise TooLarge(
             f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
             f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."
         )

@@ -23,12 +23,12 @@ from cometric.checkpoint import (
 )
 from cometric.description import rebuild
 from cometric.interruption import Interruption
+from cometric.kernels import check_process
 from cometric.maps.coupled import norm_matrices
 from cometric.maps.device import torch_device
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
-from cometric.maps.workers import check_process
 from cometric.options import (
     AUTO_RESTART,
     AUTO_TAU,
@@ -262,7 +262,7 @@ def resume(
     try:
         if client is not None and not asked["tiles"]:
             raise ValueError(f"`client` is of no use: `{folder}` was begun without. Leave it out.")
-        problem = Problem.from_arrays(arrays)
+        problem = _stored_problem(arrays, folder)
         norm = asked["norm"]
         if norm == "matrix":
             norm = arrays["samples_norm"], arrays["features_norm"]
@@ -305,6 +305,13 @@ def resume(
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
     return _keep(run, folder, checkpoint_every, asked, saved)
+
+
+def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
+    try:
+        return Problem.from_arrays(arrays)
+    except (ValueError, TypeError) as problem:
+        raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {problem}.") from problem
 
 
 def _keep(

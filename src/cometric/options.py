@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cometric.atomic import check_path
 from cometric.maps.device import torch_device
 
 DEFAULT_TAU = "auto"
@@ -147,7 +148,7 @@ def check_folder(folder: Any, every: Any) -> Path | None:
         return None
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
         raise ValueError(f"`checkpoint` is {_shown(folder)}; pass the path of a folder.")
-    path = Path(os.fspath(folder))
+    path = check_path(folder)
     if path.exists() and not path.is_dir():
         raise ValueError(f"`checkpoint` is {str(path)!r}, which is a file; pass a folder.")
     return path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cometric.atomic import check_path
 from cometric.checkpoint import digest
 from cometric.maps.workers import workers
 from cometric.neighbors import SampleDistances, read_histograms
@@ -53,10 +54,11 @@ def distances_to_zarr(
     zarr.Array
         (n, n), float64, on disk.
     """
+    place = check_path(path)
     hist, full = read_histograms(result, X)
     with workers(n_threads):
         distances = SampleDistances(result, hist, full, n_threads)
-        array = _open(Path(path), distances)
+        array = _open(place, distances)
         n, edge = array.shape[0], array.chunks[0]
         with bar_of_pairs(progress, n * (n + 1) // 2) as tell:
             for rows, columns in _tiles(n, edge):

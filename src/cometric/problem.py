@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.matching import describe_differences, find_bins, select
+from cometric.text import storable
 from cometric.types import Index, Matrix, Vector
+from cometric.validation import check_problem, require
 
 MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
@@ -288,7 +290,10 @@ class Problem:
         # Version 0.1 stored no bound: its sums were rounded once per entry.
         entries = max(np.diff(side.full.indptr).max() for side in (samples, features))
         error = arrays.get("mass_error", SMOOTHED + 4 * entries * 2.0**-53)
-        return cls(samples, features, float(arrays["smoothing"]), float(error))
+        problem = cls(samples, features, float(arrays["smoothing"]), float(error))
+        check_problem(problem)
+        require(NORMALIZED <= problem.mass_error < 1e-6, "its masses are too far from exact")
+        return problem
 
 
 def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
@@ -303,6 +308,9 @@ def _stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
         parts.append(hist)
     hist, full = parts
     names = arrays.get(f"{name}_names")
+    if names is not None:  # before a list is made of them
+        fits = names.dtype.kind == "U" and names.shape == arrays[f"{name}_labels"].shape
+        require(fits, f"{name} has names of shape {names.shape} and type {names.dtype}")
     return Side(
         hist,
         hist if hist.shape == full.shape else full,
@@ -331,7 +339,7 @@ def _names(X: Any, *attributes: str) -> list[str] | None:
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
     found = next(getattr(X, name) for name in attributes if hasattr(X, name))
-    return [str(name) for name in found]
+    return [storable(str(name)) for name in found]
 
 
 def _read(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
@@ -386,7 +394,14 @@ def check_indices(matrix: Any, name: str) -> None:
 def _unwrap(X: Any, name: str) -> Any:
     """The NumPy array or SciPy sparse matrix inside ``X``, by what it can do, not its class."""
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
+        if X.X is None:
+            raise ValueError(
+                f"`{name}` is an AnnData whose `.X` is None. Pass one of its layers: "
+                f"{list(getattr(X, 'layers', ()))}."
+            )
         X = X.X.to_memory() if hasattr(X.X, "to_memory") else X.X
+    if hasattr(X, "__dask_graph__"):  # NumPy would not look into blocks that are sparse
+        X = X.compute()
     if sparse.issparse(X):
         return X
     if hasattr(X, "detach"):  # torch
@@ -411,9 +426,15 @@ def _unwrap(X: Any, name: str) -> Any:
     if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
         return np.from_dlpack(X)
     try:
-        return np.asarray(X)
+        found = np.asarray(X)
     except ValueError as error:
         raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+    if found.ndim == 0 and found.dtype.kind in "OUS":  # NumPy found nothing to look into
+        raise ValueError(
+            f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
+            "a sparse matrix, a DataFrame or an AnnData."
+        )
+    return found
 
 
 def _read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.csr_array]:

@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import math
-import zipfile
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,19 +22,24 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.archive import MAX_BYTES, check_array, check_arrays
+from cometric.atomic import check_path
 from cometric.hdf5 import check_hdf5, check_size
+from cometric.problem import check_indices
+from cometric.text import storable
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-MAX_BYTES = 8e9
-"""What the arrays of a file may take in memory, unless told otherwise."""
-
 MAX_ITEMS = 1_000_000
 """Rows or columns a file may have; the distances between so many would take 8 TB."""
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters by which a spreadsheet takes a cell for a formula."""
+FORMULA = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]*"
+    r"[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b]|[\t\r\n]"
+)
+"""How a cell begins that a spreadsheet takes for a formula: = + - @, also full-width or small,
+after anything that does not show, or a new cell or line at once."""
 
 MISSING = ["", "NA", "NaN", "nan"]
 
@@ -56,7 +61,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     limit
         Bytes the data may take.
     """
-    path = Path(path)
+    path = check_path(path)
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
     kind = "folder" if path.is_dir() else kind_of(path)
@@ -70,6 +75,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     with _complaints(path):
         data = READERS[kind](path, limit)
         _check_shape(data.shape, path)
+        data.obs_names, data.var_names = map(_storable, (data.obs_names, data.var_names))
     return data.T if transpose else data
 
 
@@ -150,6 +156,12 @@ def _named(X: Any, samples: Iterable[str] | None, features: Iterable[str] | None
     return made
 
 
+def _storable(names: Any) -> Any:
+    """The names, with what could not be written again spelled out."""
+    found = [storable(str(name)) for name in names]
+    return names if found == list(names) else found
+
+
 def _check_shape(shape: tuple[int, ...], path: Path) -> None:
     if len(shape) != 2:
         raise ValueError(f"`{path}` holds an array of shape {shape}; pass a matrix.")
@@ -216,6 +228,8 @@ def _read_text(path: Path, limit: float) -> AnnData:
 
     head = _head(path, limit)
     _check_shape((1, head.width), path)
+    # Lines that are too short are filled up: a small file could become a huge table.
+    check_size(8.0 * head.width * _count_lines(path, limit), limit, path)
     columns = range(head.width)
     text_columns = {0: str} if head.named else {}
     with _unpacked(path, limit / 4) as file:
@@ -239,6 +253,17 @@ def _read_text(path: Path, limit: float) -> AnnData:
             raise
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
     return _named(table.to_numpy(), samples, head.features)
+
+
+def _count_lines(path: Path, limit: float) -> int:
+    """How many lines a table has, at most."""
+    ends = [0, 0]
+    with _unpacked(path, limit / 4) as file:
+        while part := file.read(2**20):
+            ends = [
+                count + part.count(end) for count, end in zip(ends, (b"\n", b"\r"), strict=True)
+            ]
+    return 1 + max(ends)
 
 
 def _head(path: Path, limit: float) -> _Head:
@@ -315,7 +340,12 @@ def _is_number(cell: str) -> bool:
 
 def _unquoted(name: str) -> str:
     """A name as it was before :mod:`cometric.writing` kept spreadsheets from running it."""
-    return name[1:] if name.startswith("'") and name[1:].startswith(FORMULA) else name
+    return name[1:] if name.startswith("'") and is_formula(name) else name
+
+
+def is_formula(name: str) -> bool:
+    """Whether a spreadsheet could run this, or would once quotes before it are gone."""
+    return FORMULA.match(name.lstrip("'")) is not None
 
 
 @contextmanager
@@ -415,8 +445,8 @@ def _read_npz(path: Path, limit: float) -> AnnData:
     if "format" in arrays and "shape" in arrays:
         X = sparse.load_npz(path)
         _check_shape(X.shape, path)
+        check_indices(X, str(path))  # before another format is made of them
         X = sparse.csr_matrix(X)
-        X.check_format(full_check=True)
         return _named(X, None, None)
     if len(arrays) != 1 and "X" not in arrays:
         raise ValueError(
@@ -429,43 +459,22 @@ def _read_npz(path: Path, limit: float) -> AnnData:
 
 def _read_npy(path: Path, limit: float) -> AnnData:
     with open(path, "rb") as file:
-        _check_array(file, path.stat().st_size, path)
+        check_array(file, path.stat().st_size, path)
     check_size(path.stat().st_size, limit, path)
     return _array(np.load(path, allow_pickle=False), path)
 
 
 def _array(X: Any, path: Path) -> AnnData:
     _check_shape(X.shape, path)
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"`{path}` holds {X.dtype}; pass real numbers.")
     return _named(X, None, None)
 
 
 def check_npz(path: Path, limit: float = MAX_BYTES) -> dict[str, tuple[int, ...]]:
     """The shapes in a ``.npz`` file that holds what it declares, no objects, at most ``limit``."""
-    shapes = {}
-    with _complaints(path), zipfile.ZipFile(path) as archive:
-        check_size(sum(member.file_size for member in archive.infolist()), limit, path)
-        for member in archive.infolist():
-            with archive.open(member) as file:
-                shape = _check_array(file, member.file_size, path)
-            shapes[member.filename.removesuffix(".npy")] = shape
-    return shapes
-
-
-def _check_array(file: IO[bytes], size: int, path: Path) -> tuple[int, ...]:
-    """The shape in the header of a ``.npy`` file, which must be as long as it says."""
-    version = np.lib.format.read_magic(file)
-    header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if header is None:
-        raise ValueError(f"`{path}` is in version {version} of the npy format; 1 and 2 are read.")
-    shape, _, dtype = header(file)
-    if dtype.hasobject:
-        raise ValueError(f"`{path}` holds Python objects, which could run code; it is not read.")
-    if math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise ValueError(f"`{path}` is damaged: an array is not as long as it says.")
-    return tuple(shape)
+    with _complaints(path), open(path, "rb") as file:
+        return check_arrays(file, path, limit)
 
 
 READERS: dict[str, Callable[[Path, float], AnnData]] = {

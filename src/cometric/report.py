@@ -18,13 +18,14 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.atomic import replacing
+from cometric.atomic import check_path, replacing
 from cometric.certificate import Certificate
 from cometric.diagnosis import Diagnosis, describe_triangle
 from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.problem import Side
 from cometric.progress import bar_of_pairs, duration
 from cometric.result import Result
+from cometric.text import storable
 from cometric.types import Index, Matrix, Vector
 
 try:
@@ -98,7 +99,7 @@ def write(
     progress
         Show a bar with the time left.
     """
-    target = Path(path)
+    target = check_path(path)
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     n = len(result.problem.samples.labels)
@@ -127,7 +128,7 @@ def write(
             ],
             "tol": result.parameters.tol,
         },
-        title=_clean(title or f"Distances learned from {n} samples"),
+        title=storable(title or f"Distances learned from {n} samples"),
         result=result,
         samples=samples,
         features=features,
@@ -189,9 +190,9 @@ def _map(
 ) -> _Map:
     whole = metric_of(result, of)
     metric = whole[np.ix_(chosen, chosen)]
-    called = [_clean(names[k]) for k in chosen]
+    called = [storable(names[k]) for k in chosen]
     if labels is not None:
-        found = by_size([_clean(str(label)) for label in labels[chosen]])
+        found = by_size([storable(str(label)) for label in labels[chosen]])
         groups = [label for label, _ in found]
     else:
         found = by_size(_clusters(metric))
@@ -425,11 +426,6 @@ def _inert(data: Any) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _clean(text: str) -> str:
-    """The text without lone surrogates, which no encoding can write."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _round(number: float) -> float:

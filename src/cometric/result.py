@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from cometric.atomic import replacing
+from cometric.archive import MAX_BYTES, read_arrays
+from cometric.atomic import check_path, replacing
+from cometric.hdf5 import TooLarge
 from cometric.options import check_side
 from cometric.problem import Problem
 from cometric.progress import bar_of_pairs
 from cometric.types import Matrix, Metrics, Status
+from cometric.validation import check_metric, require
 
 if TYPE_CHECKING:
     from cometric.certificate import Certificate
@@ -293,8 +298,15 @@ class Result:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def load(path: str | os.PathLike[str]) -> Result:
+def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     """Read a result written by :meth:`Result.save`.
+
+    A file that is damaged, or whose parts do not fit together, is refused.
+
+    Parameters
+    ----------
+    limit
+        Bytes the result may take in memory.
 
     Examples
     --------
@@ -304,13 +316,14 @@ def load(path: str | os.PathLike[str]) -> Result:
     >>> cm.load("metrics.npz").values == result.values
     True
     """
-    name = os.fspath(path)
+    name = str(check_path(path))
     with open(path, "rb") as file:
         try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in archive.files}
+            arrays = read_arrays(file, name, limit)
             header = json.loads(bytes(arrays["header"]))
             schema = header["schema"]
+        except (TooLarge, MemoryError):
+            raise
         except Exception as problem:
             raise ValueError(
                 f"`{name}` is not a saved result, or is damaged ({problem})."
@@ -322,8 +335,11 @@ def load(path: str | os.PathLike[str]) -> Result:
         )
     try:
         return _build(arrays, header)
+    except MemoryError:
+        raise
     except Exception as problem:
-        raise ValueError(f"`{name}` is damaged: {problem!r}.") from problem
+        words = str(problem) if type(problem) is ValueError else repr(problem)
+        raise ValueError(f"`{name}` is damaged: {words.rstrip('.')}.") from problem
 
 
 def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
@@ -332,12 +348,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     norms = None
     if "samples_norm" in arrays:
         norms = (arrays["samples_norm"], arrays["features_norm"])
-    problem = Problem.from_arrays(arrays)
-    for key in ("samples", "features"):
-        n = len(getattr(problem, key).labels)
-        if arrays[key].shape != (n, n):
-            raise ValueError(f"{key} has shape {arrays[key].shape}, not {(n, n)}")
-    return Result(
+    result = Result(
         samples=arrays["samples"],
         features=arrays["features"],
         values=(lam, mu),
@@ -345,6 +356,44 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         history=[Record.from_row(row) for row in arrays["history"].tolist()],
         bracket=(low, high),
         parameters=Parameters(**header["parameters"]),
-        problem=problem,
+        problem=Problem.from_arrays(arrays),
         norms=norms,
     )
+    check_result(result)
+    return result
+
+
+def check_result(result: Result) -> None:
+    """Refuse what no solve could have given: a ``ValueError`` that says what is wrong."""
+    asked, problem = result.parameters, result.problem
+    for name, side in (("samples", problem.samples), ("features", problem.features)):
+        check_metric(
+            np.asarray(getattr(result, name)),
+            name,
+            len(side.labels),
+            negative=result.status is Status.NOT_PSD,
+        )
+    for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
+        check_metric(np.asarray(norm), "a norm", len(side.labels))
+    for name in ("eps", "tau", "tol", "restart"):
+        value = getattr(asked, name)
+        require(isinstance(value, Real) and float(value) >= 0.0, f"{name} is {value!r}")
+    numbers = (*result.values, *result.bracket)
+    require(
+        all(isinstance(number, Real) for number in numbers),
+        f"the singular values and their bracket are {numbers!r}",
+    )
+    if not result.converged:
+        return
+    require(
+        result.residual <= asked.tol,
+        f"it says converged, with a residual of {result.residual:.3g} above the tolerance "
+        f"{asked.tol:.3g}",
+    )
+    lam, mu = result.values
+    low, high = result.bracket
+    require(0.0 < lam < math.inf and 0.0 < mu < math.inf, f"its singular values are {lam}, {mu}")
+    require(low <= high, f"its bracket is [{low}, {high}]")
+    for name in ("samples", "features"):
+        largest = float(getattr(result, name).max())
+        require(abs(largest - 1.0) <= 1e-6, f"the largest of {name} is {largest:.3g}, not 1")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cometric.arrays import is_tensor, namespace
+from cometric.arrays import is_tensor, namespace, to_numpy
 from cometric.types import Coupled, FreezableMap, Metrics, RememberingMap, State
+from cometric.validation import check_metric
 
 Arrays = dict[str, Any]
 
@@ -74,6 +75,7 @@ def _rebuild(now: State, stored: dict[str, Any], arrays: Arrays, phi: Coupled) -
     for name, metric, own in zip(Metrics._fields, metrics, now.metrics, strict=True):
         if metric.shape != own.shape or metric.dtype != own.dtype:
             raise ValueError(f"its {name} are {metric.dtype} of shape {tuple(metric.shape)}.")
+        check_metric(to_numpy(metric), name, len(own))
     return replace(now, **found | {"metrics": metrics})
 
 

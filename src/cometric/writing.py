@@ -16,8 +16,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.atomic import replacing
-from cometric.reading import FORMULA, kind_of
+from cometric.reading import is_formula, kind_of
 from cometric.result import Result
+from cometric.text import storable
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -87,7 +88,10 @@ def save_anndata(data: AnnData, path: Path) -> None:
 
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
-        write_elem(file, "/", data)
+        try:
+            write_elem(file, "/", data)
+        except ValueError as error:  # text that HDF5 cannot hold, or another type
+            raise WriteError(f"`{path}` could not be written: {error}.") from error
     with aside(path) as file:
         file.write(image.getbuffer())
 
@@ -137,5 +141,5 @@ def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]
 
 
 def inert(name: str) -> str:
-    """A name that no spreadsheet takes for a formula: with ' before = + - @."""
-    return f"'{name}" if name.startswith(FORMULA) else name
+    """A name that can be written and that no spreadsheet runs: with ' before = + - @."""
+    return storable(f"'{name}" if is_formula(name) else name)

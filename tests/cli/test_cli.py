@@ -652,3 +652,62 @@ def test_compiling_is_told_once_and_not_to_who_wants_quiet(data, monkeypatch):
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
     assert said.count(WORDS) == 1
     assert run("learn", "x.csv", "-o", "out.csv", "-q", *QUICK).stderr == ""
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"
+
+
+def steers(words):
+    """Whether some character could steer a terminal."""
+    return any(not letter.isprintable() for line in words.split("\n") for letter in line)
+
+
+def hostile_npz(path):
+    np.savez(path, **{f"{ESCAPE}a": np.eye(2), f"{ESCAPE}b": np.eye(2)})
+
+
+def hostile_h5ad(path):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file[f"{ESCAPE}link"] = h5py.SoftLink("/elsewhere")
+
+
+def hostile_cell(path):
+    path.write_text(f",f,g\na,1,{ESCAPE}\nb,3,4\n", "utf-8")
+
+
+def hostile_names(path):
+    path.write_text(f",f{ESCAPE},g\na{ESCAPE},-1,2\nb,3,4\n", "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("x.npz", hostile_npz),
+        ("x.h5ad", hostile_h5ad),
+        ("x.csv", hostile_cell),
+        ("y.csv", hostile_names),
+        (f"{ESCAPE}.csv", hostile_names),
+        (os.fsdecode(b"\xff.csv"), hostile_names),
+    ],
+    ids=["npz", "h5ad", "cell", "names", "path", "bytes"],
+)
+@pytest.mark.parametrize("further", [[], ["--json"], ["--debug"]], ids=["", "json", "debug"])
+def test_no_file_can_steer_the_terminal(tmp_path, monkeypatch, name, make, further):
+    monkeypatch.chdir(tmp_path)
+    make(Path(name))
+    found = run("learn", name, "-o", "out.npz", *further, code=2)
+    assert "error: " in found.stderr
+    assert not steers(found.stdout)
+    assert not steers(found.stderr)
+    if further == ["--json"]:
+        assert json.loads(found.stdout)["exit_code"] == 2
+
+
+def test_answers_and_warnings_do_not_steer_the_terminal(data):
+    name = f"{ESCAPE}.csv"
+    pd.concat([data, data[:1]]).to_csv(name)  # a repeat: a warning that names the file
+    found = run("learn", name, "-o", f"{ESCAPE}.npz", *QUICK)
+    assert "warning: " in found.stderr
+    assert not steers(found.stdout + found.stderr)

@@ -13,6 +13,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import cometric as cm
+from cometric import kernels
 from cometric.checkpoint import digest
 from cometric.maps import workers
 
@@ -155,15 +156,15 @@ def test_a_spawned_process_learns_the_same_bits(tmp_path):
 
 
 def test_a_child_of_a_parent_without_threads_may_run(monkeypatch):
-    monkeypatch.setattr(workers, "_forked", False)
+    monkeypatch.setattr(kernels, "_forked", False)
 
     def none_yet():
         raise ValueError("Threading layer is not initialized.")
 
     monkeypatch.setattr(numba, "threading_layer", none_yet)
-    workers._mark_child()
-    workers.check_process()
+    kernels._mark_child()
+    kernels.check_process()
     monkeypatch.setattr(numba, "threading_layer", lambda: "omp")
-    workers._mark_child()
+    kernels._mark_child()
     with pytest.raises(RuntimeError, match="do not survive a fork"):
         cm.ExactMap(np.eye(3))(np.ones((3, 3)) - np.eye(3))

@@ -235,6 +235,8 @@ def test_bad_requests_are_refused(adata):
         ({"use_raw": True}, "`use_raw` is True, but `adata.raw` is None"),
         ({"layer": "counts", "use_raw": True}, "exclude one another"),
         ({"key_added": "a/b"}, "`key_added` is 'a/b'; pass a name, without '/'"),
+        ({"key_added": "a\0"}, r"`key_added` is 'a\\x00'; pass a name, without .* NUL"),
+        ({"key_added": "\ud800"}, r"`key_added` is '\\ud800'; pass a name"),
         ({"key_added": 3}, "`key_added` is 3; pass a name, without '/'"),
         ({"max_dense": "all"}, "`max_dense` is 'all'; pass a number"),
         ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number, at least 1"),
@@ -356,3 +358,23 @@ def test_scaled_data_are_refused_with_a_way_out():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
     with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* `use_raw=True`"):
         cms.tl.learn(adata)
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (lambda kept, metric: metric.__imul__(-1), "samples has negative distances"),
+        (lambda kept, metric: metric.__setitem__((0, 1), np.nan), "samples has entries that are"),
+        (lambda kept, metric: metric.__setitem__((0, 1), 0.5), "samples is not symmetric"),
+        (lambda kept, metric: kept.update(status="PERFECT"), "KeyError"),
+        (lambda kept, metric: kept.pop("values"), "KeyError"),
+        (lambda kept, metric: kept.update(history=kept["history"][:0]), "says converged, with a"),
+        (lambda kept, metric: kept["history"].update(kept["history"] + 1), "says converged, with"),
+        (lambda kept, metric: kept["history"].__delitem__("lam"), "KeyError"),
+    ],
+)
+def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words):
+    cms.tl.learn(adata, **QUICK)
+    forge(adata.uns["cometric"], adata.obsp["cometric_distances"])
+    with pytest.raises(ValueError, match=f"keeps under 'cometric' is damaged: .*{words}"):
+        cms.get.result(adata)

@@ -57,8 +57,7 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
         raise ValueError(f"`{path}` is not a result. Pass a .npz or .h5ad file of cometric learn.")
     if not path.exists():
         raise FileNotFoundError(f"`{path}` does not exist.")
-    reading.check_npz(path, read_limit * 1e9)
-    return cometric.load(path), None
+    return cometric.load(path, limit=read_limit * 1e9), None
 
 
 def keep(interruption: cometric.Interrupted, output: Path) -> None:

@@ -26,6 +26,7 @@ from cometric.cli.wording import options_of, translate
 from cometric.problem import BadData
 from cometric.reading import place
 from cometric.solve import is_interruption
+from cometric.text import printable
 from cometric.writing import WriteError
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
@@ -72,7 +73,7 @@ class Voice:
     def say(self, words: str, style: str = "") -> None:
         """A line for the person who waits."""
         if not self.quiet:
-            self._console.print(Text(words, style), soft_wrap=True)
+            self._console.print(Text(printable(words), style), soft_wrap=True)
 
     def warn(self, words: str) -> None:
         words = self._own(words)
@@ -85,7 +86,7 @@ class Voice:
             facts = {**facts, "warnings": self.warnings, "exit_code": int(code)}
             typer.echo(json.dumps(plain(facts), allow_nan=False))
         else:
-            typer.echo(words)
+            typer.echo(printable(words))
         if code:
             raise typer.Exit(code)
 
@@ -156,11 +157,12 @@ class Voice:
     def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
         words = self._own(" ".join(words.split()))
         if self.debug:
-            self._console.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
+            trace = printable("".join(traceback.format_exception(error)))
+            self._console.print(Text(trace), soft_wrap=True)
         if self.json:
             facts = {"error": words, "warnings": self.warnings, "exit_code": int(code)}
             typer.echo(json.dumps(facts))
-        self._console.print(Text(f"error: {words}", "bold red"), soft_wrap=True)
+        self._console.print(Text(printable(f"error: {words}"), "bold red"), soft_wrap=True)
         raise typer.Exit(code) from error
 
 

@@ -1,10 +1,11 @@
 """Numba kernels. Importing this package makes sure that compiled code can be cached."""
 
 import os
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from cometric.kernels.caching import ensure_cache_folder
 
 # What ``parallel=`` turns into threads: our own ``prange`` loops and nothing else. Looking for
 # parallelism in every array expression inside them would take most of the compile time.
@@ -20,18 +21,32 @@ PARALLEL = {
 }
 
 
-def _ensure_cache_directory() -> None:
-    """Send Numba's cache to a private temporary folder where neither default is writable.
+_forked = False
 
-    Numba tries ``__pycache__`` beside the source, then a folder of the user, and refuses to
-    compile when both are read-only, as on a shared cluster installation.
-    """
-    beside, home = Path(__file__).parent, Path.home()
-    if "NUMBA_CACHE_DIR" in os.environ or os.access(beside, os.W_OK) or os.access(home, os.W_OK):
-        return
-    fallback = Path(tempfile.gettempdir()) / f"cometric-cache-{os.getuid()}"
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    os.environ["NUMBA_CACHE_DIR"] = str(fallback)
+
+def _mark_child() -> None:
+    """Remember in a forked child that OpenMP ran in its parent: it cannot run here again."""
+    global _forked
+    numba = sys.modules.get("numba")
+    try:
+        _forked = numba is not None and numba.threading_layer() == "omp"
+    except ValueError:  # no parallel kernel has run yet: the child may be the first
+        _forked = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_child)
+
+
+def check_process() -> None:
+    """Refuse to run in a forked process where GNU OpenMP would end it without a word."""
+    if _forked:
+        raise RuntimeError(
+            "this process was forked from one in which cometric had run, and its OpenMP threads "
+            "do not survive a fork. Start processes with "
+            "multiprocessing.get_context('spawn'), or set NUMBA_THREADING_LAYER=workqueue "
+            "before Python starts."
+        )
 
 
 @contextmanager
@@ -55,4 +70,4 @@ def thread_count(asked: int | None) -> int:
     return available if asked is None else max(1, min(asked, available))
 
 
-_ensure_cache_directory()
+ensure_cache_folder()

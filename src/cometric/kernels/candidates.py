@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit, prange
 from numba.core.extending import intrinsic
 
-from cometric.kernels import PARALLEL
 from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, zeros_like
+from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.sinkhorn import _aligned
 
 LANES = BYTES // 8
@@ -84,7 +84,7 @@ def _replace_top(values, index, value, j):
     values[here], index[here] = value, j
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks):
     """The ``count`` lowest bounds of each row, in their order, and whose they are.
 
@@ -95,6 +95,7 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks
     n, references = len(indptr) - 1, means.shape[1]
     bounds = np.full((rows, count), np.inf)
     index = np.zeros((rows, count), np.int64)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         x, a = _aligned(m * LANES, np.float64), _aligned(m * LANES, np.float64)
         r, out = _aligned(references * LANES, np.float64), _aligned(LANES, np.float64)
@@ -122,4 +123,6 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks
                 order = np.argsort(bounds[begin + t])
                 bounds[begin + t] = bounds[begin + t][order]
                 index[begin + t] = index[begin + t][order]
+        finished[task] = True
+    check_finished(finished)
     return bounds, index

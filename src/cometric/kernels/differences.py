@@ -1,13 +1,13 @@
 """Norms of differences of chosen pairs of histograms, Numba. Histograms are sorted CSR rows."""
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
-from cometric.kernels import PARALLEL
 from cometric.kernels.geometry import _norm_of_difference
+from cometric.kernels.launching import parallel
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def pair_norms(indptr, bins, values, index, p):
     """||a_i - a_j||_p for every row (i, j) of ``index``."""
     norms = np.empty(len(index))

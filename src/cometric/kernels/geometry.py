@@ -7,7 +7,7 @@ exact. This file imports no other kernel.
 import numpy as np
 from numba import njit, prange
 
-from cometric.kernels import PARALLEL
+from cometric.kernels.launching import check_finished, parallel
 
 
 @njit(cache=True)
@@ -44,7 +44,7 @@ def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
     return np.sqrt(total) if p == 2.0 else top * total ** (1.0 / p)
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def pairwise_norms(indptr, bins, values, p):
     """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
     n = len(indptr) - 1
@@ -74,12 +74,15 @@ def _violation_from(cost, k):
     return worst
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl): positive when a detour is shorter."""
     worst = np.zeros(len(cost))
+    finished = np.zeros(len(cost), np.bool_)
     for k in prange(len(cost)):
         worst[k] = _violation_from(cost, k)
+        finished[k] = True
+    check_finished(finished)
     largest = 0.0
     for k in range(len(cost)):
         largest = max(largest, worst[k])

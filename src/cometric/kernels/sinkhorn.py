@@ -25,8 +25,8 @@ Validation belongs to the map that calls us.
 import numpy as np
 from numba import njit, prange
 
-from cometric.kernels import PARALLEL
 from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, total, zeros_like
+from cometric.kernels.launching import check_finished, parallel
 
 # error_model: a division that may raise keeps its loop from being vectorized
 FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy"}
@@ -244,7 +244,7 @@ def _sweep_source(
             values[p], errors[p] = np.nan, np.inf
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def sweep(
     indptr, bins, weight, kernel, start, target, state, room, values, errors, sweeps, tol, tasks
 ):
@@ -264,6 +264,7 @@ def sweep(
         most_pairs = max(most_pairs, start[i + 1] - start[i])
         most_room = max(most_room, room[start[i + 1]] - room[start[i]])
     histograms = (indptr, bins, weight)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         chunk, u = _aligned(d * widest, kernel.dtype), _aligned(widest, kernel.dtype)
         ku = np.empty(most_room, kernel.dtype)
@@ -282,10 +283,12 @@ def sweep(
                     histograms, kernel, i, pairs[:count], target, state, room, values, errors,
                     chunk, u, ku, logs,
                 )  # fmt: skip
+        finished[task] = True
+    check_finished(finished)
     return values, errors
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def copy_scalings(indptr, scaling, target, room, state):
     """Each pair's part of ``state`` becomes its target's part of ``scaling``."""
     for p in prange(len(target)):
@@ -330,7 +333,7 @@ def _self_term(bins, a, kernel, u, sweeps, tol):
     return value, error if np.isfinite(value) else np.inf
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
@@ -339,12 +342,15 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
     """
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         for i in range(task, n, tasks):
             own = slice(indptr[i], indptr[i + 1])
             values[i], errors[i] = _self_term(
                 bins[own], weight[own], kernel, scaling[own], sweeps, tol
             )
+        finished[task] = True
+    check_finished(finished)
     return values, errors
 
 
@@ -371,7 +377,7 @@ def _soft_minimum(log_mass, bins, begin, end, others, other_begin, other_end, po
         out[k - begin] = log_mass[k] - top - np.log(total)
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def sweep_log(
     indptr, bins, weight, cost, start, target, state, room, values, errors, sweeps, tol, tasks
 ):
@@ -381,6 +387,7 @@ def sweep_log(
     """
     log_weight = _logarithms(weight)
     largest = np.max(indptr[1:] - indptr[:-1])
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         log_u, log_v = np.empty(largest), np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
@@ -406,15 +413,18 @@ def sweep_log(
                 for e in range(b_end - b):
                     value += weight[b + e] * own[e]
                 values[p], errors[p] = value, error
+        finished[task] = True
+    check_finished(finished)
     return values, errors
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
     log_weight = _logarithms(weight)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         for i in range(task, n, tasks):
             a, a_end = indptr[i], indptr[i + 1]
@@ -437,6 +447,8 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
             for k in range(a_end - a):
                 value += 2.0 * weight[a + k] * own[k]
             values[i], errors[i] = value, error
+        finished[task] = True
+    check_finished(finished)
     return values, errors
 
 
@@ -471,7 +483,7 @@ def _bracket(log_u, log_v, a, b, cost):
     return value - slack, total + slack
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
 
@@ -483,6 +495,7 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     largest = 0
     for i in range(len(indptr) - 1):
         largest = max(largest, indptr[i + 1] - indptr[i])
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         log_u = np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
@@ -498,4 +511,6 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
                 lower[p], upper[p] = _bracket(
                     log_u[:s], log_v, weight[a : a + s], weight[b : b + t], local
                 )
+        finished[task] = True
+    check_finished(finished)
     return lower, upper

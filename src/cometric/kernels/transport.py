@@ -27,7 +27,7 @@ Validation belongs to the map that calls us; this file imports no other kernel.
 import numpy as np
 from numba import njit, prange
 
-from cometric.kernels import PARALLEL
+from cometric.kernels.launching import check_finished, parallel
 
 TOTAL = 2**62
 QUANTUM = 2.0**-62
@@ -547,7 +547,7 @@ def _largest(indptr, index):
     return nodes, cells
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks):
     """Transport costs of the pairs ``index`` (p, 2), with their duality gaps and pivot counts.
 
@@ -564,6 +564,7 @@ def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks)
     if not cancel and cells == cost.size:
         shared = cost.copy().view(np.int64).reshape(-1)
         unit_of_shared = _round(shared, 2 * len(cost))
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         costs, prices = np.empty(cells, np.int64), np.empty(nodes, np.int64)
@@ -588,17 +589,20 @@ def transport(indptr, bins, mass, cost, index, cancel, tree, room, state, tasks)
                 own,
                 state[p],
             )
+        finished[task] = True
+    check_finished(finished)
     return values, gaps, pivots
 
 
 # --------------------------------------------------------------- what stored trees tell us
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def count_moves(indptr, bins, mass, index, tree, room, state, whole, tasks):
     """Number of entries of each pair's stored plan; those that stay in place only if ``whole``."""
     counts = np.zeros(len(index), np.int64)
     nodes, _ = _largest(indptr, index)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         for p in range(task, len(index), tasks):
@@ -610,10 +614,12 @@ def count_moves(indptr, bins, mass, index, tree, room, state, whole, tasks):
             for x in range(s + t):
                 moves = whole or node[x].bin != node[node[x].parent].bin
                 counts[p] += moves and node[x].flow > 0
+        finished[task] = True
+    check_finished(finished)
     return counts
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def moves(indptr, bins, mass, index, tree, room, state, whole, d, start, cells, amounts, tasks):
     """Write each pair's stored plan: cell ``source * d + sink`` and the mass that goes there.
 
@@ -621,6 +627,7 @@ def moves(indptr, bins, mass, index, tree, room, state, whole, d, start, cells, 
     the counts of :func:`count_moves`.
     """
     nodes, _ = _largest(indptr, index)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         for p in range(task, len(index), tasks):
@@ -637,13 +644,16 @@ def moves(indptr, bins, mass, index, tree, room, state, whole, d, start, cells, 
                     cells[e] = np.int64(node[source].bin) * d + node[sink].bin
                     amounts[e] = node[x].flow * QUANTUM
                     e += 1
+        finished[task] = True
+    check_finished(finished)
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def replay(indptr, bins, mass, cost, index, tree, room, state, tasks):
     """Cost of each pair's stored plan under another cost; nothing is optimized."""
     values = np.zeros(len(index))
     nodes, _ = _largest(indptr, index)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         for p in range(task, len(index), tasks):
@@ -656,10 +666,12 @@ def replay(indptr, bins, mass, cost, index, tree, room, state, tasks):
             for x in range(s + t):
                 value += node[x].flow * cost[node[x].bin, node[node[x].parent].bin]
             values[p] = value * QUANTUM
+        finished[task] = True
+    check_finished(finished)
     return values
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def weigh(start, cells, amounts, cost, tasks):
     """Cost of written plans: sum of amounts times costs, ``cost`` flattened, for each pair."""
     count = len(start) - 1
@@ -675,12 +687,12 @@ def weigh(start, cells, amounts, cost, tasks):
 
 @njit(cache=True)
 def _lost(a, b, difference):
-    """A - b - difference, exactly, where ``difference`` is a - b rounded (Knuth)."""
+    """Return a - b - difference, exactly, where ``difference`` is a - b rounded (Knuth)."""
     back = difference - a
     return (a - (difference - back)) - (b + back)
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, tasks):
     """The cost of each stored plan, and how far it can be above the true transport cost.
 
@@ -699,6 +711,7 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
     """
     values, gaps = np.zeros(len(index)), np.zeros(len(index))
     nodes, _ = _largest(indptr, index)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         price, f, g = np.empty(nodes), np.empty(nodes), np.empty(nodes)
@@ -770,4 +783,6 @@ def duals(indptr, bins, mass, cost, index, tree, room, state, source, sink, task
             if len(source) > 0:
                 source[room[p] : room[p] + a_end - a] = f[: a_end - a]
                 sink[room[p] : room[p] + b_end - b] = g[: b_end - b]
+        finished[task] = True
+    check_finished(finished)
     return values, gaps

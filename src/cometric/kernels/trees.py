@@ -8,7 +8,7 @@ therefore looked at first.
 import numpy as np
 from numba import njit, prange
 
-from cometric.kernels import PARALLEL
+from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.transport import (
     FULL_TREE,
     NO_TREE,
@@ -73,15 +73,18 @@ def _is_sound(node, indptr, bins, mass, i, j, tree, state):
     return True
 
 
-@njit(parallel=PARALLEL, cache=True)
+@parallel
 def count_unsound(indptr, bins, mass, index, tree, room, state, tasks):
     """How many pairs have a tree that is none; arguments as of ``transport``."""
     unsound = np.zeros(tasks, np.int64)
     nodes, _ = _largest(indptr, index)
+    finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
         for p in range(task, len(index), tasks):
             own = tree[room[p] : room[p + 1]]
             sound = _is_sound(node, indptr, bins, mass, index[p, 0], index[p, 1], own, state[p])
             unsound[task] += not sound
+        finished[task] = True
+    check_finished(finished)
     return unsound.sum()

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.arrays import namespace
-from cometric.maps.workers import check_process
+from cometric.kernels import check_process
 from cometric.problem import check_indices
 from cometric.types import Index, Matrix
 

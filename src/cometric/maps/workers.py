@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cometric.kernels import thread_count, threads
-
-_forked = False
-
-
-def _mark_child() -> None:
-    """Remember in a forked child that OpenMP ran in its parent: it cannot run here again."""
-    global _forked
-    numba = sys.modules.get("numba")
-    try:
-        _forked = numba is not None and numba.threading_layer() == "omp"
-    except ValueError:  # no parallel kernel has run yet: the child may be the first
-        _forked = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_child)
-
-
-def check_process() -> None:
-    """Refuse to run in a forked process where GNU OpenMP would end it without a word."""
-    if _forked:
-        raise RuntimeError(
-            "this process was forked from one in which cometric had run, and its OpenMP threads "
-            "do not survive a fork. Start processes with "
-            "multiprocessing.get_context('spawn'), or set NUMBA_THREADING_LAYER=workqueue "
-            "before Python starts."
-        )
+from cometric.kernels import check_process, thread_count, threads
 
 
 class _OneBlasThread:

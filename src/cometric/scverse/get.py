@@ -10,7 +10,7 @@ from scipy import sparse
 
 from cometric.options import check_side
 from cometric.problem import Problem
-from cometric.result import Parameters, Record, Result
+from cometric.result import Parameters, Record, Result, check_result
 from cometric.scverse import slots
 from cometric.types import Matrix, Status
 
@@ -89,14 +89,30 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
         np.asarray(metric)[np.ix_(side.kept, side.kept)]
         for metric, side in zip(metrics, (problem.samples, problem.features), strict=True)
     )
+    try:
+        records = history(adata, key=key)
+        return _result(kept, params, samples, features, records, problem)
+    except (KeyError, TypeError, ValueError) as error:
+        words = error if type(error) is ValueError else repr(error)
+        raise ValueError(f"What `adata` keeps under {key!r} is damaged: {words}.") from error
+
+
+def _result(
+    kept: dict[str, Any],
+    params: dict[str, Any],
+    samples: Matrix,
+    features: Matrix,
+    records: list[Record],
+    problem: Problem,
+) -> Result:
     lam, mu = kept["values"]
     low, high = kept["bracket"]
-    return Result(
+    found = Result(
         samples=samples,
         features=features,
         values=(float(lam), float(mu)),
         status=Status[kept["status"]],
-        history=history(adata, key=key),
+        history=records,
         bracket=(float(low), float(high)),
         parameters=Parameters(
             float(params["eps"]),
@@ -109,3 +125,5 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
         ),
         problem=problem,
     )
+    check_result(found)
+    return found

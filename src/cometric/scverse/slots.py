@@ -14,6 +14,7 @@ from cometric.certificate import Certificate
 from cometric.diagnosis import Diagnosis
 from cometric.problem import Problem, Side
 from cometric.result import Record, Result
+from cometric.text import storable
 from cometric.types import Matrix
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def distances_key(key: str) -> str:
 
 def check_key(key: Any) -> None:
     """Refuse names that h5ad, whose groups are nested by slashes, would not give back."""
-    if not isinstance(key, str) or not key or "/" in key:
-        raise ValueError(f"`key_added` is {key!r}; pass a name, without '/'.")
+    if not isinstance(key, str) or not key or "/" in key or storable(key) != key:
+        raise ValueError(
+            f"`key_added` is {key!r}; pass a name, without '/', NUL and lone surrogates."
+        )
 
 
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
