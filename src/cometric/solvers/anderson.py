@@ -11,6 +11,9 @@ from cometric.solvers.power import power_step
 from cometric.types import Coupled, Iterate, Matrix, Metrics, Vector
 
 
+WINDOW, FALL, FLOW = 10, 0.8, True
+
+
 @dataclass(frozen=True)
 class AndersonIterate(Iterate):
     """An iterate with what the next extrapolation needs."""
@@ -18,6 +21,11 @@ class AndersonIterate(Iterate):
     point: Matrix | None = None  # where to evaluate next; None is the metric itself
     changes: tuple[tuple[Vector, Vector], ...] = ()  # of f = g - x and of g, the latest last
     last: tuple[Vector, Vector] | None = None  # f and g of the last evaluation
+    anchor: Matrix | None = None  # where the current trial began, to return to if it fails
+    level: float = float("inf")  # the residual there
+    trial: int = 0  # evaluations of the current trial
+    wait: int = 0  # plain steps to take before the next trial
+    patience: int = 2  # plain steps after the next failure
 
 
 @dataclass(frozen=True)
@@ -60,17 +68,30 @@ class AndersonIteration:
         g = log(image)
         f = g - log(origin)
         f -= f.mean()  # scale does not count
+        if now.anchor is not None:
+            trial = now.trial + 1
+            if after.residual <= FALL * now.level:
+                after = replace(after, anchor=after.metrics.samples, level=after.residual, trial=0)
+            elif trial >= WINDOW:
+                return replace(now, sweeps=after.sweeps, point=now.anchor, changes=(), last=None,
+                    anchor=None, wait=now.patience, patience=2 * now.patience)
+            else:
+                after = replace(after, trial=trial)
         if now.point is not None and now.last is not None:
             before = now.last[0]
             if not f @ f <= self.tolerance**2 * (before @ before):
-                return replace(now, sweeps=after.sweeps, point=None, changes=(), last=None)
+                return replace(now, sweeps=after.sweeps, trial=now.trial+1, point=None, changes=(), last=None)
         changes = now.changes
         if now.last is not None:
             changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]
         following = None
-        if changes and after.residual <= self.begin:
-            following = _matrix(_extrapolate(f, g, changes), len(point))
-        return replace(after, point=following, changes=changes, last=(f, g))
+        if changes and after.residual <= self.begin and now.wait == 0:
+            vec = _extrapolate(f, g, changes)
+            if not FLOW or f @ (vec - log(origin)) > 0:
+                following = _matrix(vec, len(point))
+                if after.anchor is None:
+                    after = replace(after, anchor=after.metrics.samples, level=after.residual, trial=0)
+        return replace(after, point=following, changes=changes, last=(f, g), wait=max(0, now.wait-1))
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
