@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from cometric.arrays import upper
 from cometric.checkpoint import Stage
+from cometric.cones import touches_boundary
 from cometric.progress import Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
-
-BOUNDARY_LEVEL = 1e-13
-"""Distances below this fraction of the largest count as zero."""
 
 Callback = Callable[[Iterate, Record], None]
 
@@ -62,7 +59,7 @@ def solve(
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-    one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. The
+    one. Distances that are as good as zero end it with ``BOUNDARY``. The
     history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
     have one to go on from.
     """
@@ -111,13 +108,8 @@ def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> S
     """How the loop ends after the last step of the history, or None: it goes on."""
     if not history:
         return None
-    if _touches_boundary(now.metrics):
+    if touches_boundary(now.metrics):
         return Status.BOUNDARY
     if now.residual <= tol:
         return Status.CONVERGED
     return Status.MAX_ITER if len(history) >= max_iter else None
-
-
-def _touches_boundary(metrics: Metrics) -> bool:
-    """Whether some distance between different items has become as good as zero."""
-    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)
