@@ -5,10 +5,12 @@
 
 Random small problems are solved by power iteration and by the solvers that `learn` chooses by
 default (and some by Anderson acceleration on exact maps, by stochastic iteration, and in tiles). A
-failure is a solve that ends above its tolerance, or with an exception, although power iteration
-ends below it; the limits need not agree, since entropic maps may have several. Every failure is
-listed with its number, and the exit code is 1 if there is one. 5,000 problems take about 25
-minutes on two cores.
+failure is a solve that ends above its tolerance, or with an exception, or after six times the
+seconds power iteration may take, although power iteration ends below it; the limits need not agree,
+since entropic maps may have several. Every failure is listed with its number, and the exit code is
+1 if there is one. Answers below their tolerance for which some Sinkhorn problem could not be solved
+to its own (LOOSE) are counted apart: no choice of steps changes that. 5,000 problems take about
+25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import cometric as cm
 
 MAX_ITER = 3000
 PROCESSES = 2
+SECONDS = 5.0
+"""What power iteration may take; problems on which it takes longer are not compared."""
 EPS = {0.1: 0.4, 0.0: 0.15, 0.01: 0.05, 0.03: 0.1, 0.3: 0.1, 1.0: 0.07, 3.0: 0.05, np.inf: 0.08}
 WEIGHTS: tuple[tuple[dict[str, Any], float], ...] = (
     ({"tau": "auto"}, 0.4),
@@ -106,7 +110,8 @@ def _duplicates(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
 
 
 def _near_duplicates(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
-    return _duplicates(rng, n, m) + 10.0 ** rng.uniform(-8, -1) * rng.random((n, m))
+    """Down to 1e-5 apart: divergences are squares of it, and nearer ones are rounding."""
+    return _duplicates(rng, n, m) + 10.0 ** rng.uniform(-5, -1) * rng.random((n, m))
 
 
 def _blocks(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
@@ -181,11 +186,21 @@ def routes(problem: Problem, number: int) -> Iterator[tuple[str, dict[str, Any]]
 
 def solve(problem: Problem, name: str, **options: Any) -> Ending:
     """How ``learn`` ends with these options; exceptions are endings too."""
+    limit = SECONDS if name == "power" else 6.0 * SECONDS
+    began = time.perf_counter()
+
+    def watch(now: Any, record: Any) -> None:
+        if time.perf_counter() - began > limit:
+            raise TimeoutError(f"{record.residual:.1e} after {record.iteration} iterations")
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = cm.learn(
-                problem.X, n_threads=1, **{"max_iter": MAX_ITER} | problem.options | options
+                problem.X,
+                n_threads=1,
+                callback=watch,
+                **{"max_iter": MAX_ITER} | problem.options | options,
             )
     except Exception as error:  # whatever it is, it is what we look for
         return Ending(name, f"{type(error).__name__}: {error}"[:60], np.inf, 0, 0)
@@ -203,11 +218,11 @@ def compare(task: tuple[int, int]) -> Comparison:
 
 
 def failures(found: Comparison) -> list[Ending]:
-    """The endings above the tolerance, or with a worse word, where power iteration is below."""
+    """The endings that are no success where that of power iteration is one."""
     plain, *others = found.endings
     if plain.status != "CONVERGED":
         return []
-    return [end for end in others if end.status != "CONVERGED"]
+    return [end for end in others if end.status not in ("CONVERGED", "LOOSE")]
 
 
 def search(problems: int, seed: int, processes: int = PROCESSES) -> Iterator[Comparison]:
@@ -224,7 +239,7 @@ def search(problems: int, seed: int, processes: int = PROCESSES) -> Iterator[Com
 def table(results: list[Comparison]) -> str:
     """Per solver: how often both converged, and the ratio of iterations to power iteration's."""
     lines = [
-        f"{'solver':<12}{'solves':>8}{'converged':>11}{'power':>8}{'failures':>10}"
+        f"{'solver':<12}{'solves':>8}{'converged':>11}{'power':>8}{'loose':>8}{'failures':>10}"
         f"{'sweeps over those of power: median':>38}{'90 %':>8}{'worst':>8}"
     ]
     for name in ("auto", "anderson", "stochastic", "tiles"):
@@ -236,16 +251,19 @@ def table(results: list[Comparison]) -> str:
         ]
         if not ends:
             continue
-        good = [(plain.status == "CONVERGED", end.status == "CONVERGED") for plain, end in ends]
+        done = [end.status == "CONVERGED" for _, end in ends]
+        plain_done = [plain.status == "CONVERGED" for plain, _ in ends]
+        loose = [plain.status != end.status == "LOOSE" for plain, end in ends]
+        failed = sum(end.solver == name for one in results for end in failures(one))
         ratios = [
             max(1, end.sweeps) / max(1, plain.sweeps)
-            for (plain, end), both in zip(ends, good, strict=True)
-            if all(both)
+            for plain, end in ends
+            if plain.status == end.status == "CONVERGED"
         ]
         median, most, worst = np.quantile(ratios, [0.5, 0.9, 1.0]) if ratios else (np.nan,) * 3
         lines.append(
-            f"{name:<12}{len(ends):>8}{sum(b for _, b in good):>11}{sum(a for a, _ in good):>8}"
-            f"{sum(a and not b for a, b in good):>10}{median:>38.2f}{most:>8.2f}{worst:>8.2f}"
+            f"{name:<12}{len(ends):>8}{sum(done):>11}{sum(plain_done):>8}{sum(loose):>8}"
+            f"{failed:>10}{median:>38.2f}{most:>8.2f}{worst:>8.2f}"
         )
     return "\n".join(lines)
 

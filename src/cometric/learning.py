@@ -171,7 +171,7 @@ def learn(
     _check_restart(share, weight, solver)
     _check_policy(solver, eps)
     weight = 0.0 if share > 0.0 else weight
-    _check_client(client, eps, weight, device)
+    _check_client(client, eps, max(weight, share), device)
     folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
@@ -283,7 +283,7 @@ def resume(
             progress=progress,
             callback=callback,
         )
-        _check_client(run.client, run.eps, run.tau, run.device)
+        _check_client(run.client, run.eps, max(run.tau, run.restart), run.device)
         check_options(
             eps=run.eps,
             tau=run.tau,
@@ -386,7 +386,7 @@ def _check_policy(solver: str | Solver[Any], eps: float) -> None:
         )
 
 
-def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
+def _check_client(client: Any, eps: float, share: float, device: str) -> None:
     if client is None:
         return
     if client != "local" and not hasattr(client, "submit"):
@@ -395,5 +395,8 @@ def _check_client(client: Any, eps: float, tau: float, device: str) -> None:
         raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")
     if eps == math.inf:
         raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
-    if eps == 0.0 and tau == 0.0:
-        raise ValueError("`client` needs tau > 0 at eps = 0: uniqueness is decided on one machine.")
+    if eps == 0.0 and share == 0.0:
+        raise ValueError(
+            "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided on "
+            "one machine."
+        )

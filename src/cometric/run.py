@@ -264,8 +264,9 @@ class Run:
 
         def tighten(now: Iterate, record: Record) -> None:
             if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
+                lag = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
                 for lift in lifts:
-                    lift.margin = MARGIN * math.sqrt(now.residual)
+                    lift.margin = lag
             if self.callback is not None:
                 self.callback(now, record)
 

@@ -92,10 +92,11 @@ class AndersonIteration:
             return replace(after, changes=(), last=None)
         if not changes or after.wait > 0 or after.residual > self.begin:
             return after
-        following = _extrapolate(f, g, changes)
-        if not f @ (following - x) > 0.0:
+        logs = _extrapolate(f, g, changes)
+        following = _matrix(logs, len(point))
+        if not f @ (logs - x) > 0.0 or touches_boundary((following,)):
             return after
-        return replace(begin(after), point=_matrix(following, len(point)))
+        return replace(begin(after), point=following)
 
     def _has_grown(self, f: Vector, now: AndersonIterate) -> bool:
         """Whether f is so much larger than before that the extrapolation has failed."""

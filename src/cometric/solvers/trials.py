@@ -13,8 +13,8 @@ LENGTH = 10
 FALL = 0.95
 """The residual must fall to this fraction of the lowest one before, for a trial to succeed."""
 
-MORE_WAIT = 4
-"""Plain steps by which each wait is longer than the last: after k failures they are 2 k^2."""
+WAIT, MORE_WAIT = 2, 4
+"""Plain steps after the first failure, and how many more after each one: 2 k^2 after k."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrialIterate(Iterate):
     level: float = float("inf")  # the lowest residual at which a trial began or ended
     tried: int = 0  # evaluations of the trial under way
     wait: int = 0  # plain steps to take before the next trial
-    patience: int = 2  # plain steps after the next failure
+    failures: int = 0  # trials that have failed
 
 
 Trial = TypeVar("Trial", bound=TrialIterate)
@@ -66,4 +66,5 @@ def judge(now: Trial) -> Trial:
 
 def give_up(now: Trial) -> Trial:
     """The same with plain steps ahead, more than the last time."""
-    return replace(now, anchor=None, tried=0, wait=now.patience, patience=now.patience + MORE_WAIT)
+    wait = WAIT + MORE_WAIT * now.failures
+    return replace(now, anchor=None, tried=0, wait=wait, failures=now.failures + 1)
