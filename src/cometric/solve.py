@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,11 +28,12 @@ NOTHING_YET = Spent()
 
 
 class Solution(NamedTuple):
-    """The last iterate, how the loop ended, and its history."""
+    """The last iterate, how the loop ended, its history, and what else a user should know."""
 
     iterate: Iterate
     status: Status
     history: list[Record]
+    remark: str = ""
 
     @property
     def spent(self) -> Spent:
@@ -70,7 +70,7 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-    status = _ending(now, history, tol, max_iter)
+    status, remark = _ending(now, history, tol, max_iter), ""
     bar = Bar(progress, tol, before + len(history), elapsed)
     try:
         with bar.watching(phi):
@@ -93,8 +93,8 @@ def solve(
         status = Status.INTERRUPTED
     except NegativeDistances as found:
         status = Status.NOT_PSD
-        warnings.warn(f"{found}: the entropic kernel is not positive.", stacklevel=3)
-    return Solution(now, status, history)
+        remark = f"{found}: the entropic kernel is not positive."
+    return Solution(now, status, history, remark)
 
 
 def is_interruption(error: BaseException | None) -> bool:
