@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from cometric.arrays import namespace, upper
 from cometric.types import Matrix, NegativeDistances
+
+BOUNDARY_LEVEL = 1e-13
+"""Distances below this fraction of the largest count as zero."""
 
 
 def normalize(distances: Matrix) -> tuple[Matrix, float]:
@@ -63,3 +68,8 @@ def log_width(bounds: tuple[float, float]) -> float:
     if not 0.0 < low <= high < np.inf:
         return float("inf")
     return float(np.log(high / low)) if high / low > 1.0 + 1e-8 else float((high - low) / low)
+
+
+def touches_boundary(metrics: Iterable[Matrix]) -> bool:
+    """Whether some distance between different items has become as good as zero."""
+    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)

@@ -409,4 +409,7 @@ def _check_client(client: Any, eps: float, weight: float, device: str) -> None:
     if eps == math.inf:
         raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
     if eps == 0.0 and weight == 0.0:
-        raise ValueError("`client` needs tau > 0 at eps = 0: uniqueness is decided on one machine.")
+        raise ValueError(
+            "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided on "
+            "one machine."
+        )

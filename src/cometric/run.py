@@ -50,6 +50,9 @@ FULL_SOLVES = 3.0
 INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
+APPROACH = 0.9
+"""Share of the iterations that may pass before all Sinkhorn problems are solved."""
+
 TRUSTED = {"float32": 1e-3, "tf32": 0.3}
 """Residual down to which a lower precision leads, where it was asked for; rounding is near."""
 
@@ -139,12 +142,11 @@ class Run:
             interruption = Interrupted(f"interrupted; what was reached is in `.result`{further}")
             interruption.result = result
             raise interruption
+        depth = 3 if self.checkpoint is None else 4
+        if solution.remark:
+            warnings.warn(solution.remark, stacklevel=depth)
         if not result.converged:
-            warnings.warn(
-                shortfall(result),
-                ConvergenceWarning,
-                stacklevel=3 if self.checkpoint is None else 4,
-            )
+            warnings.warn(shortfall(result), ConvergenceWarning, stacklevel=depth)
         return result
 
     def asked(self) -> dict[str, Any]:
@@ -265,31 +267,38 @@ class Run:
         """A few sweeps per iteration to approach, then every pair to its tolerance.
 
         An extrapolation must know where it stands: with it a pair gets more sweeps where its
-        marginals lag behind the residual, by the root because values are right to second order.
-        Single precision, where asked for, goes as far as it can be trusted.
+        marginals lag behind the residual, by the root because values are right to second order,
+        and half of it after each failed trial. Single precision, where asked for, goes as far as
+        it can be trusted. Unsolved problems may lead nowhere: the last tenth of the iterations
+        solves all of them, and where they made distances negative it is begun anew with solved
+        ones.
         """
         lifts = to_samples, to_features
         chosen = self._choose("anderson")
+        sampled = isinstance(chosen, StochasticIteration)
         phi = self._regularize(*lifts)
 
         def tighten(now: Iterate, record: Record) -> None:
             if isinstance(chosen, AndersonIteration) and now.residual <= chosen.begin:
+                lag = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
                 for lift in lifts:
-                    lift.margin = MARGIN * math.sqrt(now.residual)
+                    lift.margin = lag
             if self.callback is not None:
                 self.callback(now, record)
 
         solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
         for tol, precision, sweeps in self._stages(chosen, to_samples):
-            left = self.max_iter - len(solution.history)
-            if solution.status is not Status.CONVERGED or left == 0:
-                break
+            share = 1.0 if sweeps is None or sampled else APPROACH
+            left = math.ceil(share * self.max_iter) - len(solution.history)
+            if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
+                continue
+            lost = solution.status is Status.NOT_PSD
             for lift in lifts:
                 lift.precision, lift.sweeps = precision, sweeps
             stage = self._solve(
                 phi,
                 chosen,
-                solution.iterate.metrics,
+                self.begin if lost else solution.iterate.metrics,
                 solution.spent,
                 tol=tol,
                 max_iter=left,
@@ -297,7 +306,7 @@ class Run:
                 ahead=Ahead(self.tol, left, extra=0.0 if sweeps is None else FULL_SOLVES),
             )
             solution = stage._replace(history=solution.history + stage.history)
-        if isinstance(chosen, StochasticIteration):
+        if sampled:
             to_samples.sweeps = to_features.sweeps = None
             solution = self._confirm(phi, chosen, solution)
         if solution.status is Status.CONVERGED and to_samples.sweeps is not None:
@@ -383,8 +392,8 @@ class Run:
     ) -> Solution:
         stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
         if stage is not None and stage.finished:  # before the run was stopped
-            last = stage.history[-1]
-            end = Iterate(begin, (last.lam, last.mu), last.residual, sweeps=last.sweeps)
+            sweeps = stage.history[-1].sweeps if stage.history else 0
+            end = Iterate(begin, (1.0, 1.0), sweeps=sweeps)
             return Solution(end, Status.CONVERGED, stage.history)
         return solve(
             phi,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from cometric.arrays import upper
 from cometric.checkpoint import Stage
+from cometric.cones import touches_boundary
 from cometric.progress import Ahead, Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
-
-BOUNDARY_LEVEL = 1e-13
-"""Distances below this fraction of the largest count as zero."""
 
 Callback = Callable[[Iterate, Record], None]
 
@@ -34,11 +30,12 @@ SILENT = Bar(show=False)
 
 
 class Solution(NamedTuple):
-    """The last iterate, how the loop ended, and its history."""
+    """The last iterate, how the loop ended, its history, and what else a user should know."""
 
     iterate: Iterate
     status: Status
     history: list[Record]
+    remark: str = ""
 
     @property
     def spent(self) -> Spent:
@@ -65,7 +62,7 @@ def solve(
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-    one. Distances that fall below ``BOUNDARY_LEVEL`` end it with ``BOUNDARY``. The
+    one. Distances that are as good as zero end it with ``BOUNDARY``. The
     history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
     have one to go on from. The ``bar`` is told of each iteration, and what lies ``ahead`` of it
     where this is not all of the run.
@@ -77,7 +74,7 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-    status = _ending(now, history, tol, max_iter)
+    status, remark = _ending(now, history, tol, max_iter), ""
     ahead = ahead or Ahead(tol, max_iter)
     try:
         with bar.stage(phi, ahead, before + len(history), elapsed):
@@ -100,8 +97,8 @@ def solve(
         status = Status.INTERRUPTED
     except NegativeDistances as found:
         status = Status.NOT_PSD
-        warnings.warn(f"{found}: the entropic kernel is not positive.", stacklevel=3)
-    return Solution(now, status, history)
+        remark = f"{found}: the entropic kernel is not positive."
+    return Solution(now, status, history, remark)
 
 
 def is_interruption(error: BaseException | None) -> bool:
@@ -115,13 +112,8 @@ def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> S
     """How the loop ends after the last step of the history, or None: it goes on."""
     if not history:
         return None
-    if _touches_boundary(now.metrics):
+    if touches_boundary(now.metrics):
         return Status.BOUNDARY
     if now.residual <= tol:
         return Status.CONVERGED
     return Status.MAX_ITER if len(history) >= max_iter else None
-
-
-def _touches_boundary(metrics: Metrics) -> bool:
-    """Whether some distance between different items has become as good as zero."""
-    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)

@@ -30,6 +30,9 @@ SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
 """Marginal errors below this are rounding."""
 
+FINE = 1e-10
+"""Marginal error to which a divergence is solved before it is called negative."""
+
 MORE_SWEEPS = 20
 """For the pairs of a call that a few sweeps leave beyond the margin."""
 
@@ -332,10 +335,11 @@ class _Group:
             self._sweep(kernel, values, errors, MORE_SWEEPS, max(phi.margin, reach))
         self._rescue(scaled, values, errors)
         self.error = float(max(errors.max(initial=0.0), own_errors.max()))
-        below = values < level
-        if phi.sweeps is not None and below.any():  # not there yet, or true: look closer
-            errors = np.where(below, np.inf, 0.0)
-            self._sweep(kernel, values, errors, phi.max_sweeps, reach)
+        for tol in (reach, max(FINE, REACH[phi.dtype])):
+            below = values < level
+            if below.any():  # not there yet, or true: look closer
+                errors = np.where(below, np.inf, 0.0)
+                self._sweep(kernel, values, errors, phi.max_sweeps, tol)
         divergences: Vector = unit * (values - level)
         return divergences
 

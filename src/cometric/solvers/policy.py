@@ -9,16 +9,15 @@ import numpy as np
 from cometric.cones import normalize
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
-from cometric.types import Coupled, FreezableMap, Iterate, Matrix, Metrics
+from cometric.solvers.trials import TrialIterate, begin, give_up, judge
+from cometric.types import Coupled, FreezableMap, Matrix, Metrics
 
 
 @dataclass(frozen=True)
-class PolicyIterate(Iterate):
+class PolicyIterate(TrialIterate):
     """An iterate with the couplings that were optimal there."""
 
     frozen: Coupled | None = None
-    wait: int = 0  # power steps to take before couplings are held again
-    patience: int = 1  # power steps after the next failure
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,14 @@ class PolicyIteration:
 
     The frozen map keeps the tau max term (Hoffman-Karp) and needs no transport at all. For
     tau > 0 and frozen problems solved exactly this ends at the singular vectors after
-    finitely many sweeps, in practice a handful (docs/theory.md, section 6). A frozen solve after
+    finitely many sweeps, in practice a handful (docs/theory.md, section 6).
+
+    Whatever the map, this is at worst power iteration with some sweeps more. A frozen solve after
     which the Collatz-Wielandt bracket is neither narrower nor lower at its upper end (which exact
-    ones never raise) is thrown away and followed by power steps, twice as many each time, so that
-    at worst this is power iteration.
+    ones never raise) is thrown away and followed by power steps, 2 after the first failure and
+    4 more after each further one. And 10 frozen solves in a row that do not lower the residual by
+    5 % below the lowest one before are thrown away likewise: N power steps see at most
+    sqrt(N / 2) + 1 failures.
 
     Parameters
     ----------
@@ -51,11 +54,12 @@ class PolicyIteration:
 
     def step(self, phi: Coupled, now: PolicyIterate) -> PolicyIterate:
         if now.frozen is None or now.wait > 0:
-            return replace(_sweep(phi, now.metrics.samples, now), wait=max(0, now.wait - 1))
-        after = _sweep(phi, self._settle(now.frozen, now), now)
+            samples = now.metrics.samples if now.point is None else now.point
+            return replace(_sweep(phi, samples, now), point=None, wait=max(0, now.wait - 1))
+        after = _sweep(phi, self._settle(now.frozen, now), begin(now))
         if after.residual < now.residual or after.bracket[1] < now.bracket[1]:
-            return after
-        return replace(now, sweeps=after.sweeps, wait=now.patience, patience=2 * now.patience)
+            return judge(after)
+        return give_up(replace(now, sweeps=after.sweeps))
 
     def _settle(self, frozen: Coupled, now: PolicyIterate) -> Matrix:
         """The fixed point of the frozen map, as far as it is worth solving for."""
