@@ -59,9 +59,11 @@ def shapes():
         for kind in ("array", "csr", "coo"):
             words = rf"`X` has shape \({n}, {m}\); need at least 2 rows and 2 columns"
             yield f"{n} x {m}, {kind}", {"X": KINDS[kind](np.ones((n, m)))}, words
-    for data, count in [(3.0, "0 dimensions"), (None, "0 dimensions"), ("x.csv", "0 dimensions"),
-                        ([], "1 dimension;"), (np.ones(5), "1 dimension;"),
-                        (np.ones((2, 2, 2)), "3 dimensions"), ({}, "0 dimensions")]:  # fmt: skip
+    for data in (None, "x.csv", {}):
+        kind = type(data).__name__
+        yield f"a {kind}", {"X": data}, f"`X` is a {kind}, which cannot be read as a matrix"
+    for data, count in [(3.0, "0 dimensions"), ([], "1 dimension;"), (np.ones(5), "1 dimension;"),
+                        (np.ones((2, 2, 2)), "3 dimensions")]:  # fmt: skip
         yield f"{count} of {type(data).__name__}", {"X": data}, f"`X` has {count}"
     for dtype in (complex, object, str, bytes, "timedelta64[s]", "datetime64[s]"):
         yield f"dtype {dtype}", {"X": X.astype(int).astype(dtype)}, "`X` has dtype .*; pass real"
@@ -80,7 +82,7 @@ def histograms():
         ((X, B), "`A` has 4 rows whose sum is not 1"),
         ((A, X.T), "`B` has 3 rows whose sum is not 1"),
         ((A.astype(complex), B), "`A` has dtype complex128"),
-        ((A, None), "`B` has 0 dimensions"),
+        ((A, None), "`B` is a NoneType, which cannot be read as a matrix"),
     ]:
         yield f"histograms: {words}", {"X": pair}, words
     for name in ("A", "B"):
