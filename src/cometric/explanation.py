@@ -13,6 +13,7 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.names import find
 from cometric.problem import MERGE_TOLERANCE, Side
+from cometric.text import printable
 from cometric.types import Index, Matrix, Vector
 
 SHOWN = 10
@@ -97,13 +98,13 @@ class Explanation:
         first, second = self.items
         words = f"From {first} to {second}: transport cost {self.distance:.6g}"
         if not self.flows:
-            return f"{words}, nothing moves"
+            return printable(f"{words}, nothing moves")
         lines = [f"{words}, {_percent(self.stays)} of the mass stays in place"]
         if self.changes:
             rows = _rows_of_changes(f"more in {first}", self.losses)
             rows += _rows_of_changes(f"more in {second}", self.gains)
             lines += _aligned(rows, names=1)
-        return "\n".join([*lines, *_table_of_flows(self)])
+        return printable("\n".join([*lines, *_table_of_flows(self)]))
 
 
 def _rows_of_changes(title: str, changes: list[Change]) -> list[tuple[str, ...]]:
