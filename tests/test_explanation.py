@@ -187,7 +187,6 @@ def test_what_does_not_move_is_said_in_one_line(result):
 
 
 def test_names_cannot_steer_the_terminal_that_shows_them():
-    pd = pytest.importorskip("pandas")
     names = ["\x1b[2Ja", "b\u202e", "c"]
     X = pd.DataFrame([[2, 1, 1], [1, 2, 1], [1, 1, 3]], index=names, columns=names)
     shown = str(cm.learn(X, eps=0, tau=0.1).explain(0, 1))
