@@ -110,7 +110,7 @@ BAD_LINES = [
     (LEARN + ["--use-raw", "--layer", "a"], "--layer and --use-raw exclude one another"),
     (LEARN + ["--read-limit", "1e-7"], "If you trust it, raise --read-limit."),
     (LEARN + ["--remove-checkpoint"], "--remove-checkpoint needs a folder. Pass --checkpoint"),
-    (LEARN + ["--key", "a/b"], "--key is 'a/b'; pass a name, without '/'."),
+    (LEARN + ["--key", "a/b"], "--key is 'a/b'; pass a name, without '/', NUL and lone surrogates."),
     (LEARN + ["--checkpoint", "x.csv"], "--checkpoint is 'x.csv', which is a file; pass a folder"),
     (
         LEARN + ["--checkpoint", "saved", "--threads", "1"],
@@ -121,7 +121,7 @@ BAD_LINES = [
         "`saved` holds a checkpoint of another run: the data differ.",
     ),
     (["learn", "holed.csv", "-o", "y.npz"], "`holed.csv` has 1 empty sample (first: line 5 ('s3')"),
-    (["learn", "complex.npy", "-o", "y.npz"], "`complex.npy` has dtype complex128; pass real numb"),
+    (["learn", "complex.npy", "-o", "y.npz"], "`complex.npy` holds complex128; pass real numbers."),
     (["learn", "thin.npy", "-o", "y.npz"], "`thin.npy` has shape (1, 8); need at least 2 rows"),
     (["learn", "alike.npy", "-o", "y.npz"], "All rows of `alike.npy` are proportional"),
     (["learn", "layers.h5ad", "-o", "y.npz"], "`layers.h5ad` has no X. Pass --layer, one of"),
