@@ -255,15 +255,18 @@ def table(results: list[Comparison]) -> str:
         plain_done = [plain.status == "CONVERGED" for plain, _ in ends]
         loose = [plain.status != end.status == "LOOSE" for plain, end in ends]
         failed = sum(end.solver == name for one in results for end in failures(one))
-        ratios = [
-            max(1, end.sweeps) / max(1, plain.sweeps)
-            for plain, end in ends
-            if plain.status == end.status == "CONVERGED"
-        ]
-        median, most, worst = np.quantile(ratios, [0.5, 0.9, 1.0]) if ratios else (np.nan,) * 3
+        ratios = {
+            one.number: max(1, end.sweeps) / max(1, one.endings[0].sweeps)
+            for one in results
+            for end in one.endings
+            if end.solver == name and one.endings[0].status == end.status == "CONVERGED"
+        }
+        median, most = np.quantile(list(ratios.values()) or [np.nan], [0.5, 0.9])
+        number = max(ratios, key=ratios.__getitem__, default=0)
         lines.append(
             f"{name:<12}{len(ends):>8}{sum(done):>11}{sum(plain_done):>8}{sum(loose):>8}"
-            f"{failed:>10}{median:>38.2f}{most:>8.2f}{worst:>8.2f}"
+            f"{failed:>10}{median:>38.2f}{most:>8.2f}"
+            f"{ratios.get(number, np.nan):>8.2f} (problem {number})"
         )
     return "\n".join(lines)
 

@@ -25,6 +25,8 @@ from cometric.types import Iterate
 
 X = cm.datasets.simulate_counts(14, 12, density=0.5, random_state=1).X.toarray() + np.eye(14, 12)
 TORUS = cm.datasets.torus("bimodal", 8, 6)
+SLOW = np.random.default_rng(0).poisson(0.4, (16, 12)) + np.eye(16, 12)
+SLOW += np.arange(16)[:, None] % 12 == np.arange(12)
 RUNS = {
     "policy": (X, {"eps": 0, "tau": 0.01, "tol": 1e-10}),
     "policy at tau = 0": (TORUS, {"eps": 0, "tau": 0, "tol": 1e-8}),
@@ -33,6 +35,7 @@ RUNS = {
     "exact stochastic": (X, {"eps": 0, "tau": 1, "solver": "stochastic", "tol": 1e-2}),
     "anderson": (X, {"eps": 0.1, "tau": 0.1}),
     "anderson, float32 first": (X, {"eps": 0.1, "tau": 0.1, "dtype": "f4"}),
+    "anderson, trials that fail": (SLOW, {"eps": 0.3, "tau": 1e-3, "tol": 1e-6}),
     "logarithms": (X[:6, :5] + 1, {"eps": 0.0066, "tau": 0.5, "tol": 0.1}),
     "nothing remembered": (X, {"eps": 0.2, "tau": 0.3, "memory_limit": 1, "solver": "power"}),
     "stochastic": (X, {"eps": 0.3, "tau": 0.5, "solver": cm.StochasticIteration(0.5)}),
@@ -102,6 +105,20 @@ def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     shutil.rmtree(folder)
     start(folder, 1, data, **options)
     assert_same(cm.learn(data, checkpoint=folder, **options), whole)
+
+
+@pytest.mark.parametrize("name", ["anderson, trials that fail", "policy"])
+def test_trials_under_way_and_waits_go_on_where_they_were(name, tmp_path):
+    data, options = RUNS[name]
+    seen = []
+    whole = cm.learn(data, callback=lambda now, _: seen.append(now), **options)
+    trial = next(k for k, now in enumerate(seen) if now.tried > 0 or now.anchor is not None)
+    wait = next((k for k, now in enumerate(seen) if now.wait > 0), trial)
+    assert name == "policy" or wait > trial
+    for at in {trial, wait, wait + 1}:
+        folder = tmp_path / str(at)
+        start(folder, at + 1, data, **options)
+        assert_same(cm.resume(folder), whole)
 
 
 def test_every_stage_on_the_way_to_tau_zero_can_be_resumed(tmp_path):

@@ -263,3 +263,18 @@ def test_rounding_does_not_turn_an_interval_around(hist, zeros):
     phi = EntropicMap(hist / hist.sum(axis=1, keepdims=True), 1e-3, tol=1e-12, max_sweeps=2_000)
     low, high = phi.bounds(cost)
     assert low < high
+
+
+@pytest.mark.parametrize("eps", [0.03, 0.1])
+def test_a_rough_tolerance_alone_makes_no_divergence_negative(eps):
+    for seed in (16, 54, 88, 102):
+        for d in (4, 12):
+            rng = np.random.default_rng(seed)
+            hist = rng.dirichlet(np.full(d, 0.3), 8)
+            hist[4:] = hist[:4] * (1.0 + 0.1 * rng.random((4, d)))
+            hist /= hist.sum(axis=1, keepdims=True)
+            cost = np.triu(rng.random((d, d)) ** 3, 1)
+            cost += cost.T
+            solved = EntropicMap(hist, eps)(cost)
+            rough = EntropicMap(hist, eps, tol=1e-2)(cost)
+            assert (rough[solved >= 0.0] >= 0.0).all()

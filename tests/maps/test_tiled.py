@@ -290,6 +290,15 @@ def test_what_a_client_cannot_do_is_refused(given, words):
         cm.learn(X, **given)
 
 
+@pytest.mark.parametrize("share", [{"restart": 0.1}, {"tau": "auto"}])
+def test_a_client_takes_exact_transport_with_a_restart(share):
+    """It was refused as if nothing made the answer unique."""
+    tiled = cm.learn(X, eps=0.0, client="local", **share)
+    assert tiled.converged
+    whole = cm.learn(X, eps=0.0, solver="policy", **share)
+    assert cm.hilbert_distance(tiled.samples, whole.samples) < 1e-4
+
+
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ValueError, match="`engine` is 'spark'; choose 'local' or 'dask'"):
         cm.WassersteinSingularVectors(engine="spark").fit(X.toarray())
