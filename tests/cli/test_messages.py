@@ -110,7 +110,10 @@ BAD_LINES = [
     (LEARN + ["--use-raw", "--layer", "a"], "--layer and --use-raw exclude one another"),
     (LEARN + ["--read-limit", "1e-7"], "If you trust it, raise --read-limit."),
     (LEARN + ["--remove-checkpoint"], "--remove-checkpoint needs a folder. Pass --checkpoint"),
-    (LEARN + ["--key", "a/b"], "--key is 'a/b'; pass a name, without '/', NUL and lone surrogates."),
+    (
+        LEARN + ["--key", "a/b"],
+        "--key is 'a/b'; pass a name, without '/', NUL and lone surrogates.",
+    ),
     (LEARN + ["--checkpoint", "x.csv"], "--checkpoint is 'x.csv', which is a file; pass a folder"),
     (
         LEARN + ["--checkpoint", "saved", "--threads", "1"],

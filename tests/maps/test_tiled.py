@@ -293,9 +293,9 @@ def test_what_a_client_cannot_do_is_refused(given, words):
 @pytest.mark.parametrize("share", [{"restart": 0.1}, {"tau": "auto"}])
 def test_a_client_takes_exact_transport_with_a_restart(share):
     """It was refused as if nothing made the answer unique."""
-    tiled = cm.learn(X, eps=0.0, client="local", **share)
+    tiled = cm.learn(X, eps=0.0, client="local", tol=1e-6, **share)
     assert tiled.converged
-    whole = cm.learn(X, eps=0.0, solver="policy", **share)
+    whole = cm.learn(X, eps=0.0, solver="policy", tol=1e-6, **share)
     assert cm.hilbert_distance(tiled.samples, whole.samples) < 1e-4
 
 
