@@ -1,4 +1,4 @@
-"""A little of ``benchmarks/convergence.py``: default solvers converge where power iteration does."""
+"""A little of ``benchmarks/convergence.py``: defaults converge where power iteration does."""
 
 import importlib.util
 import sys

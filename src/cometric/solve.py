@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,6 +52,7 @@ def solve(
     *,
     tol: float,
     max_iter: int,
+    stall: float = math.inf,
     progress: bool = False,
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
@@ -59,9 +61,9 @@ def solve(
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-    one. Distances that are as good as zero end it with ``BOUNDARY``. The
-    history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
-    have one to go on from.
+    one. Distances that are as good as zero end it with ``BOUNDARY``. It ends with ``MAX_ITER``
+    after ``max_iter`` steps, or ``stall`` steps after the lowest residual. The history counts on
+    from what was ``spent`` before. A ``stage`` keeps checkpoints, and may have one to go on from.
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
@@ -70,7 +72,7 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-    status, remark = _ending(now, history, tol, max_iter), ""
+    status, remark = _ending(now, history, tol, max_iter, stall), ""
     bar = Bar(progress, tol, before + len(history), elapsed)
     try:
         with bar.watching(phi):
@@ -84,7 +86,7 @@ def solve(
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
-                status = _ending(now, history, tol, max_iter)
+                status = _ending(now, history, tol, max_iter, stall)
                 if stage is not None and stage.keep(now, history[-1]):
                     status = Status.INTERRUPTED
     except (KeyboardInterrupt, SystemError) as error:
@@ -104,7 +106,9 @@ def is_interruption(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> Status | None:
+def _ending(
+    now: Iterate, history: list[Record], tol: float, max_iter: int, stall: float
+) -> Status | None:
     """How the loop ends after the last step of the history, or None: it goes on."""
     if not history:
         return None
@@ -112,4 +116,9 @@ def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> S
         return Status.BOUNDARY
     if now.residual <= tol:
         return Status.CONVERGED
-    return Status.MAX_ITER if len(history) >= max_iter else None
+    if len(history) >= max_iter:
+        return Status.MAX_ITER
+    if len(history) > stall:
+        lowest = min(range(len(history)), key=lambda k: history[k].residual)
+        return Status.MAX_ITER if len(history) - lowest > stall else None
+    return None
