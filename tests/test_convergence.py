@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Part of ``benchmarks/convergence.py``: default solvers converge where power iteration does."""
+=======
+"""A little of ``benchmarks/convergence.py``: defaults converge where power iteration does."""
+>>>>>>> solver
 
 import importlib.util
 import sys

@@ -13,7 +13,7 @@ from cometric.datasets import block_diagonal, torus
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.problem import Problem
 from cometric.solve import solve
-from cometric.types import Metrics
+from cometric.types import Coupled, Metrics
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
 # Row 3 is twice row 0; column 3 is half of column 0.
@@ -49,6 +49,17 @@ def test_the_loop_stops_at_the_tolerance_and_not_before():
     assert end.history[-1].residual <= 1e-8
     assert all(record.residual > 1e-8 for record in end.history[:-1])
     assert end.iterate.residual == end.history[-1].residual
+
+
+def test_a_loop_without_a_lower_residual_ends_where_it_is_told_to():
+    one, other = START + 1.0 - np.eye(4), (START + 1.0 - np.eye(4)) ** 2
+    turns = iter(range(100))
+    cycle = Coupled(lambda _: (other, one)[next(turns) % 2], lambda matrix: matrix)
+    options = {"tol": 1e-8, "max_iter": 50}
+    end = solve(cycle, PowerIteration(), Metrics(one, one), stall=7, **options)
+    assert end.status is Status.MAX_ITER
+    lowest = min(end.history, key=lambda record: record.residual)
+    assert len(end.history) == lowest.iteration + 7
 
 
 def test_the_history_counts_iterations_sweeps_and_seconds():

@@ -50,8 +50,8 @@ FULL_SOLVES = 3.0
 INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do no harm to the answer."""
 
-APPROACH = 0.9
-"""Share of the iterations that may pass before all Sinkhorn problems are solved."""
+STALL = 100
+"""Iterations without a lower residual after which all Sinkhorn problems are solved."""
 
 TRUSTED = {"float32": 1e-3, "tf32": 0.3}
 """Residual down to which a lower precision leads, where it was asked for; rounding is near."""
@@ -269,9 +269,8 @@ class Run:
         An extrapolation must know where it stands: with it a pair gets more sweeps where its
         marginals lag behind the residual, by the root because values are right to second order,
         and half of it after each failed trial. Single precision, where asked for, goes as far as
-        it can be trusted. Unsolved problems may lead nowhere: the last tenth of the iterations
-        solves all of them, and where they made distances negative it is begun anew with solved
-        ones.
+        it can be trusted. Unsolved problems may lead nowhere: all are solved after a hundred
+        iterations without a lower residual, and from the start where distances came out negative.
         """
         lifts = to_samples, to_features
         chosen = self._choose("anderson")
@@ -288,8 +287,7 @@ class Run:
 
         solution = Solution(Iterate(self.begin, (1.0, 1.0)), Status.CONVERGED, [])
         for tol, precision, sweeps in self._stages(chosen, to_samples):
-            share = 1.0 if sweeps is None or sampled else APPROACH
-            left = math.ceil(share * self.max_iter) - len(solution.history)
+            left = self.max_iter - len(solution.history)
             if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
                 continue
             lost = solution.status is Status.NOT_PSD
@@ -302,6 +300,7 @@ class Run:
                 solution.spent,
                 tol=tol,
                 max_iter=left,
+                stall=math.inf if sweeps is None or sampled else STALL,
                 callback=tighten,
                 ahead=Ahead(self.tol, left, extra=0.0 if sweeps is None else FULL_SOLVES),
             )
@@ -387,6 +386,7 @@ class Run:
         spent: Spent = NOTHING_YET,
         tol: float | None = None,
         max_iter: int | None = None,
+        stall: float = math.inf,
         callback: Callback | None = None,
         ahead: Ahead | None = None,
     ) -> Solution:
@@ -403,6 +403,7 @@ class Run:
             max_iter=self.max_iter if max_iter is None else max_iter,
             bar=self.bar,
             ahead=ahead,
+            stall=stall,
             callback=callback,
             spent=spent,
             stage=stage,

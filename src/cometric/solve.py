@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,8 +54,13 @@ def solve(
     *,
     tol: float,
     max_iter: int,
+<<<<<<< HEAD
     bar: Bar = SILENT,
     ahead: Ahead | None = None,
+=======
+    stall: float = math.inf,
+    progress: bool = False,
+>>>>>>> solver
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
     stage: Stage | None = None,
@@ -62,10 +68,16 @@ def solve(
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
+<<<<<<< HEAD
     one. Distances that are as good as zero end it with ``BOUNDARY``. The
     history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
     have one to go on from. The ``bar`` is told of each iteration, and what lies ``ahead`` of it
     where this is not all of the run.
+=======
+    one. Distances that are as good as zero end it with ``BOUNDARY``. It ends with ``MAX_ITER``
+    after ``max_iter`` steps, or ``stall`` steps after the lowest residual. The history counts on
+    from what was ``spent`` before. A ``stage`` keeps checkpoints, and may have one to go on from.
+>>>>>>> solver
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
@@ -74,8 +86,13 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
+<<<<<<< HEAD
     status, remark = _ending(now, history, tol, max_iter), ""
     ahead = ahead or Ahead(tol, max_iter)
+=======
+    status, remark = _ending(now, history, tol, max_iter, stall), ""
+    bar = Bar(progress, tol, before + len(history), elapsed)
+>>>>>>> solver
     try:
         with bar.stage(phi, ahead, before + len(history), elapsed):
             while status is None:
@@ -88,7 +105,7 @@ def solve(
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
-                status = _ending(now, history, tol, max_iter)
+                status = _ending(now, history, tol, max_iter, stall)
                 if stage is not None and stage.keep(now, history[-1]):
                     status = Status.INTERRUPTED
     except (KeyboardInterrupt, SystemError) as error:
@@ -108,7 +125,9 @@ def is_interruption(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> Status | None:
+def _ending(
+    now: Iterate, history: list[Record], tol: float, max_iter: int, stall: float
+) -> Status | None:
     """How the loop ends after the last step of the history, or None: it goes on."""
     if not history:
         return None
@@ -116,4 +135,9 @@ def _ending(now: Iterate, history: list[Record], tol: float, max_iter: int) -> S
         return Status.BOUNDARY
     if now.residual <= tol:
         return Status.CONVERGED
-    return Status.MAX_ITER if len(history) >= max_iter else None
+    if len(history) >= max_iter:
+        return Status.MAX_ITER
+    if len(history) > stall:
+        lowest = min(range(len(history)), key=lambda k: history[k].residual)
+        return Status.MAX_ITER if len(history) - lowest > stall else None
+    return None

@@ -1,5 +1,7 @@
 """Policy iteration: few sweeps, the same answer, and never worse than power iteration."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,30 @@ def test_frozen_solves_that_lead_astray_are_thrown_away():
     assert cm.hilbert_distance(astray.samples, power.samples) < 1e-7
     wasted = np.log2(power.iterations) + 2  # waits double after each failure
     assert astray.history[-1].sweeps <= power.iterations + wasted
+
+
+@dataclass(frozen=True)
+class Creeping(PolicyIteration):
+    """Frozen solves that return to where the first began, each a little nearer to the answer."""
+
+    answer: np.ndarray | None = None
+    calls: list = field(default_factory=list)
+
+    def _settle(self, frozen, now):
+        self.calls.append(now.metrics.samples)
+        share = min(1.0, 1e-3 * len(self.calls))
+        one = np.eye(len(self.answer))
+        return (self.calls[0] + one) ** (1 - share) * (self.answer + one) ** share - one
+
+
+def test_frozen_solves_that_gain_next_to_nothing_give_way_to_power_steps():
+    """Each one narrows the bracket, by a thousandth: that alone took a thousand of them."""
+    X = np.random.default_rng(1).gamma(0.5, size=(8, 6))
+    power = cm.learn(X, eps=0, tau=0.01, tol=1e-9, solver="power")
+    creeping = cm.learn(X, eps=0, tau=0.01, tol=1e-9, solver=Creeping(answer=power.samples))
+    assert creeping.converged
+    failures = np.sqrt(power.iterations / 2) + 1
+    assert creeping.history[-1].sweeps <= power.iterations + 10 * failures
 
 
 def test_couplings_that_do_not_fit_are_read_off_the_trees():
