@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Part of ``benchmarks/convergence.py``: default solvers converge where power iteration does."""
-=======
-"""A little of ``benchmarks/convergence.py``: defaults converge where power iteration does."""
->>>>>>> solver
 
 import importlib.util
 import sys

@@ -54,13 +54,9 @@ def solve(
     *,
     tol: float,
     max_iter: int,
-<<<<<<< HEAD
     bar: Bar = SILENT,
     ahead: Ahead | None = None,
-=======
     stall: float = math.inf,
-    progress: bool = False,
->>>>>>> solver
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
     stage: Stage | None = None,
@@ -68,16 +64,11 @@ def solve(
     """Step until the Hilbert residual is at most ``tol``.
 
     Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-<<<<<<< HEAD
-    one. Distances that are as good as zero end it with ``BOUNDARY``. The
-    history counts on from what was ``spent`` before. A ``stage`` keeps checkpoints, and may
-    have one to go on from. The ``bar`` is told of each iteration, and what lies ``ahead`` of it
-    where this is not all of the run.
-=======
     one. Distances that are as good as zero end it with ``BOUNDARY``. It ends with ``MAX_ITER``
     after ``max_iter`` steps, or ``stall`` steps after the lowest residual. The history counts on
     from what was ``spent`` before. A ``stage`` keeps checkpoints, and may have one to go on from.
->>>>>>> solver
+    The ``bar`` is told of each iteration, and what lies ``ahead`` of it where this is not all of
+    the run.
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
@@ -86,13 +77,8 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-<<<<<<< HEAD
-    status, remark = _ending(now, history, tol, max_iter), ""
-    ahead = ahead or Ahead(tol, max_iter)
-=======
     status, remark = _ending(now, history, tol, max_iter, stall), ""
-    bar = Bar(progress, tol, before + len(history), elapsed)
->>>>>>> solver
+    ahead = ahead or Ahead(tol, max_iter)
     try:
         with bar.stage(phi, ahead, before + len(history), elapsed):
             while status is None:
