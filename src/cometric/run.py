@@ -410,14 +410,20 @@ class Run:
         )
 
     def _confirm(self, phi: Coupled, chosen: Solver[Any], solution: Solution) -> Solution:
-        """A stochastic residual is sampled: full sweeps say whether it held, or go on."""
-        if not isinstance(chosen, StochasticIteration) or solution.status is not Status.CONVERGED:
+        """A stochastic residual is sampled: full sweeps say whether it held, or go on.
+
+        They begin anew where parts of the pairs, seen under different costs, led astray.
+        """
+        if not isinstance(chosen, StochasticIteration):
+            return solution
+        astray = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
+        if solution.status is not Status.CONVERGED and not astray:
             return solution
         left = max(1, self.max_iter - len(solution.history))
         last = self._solve(
             phi,
             PowerIteration(),
-            solution.iterate.metrics,
+            self.begin if astray else solution.iterate.metrics,
             solution.spent,
             max_iter=left,
             callback=self.callback,

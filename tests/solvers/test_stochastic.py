@@ -167,3 +167,14 @@ def test_no_residual_is_told_before_an_epoch_is_over():
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         StochasticIteration(**options)
+
+
+def test_where_samples_lead_astray_full_sweeps_begin_anew():
+    """At a large eps the divergences of parts of the pairs may all but vanish on the way."""
+    rng = np.random.default_rng(3)
+    X = rng.poisson(1.0, (12, 34)) + np.eye(12, 34) + (np.arange(34) >= 12)
+    X[:, 0] += 1000
+    result = cm.learn(X, eps=3.0, tau=1e-3, tol=1e-6, solver="stochastic")
+    assert result.converged
+    plain = cm.learn(X, eps=3.0, tau=1e-3, tol=1e-6, solver="power")
+    assert cm.hilbert_distance(result.samples, plain.samples) < 1e-4
