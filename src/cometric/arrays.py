@@ -7,11 +7,15 @@ torch is never imported here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from cometric.types import Matrix
+
+BLOCK = 128
+"""Edge of the blocks in which a matrix is mirrored."""
 
 
 def is_tensor(array: Any) -> bool:
@@ -31,7 +35,10 @@ def upper(matrix: Any) -> Any:
     if is_tensor(matrix):
         rows, columns = namespace(matrix).triu_indices(n, n, 1, device=matrix.device)
         return matrix[rows, columns]
-    return matrix[np.triu_indices(n, 1)]
+    values = np.empty(n * (n - 1) // 2, matrix.dtype)
+    for i, row in enumerate(_rows(n)):  # indices of all pairs would take as much as two matrices
+        values[row] = matrix[i, i + 1 :]
+    return values
 
 
 def symmetric(values: Any, n: int) -> Matrix:
@@ -40,12 +47,25 @@ def symmetric(values: Any, n: int) -> Matrix:
     if is_tensor(values):
         matrix = values.new_zeros((n, n))
         rows, columns = namespace(values).triu_indices(n, n, 1, device=values.device)
-    else:
-        matrix = np.zeros((n, n))
-        rows, columns = np.triu_indices(n, 1)
-    matrix[rows, columns] = values
-    matrix[columns, rows] = values
+        matrix[rows, columns] = values
+        matrix[columns, rows] = values
+        return matrix
+    matrix = np.zeros((n, n))
+    for i, row in enumerate(_rows(n)):
+        matrix[i, i + 1 :] = values[row]
+    for start in range(0, n, BLOCK):  # the lower half, block by block for the sake of the cache
+        rows, rest = slice(start, start + BLOCK), slice(start + BLOCK, n)
+        matrix[rest, rows] = matrix[rows, rest].T
+        matrix[rows, rows] += matrix[rows, rows].T
     return matrix
+
+
+def _rows(n: int) -> Iterator[slice]:
+    """Where the pairs of each item with later ones are, among all pairs row by row."""
+    stop = 0
+    for length in range(n - 1, -1, -1):
+        start, stop = stop, stop + length
+        yield slice(start, stop)
 
 
 def to_numpy(array: Any) -> Any:

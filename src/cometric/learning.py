@@ -29,6 +29,7 @@ from cometric.maps.device import torch_device
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
 from cometric.maps.regularized import norm_name
+from cometric.memory import check_memory, kind_of_solve
 from cometric.options import (
     AUTO_RESTART,
     AUTO_TAU,
@@ -39,10 +40,9 @@ from cometric.options import (
     check_number,
     check_options,
 )
-from cometric.planning import check_memory
 from cometric.problem import Problem
 from cometric.result import Result
-from cometric.run import Run, is_accelerated, on_torch
+from cometric.run import Run, on_torch
 from cometric.solve import Callback
 from cometric.solvers import SOLVERS
 from cometric.solvers.policy import PolicyIteration
@@ -180,7 +180,7 @@ def learn(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
     )
     check_process()
-    check_memory(problem, is_accelerated(solver))
+    check_memory(problem, kind_of_solve(eps, weight == share == 0.0, solver))
     norms = norm_matrices(problem, norm, _tensors_on(device))
     known = norms if norm_name(norm) == "l1" else None
     begin = starting_metrics(problem, start, random_state, known)

@@ -26,7 +26,7 @@ from cometric.maps.limit import LimitMap, correspondence
 from cometric.maps.regularized import norm_name
 from cometric.maps.tiled import TiledEntropicMap, TiledMap, tiled_entropic_lifts, tiled_lifts
 from cometric.maps.workers import workers
-from cometric.planning import check_memory
+from cometric.memory import check_memory, kind_of_solve
 from cometric.problem import Problem
 from cometric.progress import Ahead, Bar
 from cometric.result import Parameters, Record, Result
@@ -182,8 +182,13 @@ class Run:
             return float(self.memory_limit)
         if self.device != "cpu":
             return usable_memory(self.device)
-        left = check_memory(self.problem, is_accelerated(self.solver), taken=self._taken())
+        left = check_memory(self.problem, self.kind, taken=self._taken())
         return min(free_memory() / 2, left)
+
+    @property
+    def kind(self) -> str:
+        """The kind of solve, for how much memory it needs."""
+        return kind_of_solve(self.eps, self._plain, self.solver)
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
         """R, where it was given as matrices, between all kept items."""
@@ -202,7 +207,8 @@ class Run:
             self._check_promise(sum(lift.kept for lift in lifts))
             return self._exact(*lifts)
         if self.eps == math.inf:
-            return self._limit()
+            sides = self.problem.samples.hist, self.problem.features.hist
+            return self._limit(LimitMap(sides[0]), LimitMap(sides[1]))
         options: dict[str, Any] = {
             "sweeps": self.sweeps,
             "tol": INNER * math.sqrt(self.tol),
@@ -234,7 +240,7 @@ class Run:
     def _check_promise(self, kept: float) -> None:
         """A ``memory_limit`` of the user's own may be more than there is."""
         if self.memory_limit is not None:
-            check_memory(self.problem, is_accelerated(self.solver), kept, self._taken())
+            check_memory(self.problem, self.kind, kept, self._taken())
 
     def _taken(self) -> float:
         """Bytes of the matrices that are there already."""
@@ -242,7 +248,7 @@ class Run:
 
     def _exact(self, to_samples: Exact, to_features: Exact) -> tuple[Solution, str]:
         """Policy iteration by default; tau = 0 is approached from above."""
-        fits = to_samples.keeps_trees and to_features.keeps_trees
+        fits = to_samples.has_room_to_freeze and to_features.has_room_to_freeze
         chosen = self._choose("policy" if fits else "power")
         begin, spent = self.begin, NOTHING_YET
         if self._plain and isinstance(chosen, PolicyIteration):
@@ -340,16 +346,15 @@ class Run:
         found = Metrics(*map(to_numpy, solution.iterate.metrics))
         return solution._replace(iterate=replace(solution.iterate, metrics=found)), name
 
-    def _limit(self) -> tuple[Solution, str]:
+    def _limit(self, to_samples: LimitMap, to_features: LimitMap) -> tuple[Solution, str]:
         """The closed form at tau = 0; otherwise a linear map to iterate."""
-        sides = self.problem.samples.hist, self.problem.features.hist
-        phi = self._regularize(LimitMap(sides[0]), LimitMap(sides[1]))
+        phi = self._regularize(to_samples, to_features)
         if not self._plain or self.solver != "auto":
             chosen = self._choose("anderson")
             solution = self._solve(phi, chosen, self.begin, callback=self.callback)
             return self._unless_apart(solution), type(chosen).__name__
         began = time.perf_counter()
-        found = correspondence(*sides)
+        found = correspondence(self.problem.samples.hist, self.problem.features.hist)
         lam, mu = found.values
         low, high = ratio_bounds(normalize(found.image)[0], found.metrics.features)
         residual = log_width((low, high))
@@ -477,11 +482,3 @@ def _falls_apart(problem: Problem) -> bool:
     blocks, label = sparse.csgraph.connected_components(tied, directed=False)
     inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
     return bool(blocks > 2 or inner > 1)
-
-
-def is_accelerated(solver: str | Solver[Any]) -> bool:
-    """Whether a solver, as far as its name tells, keeps a history of metrics."""
-    return not (
-        solver in ("power", "stochastic")
-        or isinstance(solver, PowerIteration | StochasticIteration)
-    )

@@ -41,6 +41,7 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     NOT_CONVERGED = 3
     WRITE_FAILED = 4
+    DOES_NOT_FIT = 5
     INTERRUPTED = 130
 
 
@@ -48,7 +49,8 @@ TERMINATED = 128 + signal.SIGTERM
 
 EXIT_CODES = (
     "Exit codes: 0 done, converged; 2 bad input or options; 3 done, but not converged; "
-    "4 the output could not be written; 130 interrupted; 143 terminated; 1 any other error."
+    "4 the output could not be written; 5 planned, but does not fit into memory; "
+    "130 interrupted; 143 terminated; 1 any other error."
 )
 
 

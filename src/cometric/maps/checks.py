@@ -95,4 +95,10 @@ def fill(target: Any, given: Any, what: str) -> None:
 
 def all_pairs(n: int) -> Index:
     """The pairs i < j, row by row."""
-    return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
+    index = np.empty((n * (n - 1) // 2, 2), np.int64)
+    index[:, 0] = np.repeat(np.arange(n), np.arange(n - 1, -1, -1))
+    stop = 0
+    for i in range(n):
+        start, stop = stop, stop + n - 1 - i
+        index[start:stop, 1] = np.arange(i + 1, n)
+    return index

@@ -122,6 +122,7 @@ class EntropicMap:
         limit = free_memory() / 2 if memory_limit is None else memory_limit
         n = self.shape[0]
         scalings = sum(int(size) * i for i, size in enumerate(np.diff(self._indptr)))
+        self.scalings = scalings  # numbers of all pairs
         self._fixed = n * (n - 1) // 2 * 12  # targets and offsets
         kinds = [np.dtype(np.float64)] if self.logs else [self.dtype, np.dtype(np.float32)]
         fits = (kind for kind in kinds if kind.itemsize * scalings + self._fixed <= limit)
@@ -148,6 +149,11 @@ class EntropicMap:
     @property
     def shape(self) -> tuple[int, int]:
         return self._hist.shape  # type: ignore[no-any-return]
+
+    @property
+    def histograms(self) -> sparse.csr_array:
+        """The histograms, one per row, the largest first."""
+        return self._hist
 
     def __repr__(self) -> str:
         n, d = self.shape

@@ -31,6 +31,9 @@ METRIC_TOLERANCE = 2.0**-48
 CELLS_PER_BLOCK = 2e8
 """Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
 
+REPLAYED = 3
+"""Times the trees are stored where couplings are read off them: now, and for the last two."""
+
 SMALL = 2e5
 """Arcs below which a second thread is not worth waking."""
 
@@ -55,7 +58,10 @@ class Plans(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes: the trees of all pairs, and their couplings written out."""
+    """Bytes: the trees of all pairs, and their couplings written out.
+
+    Couplings count twice: policy iteration keeps the last ones until the next ones are better.
+    """
 
     trees: int
     moves: int
@@ -107,6 +113,11 @@ class ExactMap:
     @property
     def shape(self) -> tuple[int, int]:
         return self._hist.shape  # type: ignore[no-any-return]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a call."""
+        return self._threads
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -202,7 +213,7 @@ class ExactMap:
         whole = _Batch(self, index, keep_trees=False)
         whole.on_progress = self.on_progress
         with threads(whole.threads):
-            metric = _is_metric(cost)
+            metric = is_metric(cost)
         for part in whole.blocks():
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
@@ -218,14 +229,24 @@ class ExactMap:
         wide = 2 * int(sizes.max()) >= 2**16
         return Memory(
             trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
-            moves=nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8,
+            moves=2 * (nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8),
         )
 
     @property
     def kept(self) -> int:
-        """Bytes of ``memory`` that the limit allows to be used."""
+        """Bytes that the limit allows to be used.
+
+        For trees and couplings, or for the copies of trees that couplings are read off, or for
+        the trees alone.
+        """
         trees, moves = self.memory
-        return next((k for k in (trees + moves, trees) if k <= self._memory_limit), 0)
+        ways = (trees + moves, REPLAYED * trees, trees)
+        return next((k for k in ways if k <= self._memory_limit), 0)
+
+    @property
+    def has_room_to_freeze(self) -> bool:
+        """Whether policy iteration stays within the limit, with couplings or copies of trees."""
+        return self.kept > self.memory.trees
 
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
@@ -330,7 +351,7 @@ class _Batch:
         """Optimal values (and trees) of all pairs under ``cost``, which may be known a metric."""
         cost, unit = _tame(cost)
         with threads(self.threads):
-            cancel = _is_metric(cost) if metric is None else metric
+            cancel = is_metric(cost) if metric is None else metric
             for part in self.blocks():
                 index, *memory = self._memory(part)
                 values, _, _ = kernel.transport(
@@ -408,7 +429,8 @@ class _Batch:
         )
 
 
-def _is_metric(cost: Matrix) -> bool:
+def is_metric(cost: Matrix) -> bool:
+    """Whether a cost obeys the triangle inequality, up to rounding."""
     violation: float = geometry.triangle_violation(cost)
     return bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
 

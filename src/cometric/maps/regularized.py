@@ -84,7 +84,8 @@ class Restarted:
     """
 
     def __init__(self, phi: DistanceMap, alpha: float, R: Matrix) -> None:
-        self.phi, self.alpha, self.R = phi, alpha, R / R.max()
+        top = R.max()
+        self.phi, self.alpha, self.R = phi, alpha, R if top == 1.0 else R / top
         self.homogeneous, self.monotone = phi.homogeneous, phi.monotone
 
     @property

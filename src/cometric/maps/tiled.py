@@ -81,7 +81,7 @@ class TiledMap:
         Seconds without a scheduler or without workers before :class:`ClusterLost` is raised.
     """
 
-    keeps_trees = False
+    has_room_to_freeze = False
 
     def __init__(
         self,
