@@ -137,6 +137,14 @@ def test_a_plan_stops_where_learn_would(in_parts):
     assert planned.iterations[1] == planned.sweeps == 3
 
 
+def test_plans_for_devices_solve_parts_there(in_parts):
+    pytest.importorskip("torch")
+    planned = cm.plan(X, drop_empty=True, device="torch:cpu")
+    assert "Sinkhorn on torch:cpu, dense" in planned.engine
+    assert planned.measured.startswith("2 parts of ")
+    assert planned.total > 0
+
+
 def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):
     cm.plan(SMALL, progress=True)
     assert "planning" not in capsys.readouterr().err
