@@ -64,7 +64,7 @@ def test_it_takes_the_arguments_of_learn():
     ("options", "words"),
     [
         ({"eps": np.nan}, "`eps` is nan; it must not be negative"),
-        ({"tau": "none"}, "`tau` is 'none'; pass a number, or 'auto'"),
+        ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto' or 'paper'"),
         ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both say"),
         ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),
         ({"solver": "no such"}, "`solver` is 'no such'; choose"),
@@ -135,6 +135,14 @@ def test_matrices_as_norms_are_cut_to_the_parts(in_parts):
 def test_a_plan_stops_where_learn_would(in_parts):
     planned = cm.plan(X, drop_empty=True, tol=1e-12, max_iter=3)
     assert planned.iterations[1] == planned.sweeps == 3
+
+
+def test_plans_for_devices_solve_parts_there(in_parts):
+    pytest.importorskip("torch")
+    planned = cm.plan(X, drop_empty=True, device="torch:cpu")
+    assert "Sinkhorn on torch:cpu, dense" in planned.engine
+    assert planned.measured.startswith("2 parts of ")
+    assert planned.total > 0
 
 
 def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):

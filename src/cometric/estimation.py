@@ -43,6 +43,9 @@ PARTS = 2
 FEWEST = 24
 """Items of a side that a part has at least, where there are as many."""
 
+MORE = 1.1
+"""Times as many iterations as its parts that the whole takes: more pairs have to agree."""
+
 MARGIN = 1.3
 """Factor by which the ends of a range lie beyond what was measured."""
 
@@ -118,8 +121,8 @@ def _from_parts(
     few, many = (pick(course.iterations for course in courses) for pick in (min, max))
     often = (
         max(1, math.floor(few / MARGIN)),
-        round(math.sqrt(few * many)),
-        min(math.ceil(many * MARGIN), max(many, int(run.max_iter))),
+        min(round(MORE * math.sqrt(few * many)), int(run.max_iter)),
+        min(math.ceil(MORE * many * MARGIN), int(run.max_iter)),
     )
     low, middle, high = (
         setup + float(np.mean([_seconds(run, lifts, course, sweeps, k) for course in courses]))

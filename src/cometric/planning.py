@@ -23,7 +23,7 @@ from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_options
 from cometric.problem import Problem
 from cometric.progress import duration
 from cometric.rehearsal import Lifts, clock
-from cometric.run import Run
+from cometric.run import Run, rough_precision
 from cometric.solvers import SOLVERS
 from cometric.solvers.policy import PolicyIteration
 from cometric.types import Metrics, Solver
@@ -232,7 +232,10 @@ def _lifts(run: Run) -> Lifts:
     if run.eps == math.inf:
         return LimitMap(run.problem.samples.hist), LimitMap(run.problem.features.hist)
     if run.device != "cpu":
-        return tensor_lifts(run.problem, run.eps, device=run.device, memory_limit=_limit(run))
+        lifts = tensor_lifts(run.problem, run.eps, device=run.device, memory_limit=_limit(run))
+        for lift in lifts:
+            lift.precision = rough_precision(lifts)
+        return lifts
     return entropic_lifts(
         run.problem, run.eps, dtype=run.dtype, n_threads=run.n_threads, memory_limit=_limit(run)
     )

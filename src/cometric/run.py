@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from signal import SIGTERM
 from typing import Any
@@ -216,9 +217,8 @@ class Run:
         }
         if self.device != "cpu":
             tensors = tensor_lifts(self.problem, self.eps, device=self.device, **options)
-            rough = "tf32" if all(lift.engine == "dense" for lift in tensors) else "float32"
             for lift in tensors:
-                lift.precision = rough
+                lift.precision = rough_precision(tensors)
             return self._on_device(*tensors)
         maps = entropic_lifts(
             self.problem, self.eps, dtype=self.dtype, n_threads=self.n_threads, **options
@@ -447,6 +447,11 @@ def shortfall(result: Result) -> str:
         f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
         f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"
     )
+
+
+def rough_precision(lifts: Iterable[TensorEntropicMap]) -> str:
+    """What maps on a device approach the answer in."""
+    return "tf32" if all(lift.engine == "dense" for lift in lifts) else "float32"
 
 
 def on_torch(device: Any, matrix: Matrix) -> Any:

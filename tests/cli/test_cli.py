@@ -373,6 +373,23 @@ def test_plan_tells_without_learning(data, monkeypatch):
     facts = json.loads(run("plan", "x.csv", "--eps", "inf", "--json").stdout)
     assert (facts["samples"], facts["features"]) == (24, 10)
     assert facts["engine"].startswith("matrix products")
+    assert facts["total_range"][0] < facts["total"] < facts["total_range"][1]
+    assert facts["fits"]
+
+
+def test_plan_takes_the_options_of_learn(data):
+    options = ["--eps", 0, "--tau", 0.1, "--solver", "power", "--tol", 1e-2, "--max-iter", 7]
+    facts = json.loads(run("plan", "x.csv", *options, "--norm", "l2", "--json").stdout)
+    assert facts["engine"] == "network simplex, power iteration"
+    assert facts["iterations"][1] <= 7
+
+
+def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch):
+    for module in ("memory", "planning", "run", "maps.entropic"):
+        monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: 1e4)
+    found = run("plan", "x.csv", code=5)
+    assert "does not fit" in found.stdout
+    assert json.loads(run("plan", "x.csv", "--json", code=5).stdout)["exit_code"] == 5
 
 
 def test_certify_proves_exact_results(data):
