@@ -49,14 +49,17 @@ MORE = 1.1
 MARGIN = 1.3
 """Factor by which the ends of a range lie beyond what was measured."""
 
+ON_DEVICES = 3.0
+"""The same for seconds on a device, where small calls take as long as large ones."""
+
 REPEAT_BELOW = 0.1
 """Seconds of a part below which it is solved again, three times at most: the minimum counts."""
 
 PROBE = 0.1
 """Seconds of a call for some histograms that is long enough."""
 
-MOST_BINS = 1500
-"""Items of a side between which the norm is computed for a probe."""
+MOST_BINS = 500
+"""Items of a side between which norms are computed to time them, or to time a call with them."""
 
 COPY, SELF, EXPONENTIAL, PAIR = 6.0, 3.0, 50.0, 2000.0
 """Cells of a Sinkhorn problem that take as long as: an entry of the kernel copied for a source, a
@@ -118,6 +121,7 @@ def _from_parts(
             whole=True,
         )
     courses = [_shortest_course(run, lifts, count, seed, note) for seed in range(PARTS)]
+    margin = ON_DEVICES if isinstance(lifts[0], TensorEntropicMap) else MARGIN
     few, many = (pick(course.iterations for course in courses) for pick in (min, max))
     often = (
         max(1, math.floor(few / MARGIN)),
@@ -129,7 +133,7 @@ def _from_parts(
         for k in often
     )
     return Estimate(
-        (low / MARGIN, middle, high * MARGIN),
+        (low / margin, middle, high * margin),
         often,
         max(course.moves for course in courses),
         f"{PARTS} parts of {count[0]} x {count[1]}, solved in {few} and {many} iterations",

@@ -205,7 +205,8 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
         fits=memory <= available,
     )
     if planned.fits:
-        learning.warmup(["exact" if run.eps == 0.0 else "entropic"])
+        if run.device == "cpu":
+            learning.warmup(["exact" if run.eps == 0.0 else "entropic"])
         with _telling(progress) as note:
             found = estimate(run, lifts, note)
         low, middle, high = (reading + seconds for seconds in found.seconds)
