@@ -262,7 +262,7 @@ def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
 
 
 def test_maps_remember_only_in_what_the_metrics_leave(small_machine):
-    small_machine(4.8e6)
+    small_machine(5.0e6)
     with pytest.warns(cm.ConvergenceWarning):
         result = cm.learn(X, 0.0, drop_empty=True, max_iter=1)
     assert result.parameters.solver == "PowerIteration"
