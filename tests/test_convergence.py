@@ -56,3 +56,13 @@ def test_distances_made_negative_by_unsolved_problems_begin_anew(convergence):
     problem = convergence.draw(11, 440)
     result = cm.learn(problem.X, client="local", **problem.options)
     assert result.converged
+
+
+def test_negative_distances_that_extrapolation_led_to_are_left_behind(convergence):
+    """Plain steps never see one; after an extrapolation it comes a few steps later."""
+    problem = convergence.draw(0, 3424)
+    power, anderson = (
+        convergence.solve(problem, solver, solver=solver) for solver in ("power", "anderson")
+    )
+    assert power.status == anderson.status == "CONVERGED"
+    assert anderson.iterations > power.iterations  # it began anew, with plain steps

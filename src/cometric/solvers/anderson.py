@@ -12,6 +12,9 @@ from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
 from cometric.types import Coupled, Matrix, Metrics, NegativeDistances, Vector
 
+ONLY_PLAIN = 2**31
+"""Plain steps to wait for, more than anybody takes."""
+
 
 @dataclass(frozen=True)
 class AndersonIterate(TrialIterate):
@@ -19,6 +22,7 @@ class AndersonIterate(TrialIterate):
 
     changes: tuple[tuple[Vector, Vector], ...] = ()  # of f = g - x and of g, the latest last
     last: tuple[Vector, Vector] | None = None  # f and g of the last evaluation
+    start: Matrix | None = None  # where plain steps begin again if all else fails
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class AndersonIteration:
     them suffice, N + 10 (sqrt(N / 2) + 1) + 200 log(begin / tol) suffice here
     (docs/notes/acceleration.md).
 
+    Where extrapolations have led to negative distances, as they can at large eps, it begins anew
+    with plain steps only.
+
     Far away the past says little about what follows, so plain steps come first. The norm that
     decides at once whether an extrapolation has failed is that of least squares, which it
     reduces, not the residual, which one pair among millions decides.
@@ -61,7 +68,7 @@ class AndersonIteration:
     begin: float = 0.1
 
     def init(self, phi: Coupled, start: Metrics) -> AndersonIterate:
-        return AndersonIterate(start, values=(1.0, 1.0))
+        return AndersonIterate(start, values=(1.0, 1.0), start=start.samples)
 
     def step(self, phi: Coupled, now: AndersonIterate) -> AndersonIterate:
         extrapolated = now.point is not None and now.last is not None
@@ -71,7 +78,9 @@ class AndersonIteration:
         except NegativeDistances:
             if extrapolated:
                 return _undo(now)
-            raise
+            if now.start is None or now.level == np.inf:  # no extrapolation has led here
+                raise
+            return _start_over(now)
         if extrapolated and touches_boundary(after.metrics):
             return _undo(now)
         after = replace(after, point=None, wait=max(0, now.wait - 1))
@@ -109,6 +118,24 @@ class AndersonIteration:
 def _undo(now: AndersonIterate) -> AndersonIterate:
     """The iterate before an extrapolation that failed, the past forgotten."""
     return judge(replace(now, sweeps=now.sweeps + 1, point=None, changes=(), last=None))
+
+
+def _start_over(now: AndersonIterate) -> AndersonIterate:
+    """Back to the start, with plain steps only: extrapolations led to negative distances.
+
+    Entropic maps give them at matrices that no plain step would have come to, and a few steps
+    after an extrapolation nobody knows which one it was.
+    """
+    return replace(
+        now,
+        sweeps=now.sweeps + 1,
+        point=now.start,
+        start=None,
+        anchor=None,
+        wait=ONLY_PLAIN,
+        changes=(),
+        last=None,
+    )
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
