@@ -150,6 +150,9 @@ def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):
     assert "planning" not in capsys.readouterr().err
     monkeypatch.setattr(planning, "TELL_AFTER", 0.0)
     cm.plan(SMALL, progress=True)
+    assert "planning" not in capsys.readouterr().err  # a log, which cannot be redrawn
+    monkeypatch.setattr(planning, "redraws", lambda: True)
+    cm.plan(SMALL, progress=True)
     assert "planning: " in capsys.readouterr().err
 
 

@@ -173,7 +173,7 @@ def learn(
         progress=progress,
         drop_empty=drop_empty,
     )
-    _check_policy(solver, eps)
+    check_policy(solver, eps)
     _check_client(client, eps, weight + share, device)
     folder = check_folder(checkpoint, checkpoint_every)
     problem = Problem.from_data(
@@ -391,7 +391,8 @@ def resolve_weights(
     return float(weight), float(restart)
 
 
-def _check_policy(solver: str | Solver[Any], eps: float) -> None:
+def check_policy(solver: str | Solver[Any], eps: float) -> None:
+    """Refuse policy iteration where there are no plans to freeze."""
     if eps > 0.0 and (solver == "policy" or isinstance(solver, PolicyIteration)):
         raise ValueError(
             f"`solver` is policy iteration, which freezes the plans of exact transport; at eps = "

@@ -21,7 +21,7 @@ from cometric.maps.limit import LimitMap
 from cometric.memory import dense_memory
 from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_options
 from cometric.problem import Problem
-from cometric.progress import duration
+from cometric.progress import duration, redraws
 from cometric.rehearsal import Lifts, clock
 from cometric.run import Run, rough_precision
 from cometric.solvers import SOLVERS
@@ -136,12 +136,12 @@ def plan(
 ) -> Plan:
     """What ``learn`` with these arguments will take: engine, memory, iterations, time.
 
-    Parts of the problem, some samples with all features and some features with all samples, are
-    solved to the tolerance with the same options. Each pair in them is one of the whole, so that
-    what its transport takes from the first iteration to the last is measured; the time of all
-    pairs follows. The number of iterations of a part is close to that of the whole, not equal,
-    hence a range. A plan takes about 8 % of the time it predicts, at least some 5 seconds and at
-    most some 30 (and the time to compile kernels that are not compiled yet, about a minute).
+    Two parts of the problem, with random samples and features, are solved to the tolerance with
+    the same options: they give the number of iterations and what each costs, in calls of the
+    maps. Calls for some of the histograms give the time of a call for all of them. The number of
+    iterations of a part is close to that of the whole, not equal, hence a range. A plan takes
+    about 8 % of the time it predicts, at least some 5 seconds and at most some 30 (and the time to
+    compile kernels that are not compiled yet, about a minute).
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def plan(
         dtype=dtype, n_threads=n_threads, memory_limit=memory_limit, solver=solver,
         solvers=SOLVERS, progress=progress, drop_empty=drop_empty,
     )  # fmt: skip
-    learning._check_policy(solver, eps)
+    learning.check_policy(solver, eps)
     began = clock()
     problem = Problem.from_data(
         X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
@@ -178,7 +178,7 @@ def plan(
     reading = clock() - began
     nothing = Metrics(np.empty((0, 0)), np.empty((0, 0)))
     run = Run(
-        problem, nothing, nothing, eps=eps, tau=0.0 if share > 0.0 else weight, restart=share,
+        problem, nothing, nothing, eps=eps, tau=weight, restart=share,
         norm=norm, solver=solver, tol=tol, max_iter=max_iter, sweeps=sweeps, device=str(device),
         dtype=dtype, n_threads=n_threads, memory_limit=memory_limit, client=None, progress=False,
         callback=None,
@@ -316,8 +316,11 @@ def _operations(run: Run, lifts: Lifts) -> float:
 
 @contextmanager
 def _telling(show: bool) -> Iterator[Callable[..., None]]:
-    """What to call after each iteration of a part; a line of progress after two seconds."""
-    if not show:
+    """What to call after each iteration of a part; a line of progress after two seconds.
+
+    A log gets none: a plan takes half a minute at most.
+    """
+    if not show or not redraws():
         yield lambda *_: None
         return
     from tqdm.auto import tqdm
@@ -344,7 +347,7 @@ def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
     if planned.samples >= MANY:
         ways.append("learn_landmarks(X, landmarks=400) learns from some samples, places the others")
     if run.device == "cpu" and 0.0 < run.eps < math.inf and planned.fits:
-        ways.append("dtype='float32', or a GPU with device='cuda' (some 50 to 100 times faster)")
+        ways.append("dtype='float32', or a GPU with device='cuda'")
     if not planned.fits and run.kind in ("accelerated", "linear"):
         light = dense_memory(planned.samples, planned.features, "plain") / 1e9
         if light * 1e9 < planned.available:

@@ -19,13 +19,10 @@ from scipy import sparse
 from cometric.matching import describe_differences, find_bins, select
 from cometric.text import storable
 from cometric.types import Index, Matrix, Vector
-from cometric.validation import check_problem, require
+from cometric.validation import SUM_TOLERANCE, check_problem, require
 
 MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
-
-SUM_TOLERANCE = 1e-6
-"""How far from 1 the rows of histograms given as ``(A, B)`` may sum."""
 
 WIDE_RANGE = 1e12
 """Ratio of the largest to the smallest positive entry above which a warning is given."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from cometric.checkpoint import Stage
 from cometric.cones import touches_boundary
+from cometric.kernels import is_caused_by
 from cometric.progress import Ahead, Bar
 from cometric.result import Record
 from cometric.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
@@ -104,11 +105,9 @@ def solve(
     return Solution(now, status, history, remark)
 
 
-def is_interruption(error: BaseException | None) -> bool:
+def is_interruption(error: BaseException) -> bool:
     """Whether this is Ctrl-C, which compiled code wraps in a ``SystemError`` or two."""
-    while isinstance(error, SystemError):
-        error = error.__cause__
-    return isinstance(error, KeyboardInterrupt)
+    return is_caused_by(error, KeyboardInterrupt)
 
 
 def _ending(

@@ -349,7 +349,8 @@ def plan(
         progress=voice.progress,
     )
     facts = {"command": "plan", "input": str(path), **asdict(found)}
-    voice.answer(str(found), facts, Exit.CONVERGED if found.fits else Exit.DOES_NOT_FIT)
+    fits = Exit.CONVERGED if found.fits else Exit.DOES_NOT_FIT
+    voice.answer(voice.own(str(found)), facts, fits)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -78,7 +78,7 @@ class Voice:
             self._console.print(Text(printable(words), style), soft_wrap=True)
 
     def warn(self, words: str) -> None:
-        words = self._own(words)
+        words = self.own(words)
         self.warnings.append(words)
         self.say(f"warning: {words}", "yellow")
 
@@ -144,7 +144,7 @@ class Voice:
             )
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
-    def _own(self, words: str) -> str:
+    def own(self, words: str) -> str:
         """The same in terms of the command line: a file for `X`, options for arguments."""
         if self._context is None:
             return words
@@ -157,7 +157,7 @@ class Voice:
         return translate(words, options, None if file is None else str(file), paths)
 
     def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
-        words = self._own(" ".join(words.split()))
+        words = self.own(" ".join(words.split()))
         if self.debug:
             trace = printable("".join(traceback.format_exception(error)))
             self._console.print(Text(trace), soft_wrap=True)

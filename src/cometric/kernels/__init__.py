@@ -49,6 +49,13 @@ def check_process() -> None:
         )
 
 
+def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether this is such an error; compiled code wraps one in a ``SystemError`` or several."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, kind)
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Run kernels on ``count`` threads: idle ones would spin, which costs where others work."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numba
 
-from cometric.kernels import PARALLEL, check_process
+from cometric.kernels import PARALLEL, check_process, is_caused_by
 
 NO_MEMORY = (
     "not enough memory for the work arrays of a kernel. Pass a smaller `n_threads`, or use a "
@@ -61,13 +61,6 @@ def _takes_turns() -> bool:
         return bool(numba.threading_layer() == "workqueue")
     except ValueError:  # no kernel has run yet
         return True
-
-
-def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether this is such an error; compiled code wraps one in a ``SystemError`` or several."""
-    while isinstance(error, SystemError):
-        error = error.__cause__
-    return isinstance(error, kind)
 
 
 @numba.njit(cache=True)
