@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from machine import describe
 from scipy import sparse
 
 import cometric as cm
+from cometric.core.types import Coupled, Metrics
 from cometric.maps.coupled import norm_matrices, regularize, tensor_lifts
 from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.solve import solve
-from cometric.types import Coupled, Metrics
+from cometric.solvers.loop import solve
+from machine import describe
 
 EPS, TAU, PAIRS = 0.1, 1e-3, 15
 DEVICE = torch.device("cuda")

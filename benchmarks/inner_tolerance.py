@@ -14,7 +14,7 @@ from pathlib import Path
 from scipy import sparse
 
 import cometric as cm
-from cometric import run
+from cometric.running import run
 
 
 def main() -> None:

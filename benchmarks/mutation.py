@@ -177,7 +177,7 @@ def load_libraries() -> None:
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    for name in ("cometric.learning", "cometric.certificate", "naive", "strategies"):
+    for name in ("cometric.running.learning", "cometric.proofs.certificate", "naive", "strategies"):
         import_module(name)
     for name in ("anndata", "pandas", "torch"):  # tests without them are skipped
         with suppress(ImportError):

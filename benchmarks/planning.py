@@ -247,7 +247,7 @@ def into_page(lines: dict[str, str]) -> None:
     PAGE.write_text(f"{head}{MARK}\n\n{where}\n\n{rows}\n\n{MARK}{tail}", "utf-8")
 
 
-# What ``cometric.memory`` counts on
+# What ``cometric.running.memory`` counts on
 
 KINDS: dict[str, dict[str, Any]] = {
     "accelerated": {"eps": 0.1},
@@ -285,7 +285,7 @@ def held(kind: str, n: int, m: int) -> tuple[float, float]:
     """Peak memory beside the scalings, in matrices of the longer side: measured and expected."""
     import cometric
     from cometric.maps.coupled import entropic_lifts
-    from cometric.memory import dense_memory
+    from cometric.running.memory import dense_memory
 
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(0)

@@ -21,15 +21,15 @@ import time
 from functools import partial
 from pathlib import Path
 
-import machine
 import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
 import cometric as cm
-from cometric import landmarks
-from cometric.cones import normalize
+import machine
+from cometric.core.cones import normalize
+from cometric.large import landmarks
 from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.tiled import TiledMap

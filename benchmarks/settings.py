@@ -19,7 +19,7 @@ from scipy import sparse
 
 import cometric as cm
 from cometric import scores
-from cometric.arrays import to_numpy
+from cometric.core.arrays import to_numpy
 
 SHOWN = (1, 2, 3, 5, 8, 15, 30)
 WEIGHTS = (

@@ -28,7 +28,7 @@ from entropic import load_pbmc3k, score
 
 import cometric as cm
 from cometric.maps.coupled import entropic_lifts, exact_lifts, norm_matrices, regularize
-from cometric.solve import solve
+from cometric.solvers.loop import solve
 
 TEMPLATES = ("unimodal", "bimodal", "asymmetric")
 TAU, STEPS = 0.1, 300

@@ -27,9 +27,9 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 import cometric as cm
 from cometric import baselines, scores
-from cometric.layout import COLORS, by_size, coordinates
+from cometric.drawing.layout import COLORS, by_size, coordinates
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
-from cometric.solve import solve
+from cometric.solvers.loop import solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
 TAUS = (0.001, 0.01, 0.1, 1.0)

@@ -3,6 +3,7 @@
 They like what solvers dislike: ties, empty bins, tiny masses, equal rows, costs of zero.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -161,3 +162,18 @@ def _random_cost(d, rng):
     entries = rng.integers(0, 6, (d, d)) if kind == 4 else rng.exponential(size=(d, d)) ** 2
     upper = np.triu(entries, 1).astype(float)
     return upper + upper.T
+
+
+def perturbed(result, rng, size):
+    """The result with its metrics moved at random, by about ``size``."""
+
+    def noise(side, metric):
+        wiggle = np.exp(size * rng.standard_normal(metric.shape))
+        changed = side.expand(side.reduce(metric * np.sqrt(wiggle * wiggle.T)))
+        return changed / changed.max()
+
+    return dataclasses.replace(
+        result,
+        samples=noise(result.problem.samples, result.samples),
+        features=noise(result.problem.features, result.features),
+    )

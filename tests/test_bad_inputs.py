@@ -15,7 +15,7 @@ CASES = list(cases())
 
 @pytest.mark.parametrize(("name", "arguments", "words"), CASES, ids=[case[0] for case in CASES])
 def test_bad_input_is_refused_by_name(name, arguments, words, monkeypatch):
-    monkeypatch.setattr("cometric.run.Run.learn", lambda run: pytest.fail("too late"))
+    monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
     kind, said = outcome(arguments)
     assert kind == "ValueError"
     assert re.search(words, said)

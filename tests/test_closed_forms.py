@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cometric import learn
-from cometric.cones import hilbert_distance
+from cometric.core.cones import hilbert_distance
+from cometric.core.problem import Problem
 from cometric.datasets import block_diagonal, torus
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import norm_matrix
-from cometric.problem import Problem
 
 SOLVERS = ["power", "policy"]
 every_solver = pytest.mark.parametrize("solver", SOLVERS)

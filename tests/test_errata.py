@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import naive
 from cometric import EntropicMap, LimitMap, learn
-from cometric.cones import hilbert_distance, normalize, ratio_bounds
+from cometric.core.cones import hilbert_distance, normalize, ratio_bounds
+from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.exact import ExactMap
-from cometric.problem import Problem
 
 
 def symmetric(*above):

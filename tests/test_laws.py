@@ -12,13 +12,13 @@ from scipy import sparse
 
 import naive
 from cometric import learn
-from cometric.cones import hilbert_distance, ratio_bounds
+from cometric.core.cones import hilbert_distance, ratio_bounds
+from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.regularized import Regularized, Restarted, norm_matrix
-from cometric.problem import Problem
 from cometric.solvers.power import PowerIteration
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
 

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 import cometric as cm
-from cometric import checkpoint as module
-from cometric.checkpoint import CheckpointError, CheckpointWarning, digest, latest, read_data
-from cometric.learning import learn, resume
+from cometric.running.learning import learn, resume
+from cometric.saving import checkpoint as module
+from cometric.saving.checkpoint import CheckpointError, CheckpointWarning, digest, latest, read_data
 from trials import Outcome
 from trials.processes import in_child
 

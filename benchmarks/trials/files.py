@@ -27,13 +27,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from machine import cores
 from scipy import sparse
 
 import cometric as cm
-from cometric import hdf5
-from cometric.checkpoint import CheckpointError, latest, read_data
-from cometric.reading import read
+from cometric.files import hdf5
+from cometric.files.reading import read
+from cometric.saving.checkpoint import CheckpointError, latest, read_data
+from machine import cores
 from trials import Outcome
 from trials.processes import begin, end
 

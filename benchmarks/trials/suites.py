@@ -10,7 +10,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from machine import cores
-
 from trials import ROOT, Outcome
 from trials.processes import warm
 
@@ -106,8 +105,8 @@ def traps() -> Outcome:
 
 def hostile_names() -> Outcome:
     """Names that would like to be scripts, shown by a real browser."""
-    test = "tests/test_report_browser.py::test_hostile_names_are_only_names"
-    source = (ROOT / "tests/test_report_browser.py").read_text("utf-8")
+    test = "tests/drawing/test_report_browser.py::test_hostile_names_are_only_names"
+    source = (ROOT / "tests/drawing/test_report_browser.py").read_text("utf-8")
     count = re.search(r'"""(\d+) of them do nothing', source)
     ran = _count(test)
     return Outcome(

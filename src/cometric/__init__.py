@@ -14,22 +14,22 @@ __version__ = "0.1.0"
 
 # Public names and where they live; loaded when first used, so that importing us costs nothing.
 _HOMES = {
-    "learn": "learning",
-    "resume": "learning",
-    "learn_landmarks": "landmarks",
-    "neighbor_graph": "neighbors",
-    "distances_to_zarr": "pairwise",
-    "plan": "planning",
-    "Plan": "planning",
-    "warmup": "learning",
-    "ConvergenceWarning": "run",
-    "remove_checkpoint": "checkpoint",
-    "CheckpointError": "checkpoint",
-    "CheckpointWarning": "checkpoint",
-    "Interrupted": "run",
-    "load": "result",
-    "Result": "result",
-    "Problem": "problem",
+    "learn": "running.learning",
+    "resume": "running.learning",
+    "learn_landmarks": "large.landmarks",
+    "neighbor_graph": "large.neighbors",
+    "distances_to_zarr": "large.pairwise",
+    "plan": "running.planning",
+    "Plan": "running.planning",
+    "warmup": "running.learning",
+    "ConvergenceWarning": "running.run",
+    "remove_checkpoint": "saving.checkpoint",
+    "CheckpointError": "saving.checkpoint",
+    "CheckpointWarning": "saving.checkpoint",
+    "Interrupted": "running.run",
+    "load": "answers.result",
+    "Result": "answers.result",
+    "Problem": "core.problem",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
@@ -38,9 +38,9 @@ _HOMES = {
     "PolicyIteration": "solvers.policy",
     "StochasticIteration": "solvers.stochastic",
     "WassersteinSingularVectors": "estimator",
-    "hilbert_distance": "cones",
-    "Metrics": "types",
-    "Status": "types",
+    "hilbert_distance": "core.cones",
+    "Metrics": "core.types",
+    "Status": "core.types",
 }
 
 # `cm.plot` finds those too that bring other libraries, `from cometric import *` does not.
@@ -53,33 +53,33 @@ if TYPE_CHECKING:
     from cometric import report as report
     from cometric import scores as scores
     from cometric import scverse as scverse
-    from cometric.checkpoint import CheckpointError as CheckpointError
-    from cometric.checkpoint import CheckpointWarning as CheckpointWarning
-    from cometric.checkpoint import remove_checkpoint as remove_checkpoint
-    from cometric.cones import hilbert_distance as hilbert_distance
+    from cometric.answers.result import Result as Result
+    from cometric.answers.result import load as load
+    from cometric.core.cones import hilbert_distance as hilbert_distance
+    from cometric.core.problem import Problem as Problem
+    from cometric.core.types import Metrics as Metrics
+    from cometric.core.types import Status as Status
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
-    from cometric.landmarks import learn_landmarks as learn_landmarks
-    from cometric.learning import learn as learn
-    from cometric.learning import resume as resume
-    from cometric.learning import warmup as warmup
+    from cometric.large.landmarks import learn_landmarks as learn_landmarks
+    from cometric.large.neighbors import neighbor_graph as neighbor_graph
+    from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
-    from cometric.neighbors import neighbor_graph as neighbor_graph
-    from cometric.pairwise import distances_to_zarr as distances_to_zarr
-    from cometric.planning import Plan as Plan
-    from cometric.planning import plan as plan
-    from cometric.problem import Problem as Problem
-    from cometric.result import Result as Result
-    from cometric.result import load as load
-    from cometric.run import ConvergenceWarning as ConvergenceWarning
-    from cometric.run import Interrupted as Interrupted
+    from cometric.running.learning import learn as learn
+    from cometric.running.learning import resume as resume
+    from cometric.running.learning import warmup as warmup
+    from cometric.running.planning import Plan as Plan
+    from cometric.running.planning import plan as plan
+    from cometric.running.run import ConvergenceWarning as ConvergenceWarning
+    from cometric.running.run import Interrupted as Interrupted
+    from cometric.saving.checkpoint import CheckpointError as CheckpointError
+    from cometric.saving.checkpoint import CheckpointWarning as CheckpointWarning
+    from cometric.saving.checkpoint import remove_checkpoint as remove_checkpoint
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.solvers.stochastic import StochasticIteration as StochasticIteration
-    from cometric.types import Metrics as Metrics
-    from cometric.types import Status as Status
 
 __all__ = [*_HOMES, "datasets"]
 

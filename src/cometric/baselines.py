@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.spatial.distance import cdist
 
+from cometric.core.problem import Problem
+from cometric.core.types import Matrix
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.problem import Problem
-from cometric.types import Matrix
 
 __all__ = [
     "cosine",

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from cometric.types import Index, Matrix
+from cometric.core.types import Index, Matrix
 
 if TYPE_CHECKING:
     from anndata import AnnData

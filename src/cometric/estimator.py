@@ -13,18 +13,18 @@ from sklearn import exceptions
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from cometric.extension import nearest
-from cometric.learning import learn
+from cometric.answers.extension import nearest
+from cometric.answers.result import Record, Result
+from cometric.core.types import Index, Matrix, Solver, Vector
 from cometric.maps.tiled import active_client
-from cometric.options import DEFAULT_TAU, DEFAULT_TOL, check_count
-from cometric.result import Record, Result
-from cometric.run import ConvergenceWarning, shortfall
-from cometric.solve import Callback
-from cometric.types import Index, Matrix, Solver, Vector
+from cometric.running.learning import learn
+from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL, check_count
+from cometric.running.run import ConvergenceWarning, shortfall
+from cometric.solvers.loop import Callback
 
 if TYPE_CHECKING:
-    from cometric.certificate import Certificate
-    from cometric.diagnosis import Diagnosis
+    from cometric.proofs.certificate import Certificate
+    from cometric.proofs.diagnosis import Diagnosis
 
 
 class NotConverged(

@@ -22,8 +22,11 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.explanation import Explanation, Flow
-from cometric.layout import (
+from cometric.answers.explanation import Explanation, Flow
+from cometric.answers.result import Result
+from cometric.core.names import find
+from cometric.core.types import Index, Matrix, Vector
+from cometric.drawing.layout import (
     COLORS,
     by_size,
     checked,
@@ -33,10 +36,7 @@ from cometric.layout import (
     metric_of,
     names_of,
 )
-from cometric.names import find
-from cometric.options import check_number
-from cometric.result import Result
-from cometric.types import Index, Matrix, Vector
+from cometric.running.options import check_number
 
 __all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
 

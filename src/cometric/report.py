@@ -18,15 +18,15 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.atomic import check_path, replacing
-from cometric.certificate import Certificate
-from cometric.diagnosis import Diagnosis, describe_triangle
-from cometric.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
-from cometric.problem import Side
-from cometric.progress import bar_of_pairs, duration
-from cometric.result import Result
-from cometric.text import storable
-from cometric.types import Index, Matrix, Vector
+from cometric.answers.result import Result
+from cometric.core.problem import Side
+from cometric.core.text import storable
+from cometric.core.types import Index, Matrix, Vector
+from cometric.drawing.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
+from cometric.files.atomic import check_path, replacing
+from cometric.machine.progress import bar_of_pairs, duration
+from cometric.proofs.certificate import Certificate
+from cometric.proofs.diagnosis import Diagnosis, describe_triangle
 
 try:
     import jinja2

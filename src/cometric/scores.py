@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.types import Index, Matrix
+from cometric.core.types import Index, Matrix
 
 __all__ = [
     "adjusted_rand",

@@ -16,8 +16,10 @@ from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
-from cometric import cli, progress, writing
+from cometric import cli
+from cometric.files import writing
 from cometric.kernels.compiling import WORDS
+from cometric.machine import progress
 
 anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner

@@ -203,10 +203,10 @@ def test_warnings_speak_of_options():
 
 
 def test_too_little_memory_is_told_in_the_units_of_the_option(monkeypatch):
-    monkeypatch.setattr("cometric.memory.free_memory", lambda: 60_000.0)
+    monkeypatch.setattr("cometric.running.memory.free_memory", lambda: 60_000.0)
     line = said(*LEARN, "--memory-limit", "0.001", "--eps", "0")
     assert re.search(r"[Pp]ass a --memory-limit of at most [\d.e-]+ GB", line)
-    monkeypatch.setattr("cometric.memory.free_memory", lambda: 30_000.0)
+    monkeypatch.setattr("cometric.running.memory.free_memory", lambda: 30_000.0)
     assert "Pass --solver power, which needs about" in said(*LEARN)
 
 

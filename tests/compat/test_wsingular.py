@@ -346,7 +346,7 @@ def test_an_interruption_returns_what_was_reached_and_says_so(data):
 
 
 def test_bars_are_drawn_when_asked_for(data, capfd, monkeypatch):
-    monkeypatch.setattr("cometric.progress.EVERY", 0.0)
+    monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
     wsingular.wasserstein_singular_vectors(data, n_iter=1, tau=0.1, progress_bar=True, **FORM)
     assert "of 36 pairs" in capfd.readouterr().err  # of 9 samples
 

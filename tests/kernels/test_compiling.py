@@ -3,9 +3,9 @@
 from numba import njit
 
 import cometric as cm
+from cometric.core.types import Coupled
 from cometric.kernels.compiling import WORDS, compiling_told
-from cometric.progress import Ahead, Bar
-from cometric.types import Coupled
+from cometric.machine.progress import Ahead, Bar
 
 
 def compile_a_kernel(module="cometric.kernels.new"):

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.machine.devices import torch_device  # noqa: E402
 from cometric.maps import entropic_torch  # noqa: E402
-from cometric.maps.device import torch_device  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
 PLACES = [

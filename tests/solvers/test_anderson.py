@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import cometric as cm
-from cometric.cones import hilbert_distance
+from cometric.core.cones import hilbert_distance
+from cometric.core.types import Coupled, Metrics, NegativeDistances
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import PowerIteration
-from cometric.types import Coupled, Metrics, NegativeDistances
 
 N = 12
 ABOVE = np.triu_indices(N, 1)

@@ -124,7 +124,7 @@ def test_other_maps_are_refused_with_a_remedy():
         def pairs(self, cost, index):
             return cost[tuple(index.T)]
 
-    from cometric.types import Coupled
+    from cometric.core.types import Coupled
 
     metric = 1 - np.eye(2)
     solver = PolicyIteration()

@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import naive
-from cometric.cones import hilbert_distance
+from cometric.core.cones import hilbert_distance
+from cometric.core.problem import Problem
+from cometric.core.types import Metrics
 from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
-from cometric.problem import Problem
 from cometric.solvers.power import PowerIteration
-from cometric.types import Metrics
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
 TAU = 0.1

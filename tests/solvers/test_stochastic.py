@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric import StochasticIteration
 from cometric.maps.coupled import exact_lifts, fresh_lifts, norm_matrices, regularize
-from cometric.solve import solve
+from cometric.solvers.loop import solve
 
 X = cm.datasets.torus("bimodal", 20, 16)
 TAU = 0.1

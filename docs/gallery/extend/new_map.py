@@ -6,7 +6,7 @@ A map holds histograms and, given a cost between their bins, returns all distanc
 Here is one of a dozen lines: the energy distance, which under a cost :math:`C` is
 :math:`\\sqrt{2 a^T C b - a^T C a - b^T C b}`, times :math:`\\sqrt{\\max C}` so that scaling the
 cost scales the distances. Whatever has ``shape``, ``homogeneous``, ``monotone``, a call and
-``pairs`` is a :class:`~cometric.types.DistanceMap`.
+``pairs`` is a :class:`~cometric.core.types.DistanceMap`.
 """
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ import numpy as np
 
 import cometric as cm
 from cometric.maps.coupled import norm_matrices, regularize
-from cometric.solve import solve
+from cometric.solvers.loop import solve
 
 
 class EnergyMap:

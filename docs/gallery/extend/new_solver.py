@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import cometric as cm
-from cometric.cones import normalize
+from cometric.core.cones import normalize
+from cometric.core.types import Coupled, Iterate
 from cometric.solvers.power import power_step
-from cometric.types import Coupled, Iterate
 
 
 @dataclass(frozen=True)

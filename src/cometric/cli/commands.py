@@ -11,14 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 import cometric
-from cometric import reading, writing
-from cometric.checkpoint import noting
+from cometric.answers.result import Result
 from cometric.cli import files, origin
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
-from cometric.options import DEFAULT_TAU, DEFAULT_TOL
-from cometric.progress import duration
-from cometric.result import Result
+from cometric.files import reading, writing
+from cometric.machine.progress import duration
+from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL
+from cometric.saving.checkpoint import noting
 
 RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
 TABLES = (".csv", ".tsv")

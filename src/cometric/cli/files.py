@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cometric
-from cometric import reading, writing
-from cometric.result import Result
+from cometric.answers.result import Result
+from cometric.files import reading, writing
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cometric
-from cometric.maps.device import free_memory
+from cometric.machine.devices import free_memory
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 EXTRAS = ("anndata", "scanpy", "torch", "matplotlib", "plotly", "dask")

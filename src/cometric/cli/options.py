@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cometric.archive import MAX_BYTES
 from cometric.cli.voice import Voice
+from cometric.files.archive import MAX_BYTES
 from cometric.solvers import SOLVERS
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cometric import checkpoint
 from cometric.cli import files
 from cometric.cli.voice import Voice
-from cometric.problem import Problem
+from cometric.core.problem import Problem
+from cometric.saving import checkpoint
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.text import Text
 
 from cometric.cli.wording import options_of, translate
-from cometric.problem import BadData
-from cometric.reading import place
-from cometric.solve import is_interruption
-from cometric.text import printable
-from cometric.writing import WriteError
+from cometric.core.problem import BadData
+from cometric.core.text import printable
+from cometric.files.reading import place
+from cometric.files.writing import WriteError
+from cometric.solvers.loop import is_interruption
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.arrays import namespace
+from cometric.core.arrays import namespace
+from cometric.core.problem import check_indices
+from cometric.core.types import Index, Matrix
 from cometric.kernels import check_process
-from cometric.problem import check_indices
-from cometric.types import Index, Matrix
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cometric.maps.device import free_memory, usable_memory
+from cometric.core.problem import Problem, Side
+from cometric.core.types import Coupled, DistanceMap, Metrics
+from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.regularized import Regularized, Restarted, norm_matrix
-from cometric.problem import Problem, Side
-from cometric.types import Coupled, DistanceMap, Metrics
 
 
 def exact_lifts(

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 
-from cometric.arrays import symmetric
+from cometric.core.arrays import symmetric
+from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import sinkhorn, thread_count
+from cometric.machine.devices import free_memory
 from cometric.maps.checks import (
     all_pairs,
     check_cost,
@@ -21,8 +23,6 @@ from cometric.maps.checks import (
     check_index,
     fill,
 )
-from cometric.maps.device import free_memory
-from cometric.types import Index, Matrix, Vector
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 """1 / eps up to which the scalings cannot overflow; beyond it, float64, then logarithms."""

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.arrays import is_tensor, to_numpy
+from cometric.core.arrays import is_tensor, to_numpy
+from cometric.core.types import Index, Matrix, Vector
+from cometric.machine.devices import free_on, torch_device, usable_memory
 from cometric.maps.checks import (
     check_cost,
     check_eps,
@@ -18,9 +20,7 @@ from cometric.maps.checks import (
     fill,
     refuse_bad_cost,
 )
-from cometric.maps.device import free_on, torch_device, usable_memory
 from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
-from cometric.types import Index, Matrix, Vector
 
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""

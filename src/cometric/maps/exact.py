@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.arrays import symmetric
+from cometric.core.arrays import symmetric
+from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import geometry, thread_count, threads, trees
 from cometric.kernels import transport as kernel
+from cometric.machine.devices import free_memory
 from cometric.maps.checks import (
     all_pairs,
     check_cost,
@@ -21,9 +23,7 @@ from cometric.maps.checks import (
     check_index,
     fill,
 )
-from cometric.maps.device import free_memory
 from cometric.maps.masses import quantize
-from cometric.types import Index, Matrix, Vector
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are rounding."""

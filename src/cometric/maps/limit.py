@@ -8,8 +8,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, eigs
 
+from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
-from cometric.types import Index, Matrix, Metrics, Vector
 
 CELLS_PER_BLOCK = 200_000
 """Numbers of dense rows that are held at a time."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from cometric.core.types import Index, Vector
 from cometric.kernels.transport import QUANTUM, TOTAL
-from cometric.types import Index, Vector
 
 
 def quantize(hist: sparse.csr_array) -> Index:

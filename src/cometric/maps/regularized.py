@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 from cometric.kernels import geometry
 from cometric.kernels.transport import QUANTUM
 from cometric.maps.masses import quantize
-from cometric.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
 
 
 class Regularized:

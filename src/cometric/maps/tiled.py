@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.core.problem import Problem
+from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.problem import Problem
-from cometric.types import Index, Matrix, Vector
 
 TILE = 512
 """Histograms on each edge of a tile; smaller where there would be too few tiles."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.options import check_side
-from cometric.problem import Problem
-from cometric.result import Parameters, Record, Result, check_result
+from cometric.answers.result import Parameters, Record, Result, check_result
+from cometric.core.problem import Problem
+from cometric.core.types import Matrix, Status
+from cometric.running.options import check_side
 from cometric.scverse import slots
-from cometric.types import Matrix, Status
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
 
-    from cometric.result import Result
+    from cometric.answers.result import Result
 
 __all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
 

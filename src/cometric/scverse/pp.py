@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.options import check_count
+from cometric.running.options import check_count
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.certificate import Certificate
-from cometric.diagnosis import Diagnosis
-from cometric.problem import Problem, Side
-from cometric.result import Record, Result
-from cometric.text import storable
-from cometric.types import Matrix
+from cometric.answers.result import Record, Result
+from cometric.core.problem import Problem, Side
+from cometric.core.text import storable
+from cometric.core.types import Matrix
+from cometric.proofs.certificate import Certificate
+from cometric.proofs.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from anndata import AnnData

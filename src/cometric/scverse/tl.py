@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import cometric.learning
-from cometric.options import DEFAULT_TAU, check_count, check_number
-from cometric.problem import BadData
+import cometric.running.learning
+from cometric.core.problem import BadData
+from cometric.running.options import DEFAULT_TAU, check_count, check_number
 from cometric.scverse import slots
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def learn(
     check_count("n_neighbors", n_neighbors)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     try:
-        result = cometric.learning.learn(data, eps, tau, **options)
+        result = cometric.running.learning.learn(data, eps, tau, **options)
     except BadData as error:
         if data is adata and "negative" in error.found:
             raise ValueError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cometric.core.types import Solver
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
-from cometric.types import Solver
 
 SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "anderson": AndersonIteration,

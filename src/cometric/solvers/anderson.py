@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cometric.arrays import namespace, symmetric, to_numpy, upper
-from cometric.cones import touches_boundary
+from cometric.core.arrays import namespace, symmetric, to_numpy, upper
+from cometric.core.cones import touches_boundary
+from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Vector
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
-from cometric.types import Coupled, Matrix, Metrics, NegativeDistances, Vector
 
 ONLY_PLAIN = 2**31
 """Plain steps to wait for, more than anybody takes."""

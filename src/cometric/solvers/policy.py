@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cometric.cones import normalize
+from cometric.core.cones import normalize
+from cometric.core.types import Coupled, FreezableMap, Matrix, Metrics
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, give_up, judge
-from cometric.types import Coupled, FreezableMap, Matrix, Metrics
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cometric.cones import log_width, normalize, ratio_bounds
-from cometric.types import Coupled, Iterate, Matrix, Metrics, State
+from cometric.core.cones import log_width, normalize, ratio_bounds
+from cometric.core.types import Coupled, Iterate, Matrix, Metrics, State
 
 
 @dataclass(frozen=True)

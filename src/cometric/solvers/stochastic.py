@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cometric.cones import log_width
-from cometric.types import (
+from cometric.core.cones import log_width
+from cometric.core.types import (
     Coupled,
     DistanceMap,
     Index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cometric.types import Iterate, Matrix
+from cometric.core.types import Iterate, Matrix
 
 LENGTH = 10
 """Evaluations after which a trial must have lowered the residual."""

@@ -42,8 +42,8 @@ except ImportError as missing:
 from cometric.compat.wsingular import distance, utils
 from cometric.compat.wsingular.distance import Lift
 from cometric.compat.wsingular.utils import check_number, to_matrix
-from cometric.cones import hilbert_distance, normalize
-from cometric.types import Matrix
+from cometric.core.cones import hilbert_distance, normalize
+from cometric.core.types import Matrix
 
 __version__ = "0.1.7"  # scripts ask which functions there are
 

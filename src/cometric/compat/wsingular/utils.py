@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from cometric import cones
-from cometric.certificate import uniqueness
+from cometric.core import cones
+from cometric.core.types import Metrics
 from cometric.maps.exact import ExactMap
-from cometric.types import Metrics
+from cometric.proofs.certificate import uniqueness
 
 
 def random_distance(size: int, dtype: torch.dtype, device: Any) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""What a solve gives back, and what can be asked of it."""

@@ -1,0 +1,238 @@
+"""Why two items are as far apart as they are: what changes, and where its mass goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.names import find
+from cometric.core.problem import MERGE_TOLERANCE, Side
+from cometric.core.text import printable
+from cometric.core.types import Index, Matrix, Vector
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+
+SHOWN = 10
+"""Flows that are printed, those with the most mass; a blurred plan has hundreds."""
+
+SHOWN_CHANGES = 6
+"""Losses that are printed, the largest, and as many gains."""
+
+
+class Change(NamedTuple):
+    """How much more or less mass the second item has on one bin than the first.
+
+    ``change`` is ``second - first``: negative for a loss, positive for a gain. ``distance`` is
+    how far the mass goes that leaves the bin (of a loss) or comes to it (of a gain), on average,
+    and ``share`` what its way adds to the transport cost, from 0 to 1.
+    """
+
+    name: str
+    first: float
+    second: float
+    change: float
+    distance: float
+    share: float
+
+
+class Flow(NamedTuple):
+    """Mass that goes from one bin to another, and what it adds to the distance."""
+
+    source: str
+    target: str
+    mass: float
+    cost: float
+    share: float  # of the whole transport cost
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What changes between two items, and an optimal plan that makes the change.
+
+    Printed, it shows the largest net losses and gains, then the flows that carry the most mass.
+
+    Attributes
+    ----------
+    items
+        The names of the two, or their numbers in the data.
+    distance
+        The cost of the plan, before the tau term and the division by the singular value.
+    stays
+        The mass that both have in common and that does not move.
+    flows
+        A :class:`Flow` for each pair of bins between which mass moves, the costliest first. With
+        eps > 0 the plan is the entropic one: blurred, every bin sends a little to every other,
+        so that a few flows are a small part of it. The net changes are not blurred.
+    changes
+        A :class:`Change` for each bin on which the two differ, the largest first.
+    """
+
+    items: tuple[str, str]
+    distance: float
+    stays: float
+    flows: list[Flow]
+    changes: list[Change] = field(default_factory=list)
+
+    @property
+    def losses(self) -> list[Change]:
+        """The bins on which the first item has more mass, the largest difference first."""
+        return [change for change in self.changes if change.change < 0]
+
+    @property
+    def gains(self) -> list[Change]:
+        """The bins on which the second item has more mass, the largest difference first."""
+        return [change for change in self.changes if change.change > 0]
+
+    def heaviest(self, count: int = SHOWN) -> list[Flow]:
+        """The flows that carry the most mass."""
+        return sorted(self.flows, key=lambda flow: -flow.mass)[:count]
+
+    def __repr__(self) -> str:  # a blurred plan has hundreds of flows
+        return f"<{str(self).splitlines()[0]}>"
+
+    def __str__(self) -> str:
+        first, second = self.items
+        words = f"From {first} to {second}: transport cost {self.distance:.6g}"
+        if not self.flows:
+            return printable(f"{words}, nothing moves")
+        lines = [f"{words}, {_percent(self.stays)} of the mass stays in place"]
+        if self.changes:
+            rows = _rows_of_changes(f"more in {first}", self.losses)
+            rows += _rows_of_changes(f"more in {second}", self.gains)
+            lines += _aligned(rows, names=1)
+        return printable("\n".join([*lines, *_table_of_flows(self)]))
+
+
+def _rows_of_changes(title: str, changes: list[Change]) -> list[tuple[str, ...]]:
+    """The largest changes of one sign, and the sum of the others."""
+    rows: list[tuple[str, ...]] = [(title, "first", "second", "change", "cost", "distance")]
+    rows += [_row(change, f"{change.distance:.4f}") for change in changes[:SHOWN_CHANGES]]
+    others = changes[SHOWN_CHANGES:]
+    if others:
+        first, second, change, share = (
+            sum(getattr(other, name) for other in others)
+            for name in ("first", "second", "change", "share")
+        )
+        label = f"{len(others)} other{'s' * (len(others) > 1)}"
+        rows.append(_row(Change(label, first, second, change, 0.0, share), ""))
+    return rows
+
+
+def _row(change: Change, distance: str) -> tuple[str, ...]:
+    masses = _percent(change.first), _percent(change.second), f"{100 * change.change:+.1f} %"
+    return change.name, *masses, _percent(change.share), distance
+
+
+def _table_of_flows(told: Explanation) -> list[str]:
+    """The heaviest flows, and the sum of the others."""
+    shown = told.heaviest()
+    rows = [("from", "to", "mass", "cost", "distance")]
+    rows += [
+        (flow.source, flow.target, _percent(flow.mass), _percent(flow.share), f"{flow.cost:.4f}")
+        for flow in shown
+    ]
+    others = len(told.flows) - len(shown)
+    if others:
+        mass = _percent(1.0 - told.stays - sum(flow.mass for flow in shown))
+        share = _percent(1.0 - sum(flow.share for flow in shown))
+        rows.append((f"{others} other flow{'s' * (others > 1)}", "", mass, share, ""))
+    return _aligned(rows, names=2)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], names: int) -> list[str]:
+    """Rows of text as lines: the first columns are names, the others numbers."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            text.ljust(width) if k < names else text.rjust(width)
+            for k, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def explain(
+    side: Side, other: Side, cost: Matrix, i: Any, j: Any, of: str, eps: float = 0.0
+) -> Explanation:
+    """The flows between items i and j of ``side`` under ``cost`` between those of ``other``."""
+    i, j = (
+        find(item, side.called, argument, of, other.names or ())
+        for argument, item in (("i", i), ("j", j))
+    )
+    first, second = int(side.labels[i]), int(side.labels[j])
+    bins = [other.called[item] for item in other.first]
+    items = side.called[i], side.called[j]
+    if first == second:  # repeats of one another: nothing moves
+        return Explanation(items, 0.0, 1.0, [])
+    pair = side.hist[[first, second]]
+    source, target, mass = _plan(pair, cost, eps)
+    moves = source != target
+    spent = mass * cost[source, target]
+    total = float(spent.sum())
+    flows = [
+        Flow(
+            bins[source[e]],
+            bins[target[e]],
+            float(mass[e]),
+            float(cost[source[e], target[e]]),
+            float(spent[e] / total) if total > 0 else 0.0,
+        )
+        for e in np.argsort(-spent, kind="stable")
+        if moves[e]
+    ]
+    stays = float(mass[~moves].sum())
+    moved = source[moves], target[moves], mass[moves], spent[moves]
+    return Explanation(items, total, stays, flows, _changes(pair, *moved, bins))
+
+
+def _changes(
+    pair: sparse.csr_array,
+    source: Index,
+    target: Index,
+    mass: Vector,
+    spent: Vector,
+    bins: list[str],
+) -> list[Change]:
+    """Net losses and gains, the largest first, with what moves from or to their bins."""
+    first, second = pair.toarray()
+    change = second - first
+    left, arrived, cost_left, cost_arrived = (
+        np.bincount(end, weights, minlength=len(bins))
+        for weights in (mass, spent)
+        for end in (source, target)
+    )
+    moved = np.where(change < 0, left, arrived)
+    cost = np.where(change < 0, cost_left, cost_arrived)
+    distance = np.divide(cost, moved, out=np.zeros(len(bins)), where=moved > 0)
+    share = cost / spent.sum() if spent.sum() > 0 else cost
+    return [
+        Change(bins[k], *(float(column[k]) for column in (first, second, change, distance, share)))
+        for k in np.argsort(-np.abs(change), kind="stable")
+        if abs(change[k]) > MERGE_TOLERANCE
+    ]
+
+
+def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Index, Vector]:
+    """Source bin, target bin and mass of every flow between two histograms."""
+    if eps == 0.0:
+        plan = ExactMap(pair).plans(cost, np.array([[0, 1]]))
+        return plan.source, plan.target, plan.mass
+    if eps == np.inf:  # independent marginals
+        rows = [pair[[k]] for k in (0, 1)]
+        sources, targets = (row.indices.astype(np.int64) for row in rows)
+        masses = np.outer(*(row.data for row in rows))
+    else:
+        sources, targets, masses = EntropicMap(pair, eps).plan(cost, 0, 1)
+    source, target = (grid.ravel() for grid in np.meshgrid(sources, targets, indexing="ij"))
+    return source, target, masses.ravel()
+
+
+def _percent(share: float) -> str:
+    """One decimal, or the first digit of what would be 0.0."""
+    share = 100 * max(share, 0.0)
+    return f"{share:.1g} %" if 1e-9 < share < 0.05 else f"{share:.1f} %"

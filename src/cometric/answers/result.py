@@ -1,0 +1,400 @@
+"""What a solve gives back: both metrics, their singular values, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.problem import Problem
+from cometric.core.types import Matrix, Metrics, Status
+from cometric.core.validation import check_metric, require
+from cometric.files.archive import MAX_BYTES, read_arrays
+from cometric.files.atomic import check_path, replacing
+from cometric.files.hdf5 import TooLarge
+from cometric.machine.progress import bar_of_pairs
+from cometric.running.options import check_side
+
+if TYPE_CHECKING:
+    from cometric.answers.explanation import Explanation
+    from cometric.proofs.certificate import Certificate
+    from cometric.proofs.diagnosis import Diagnosis
+
+SCHEMA = 2
+
+
+class Record(NamedTuple):
+    """One line of the history."""
+
+    iteration: int
+    residual: float
+    lam: float
+    mu: float
+    sweeps: int
+    seconds: float
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Record:
+        """The record that was stored as a row of floats."""
+        iteration, residual, lam, mu, sweeps, seconds = map(float, row)
+        return cls(int(iteration), residual, lam, mu, int(sweeps), seconds)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What was asked for."""
+
+    eps: float
+    tau: float
+    norm: str
+    solver: str
+    tol: float
+    max_iter: int
+    restart: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A metric on the samples and one on the features, each the lift of the other.
+
+    Attributes
+    ----------
+    samples, features
+        The distances D (n, n) and C (m, m): symmetric, zero diagonal, maximum 1.
+    values
+        The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D.
+    status
+        How the solve ended; ``status.value`` says it in words.
+    history
+        A :class:`Record` per iteration.
+    bracket
+        An interval for lam * mu read off the last sweep: for exact maps a theorem up to rounding,
+        which :meth:`certify` accounts for.
+    parameters
+        What was asked for.
+    problem
+        The histograms that were learned from.
+    norms
+        R between samples and between features, where it was given as matrices.
+    """
+
+    samples: Matrix
+    features: Matrix
+    values: tuple[float, float]
+    status: Status
+    history: list[Record]
+    bracket: tuple[float, float]
+    parameters: Parameters
+    problem: Problem
+    norms: tuple[Matrix, Matrix] | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual fell below the tolerance."""
+        return self.status.ok
+
+    @property
+    def residual(self) -> float:
+        """Hilbert distance between the last iterate and its image under a full sweep."""
+        return self.history[-1].residual if self.history else float("inf")
+
+    @property
+    def iterations(self) -> int:
+        """How many steps the solver took."""
+        return len(self.history)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The pair (samples, features)."""
+        return Metrics(self.samples, self.features)
+
+    def __repr__(self) -> str:
+        return f"<{str(self).splitlines()[0]}>"
+
+    def __str__(self) -> str:
+        n, m = len(self.samples), len(self.features)
+        lam, mu = self.values
+        low, high = self.bracket
+        asked = self.parameters
+        product = f"lam mu in [{low:.10g}, {high:.10g}]"
+        if asked.eps > 0.0:  # the interval is a theorem for exact transport only
+            product = f"lam mu = {lam * mu:.8g}"
+        weight = f"restart = {asked.restart:g}" if asked.restart else f"tau = {asked.tau:g}"
+        lines = [
+            f"Learned a distance between {n} samples and one between {m} features",
+            f"  {self.status.value}",
+            f"  residual         {self.residual:.2e} (tolerance {asked.tol:.0e}, Hilbert metric)",
+            f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
+            f"  asked for        eps = {asked.eps:g}, {weight}, norm {asked.norm}, {asked.solver}",
+        ]
+        if self.history:
+            last = self.history[-1]
+            lines.append(
+                f"  work             {last.iteration} iterations, {last.sweeps} transport "
+                f"sweeps, {last.seconds:.2f} s"
+            )
+        return "\n".join(lines)
+
+    def certify(
+        self, n_threads: int | None = None, *, progress: bool = False
+    ) -> Certificate | Diagnosis:
+        """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
+
+        Takes about as long as two or three transport sweeps. For eps = 0 a
+        :class:`~cometric.proofs.certificate.Certificate`; for eps > 0, where residuals prove
+        nothing, a :class:`~cometric.proofs.diagnosis.Diagnosis`. ``progress`` shows a bar with the
+        time left.
+        """
+        from cometric.maps.coupled import fresh_lifts
+
+        lifts = fresh_lifts(self.problem, self.parameters.eps, n_threads=n_threads)
+        with bar_of_pairs(progress, self._pairs_to_certify(), doing="certifying") as tell:
+            for lift in lifts:
+                lift.on_progress = tell if progress else None
+            return self._certify(lifts)
+
+    def _pairs_to_certify(self) -> int:
+        """How many transport problems that takes, at most."""
+        asked = self.parameters
+        sides: list[int] = [
+            side.hist.shape[0] for side in (self.problem.samples, self.problem.features)
+        ]
+        pairs = [n * (n - 1) // 2 for n in sides]
+        if asked.eps > 0.0:
+            from cometric.proofs.diagnosis import SAMPLE
+
+            return sum(min(count, SAMPLE + 1) for count in pairs)
+        # Without a share of R uniqueness is read off the couplings, in one way or two.
+        return sum(pairs) * (1 if asked.tau > 0.0 or asked.restart > 0.0 else 3)
+
+    def _certify(self, lifts: tuple[Any, Any]) -> Certificate | Diagnosis:
+        from cometric.maps.coupled import norm_matrices
+
+        asked, eps = self.parameters, self.parameters.eps
+        norms = norm_matrices(self.problem, self.norms or asked.norm)
+        if eps > 0.0:
+            from cometric.proofs.diagnosis import diagnose
+
+            return diagnose(
+                self._distinct(),
+                *lifts,
+                eps=eps,
+                tau=asked.tau,
+                norms=norms,
+                restart=asked.restart,
+            )
+        from cometric.proofs.certificate import about, certify, doubts
+
+        return certify(
+            self._distinct(),
+            *lifts,
+            tau=asked.tau,
+            norms=norms,
+            spreads=norm_matrices(self.problem, "l1"),
+            restart=asked.restart,
+            doubts=doubts(self.problem, asked.norm),
+            about=about(self.problem),
+        )
+
+    def explain(self, i: int | str, j: int | str, of: str = "samples") -> Explanation:
+        """Why samples i and j are as far apart as they are: which features change, and how far.
+
+        Print what comes back: the features with the largest net losses and gains of mass from i
+        to j, then the heaviest flows of an optimal plan between the two.
+
+        Parameters
+        ----------
+        i, j
+            Two samples: their names (text), or their numbers, which are the rows of ``samples``.
+        of
+            "samples"; with "features", i and j are two features, and the mass is on samples.
+        """
+        check_side(of)
+        from cometric.answers.explanation import explain
+
+        side, other = self.problem.samples, self.problem.features
+        cost = self._distinct().features
+        if of == "features":
+            side, other, cost = other, side, self._distinct().samples
+        return explain(side, other, cost, i, j, of, self.parameters.eps)
+
+    def transform(
+        self,
+        X: Any,
+        *,
+        of: str = "samples",
+        n_neighbors: int | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> Matrix | sparse.csr_matrix:
+        """Distances of new samples to those learned from: Phi_A(C) / mu, (n_new, n).
+
+        With ``of="features"``: of new features, Phi_B(D) / lam, (m_new, m). The metrics stay as
+        they were learned. What was learned from gets its own distances, up to the tolerance.
+
+        Parameters
+        ----------
+        X
+            New samples as rows, over the original features; with ``of="features"`` new features
+            as columns, over the original samples. Where the original data and ``X`` both have
+            names (AnnData, pandas), features are matched by name, in any order and number: those
+            missing in ``X`` count as zero, unknown ones are left out, and a warning says which.
+            Without names, their number and order must be the original ones. See
+            :meth:`Problem.read_new`.
+        of
+            "samples" or "features".
+        n_neighbors
+            Keep the distances to this many nearest items only, as a sparse graph with the
+            nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
+        n_threads, progress
+            As for :func:`cometric.learn`.
+        """
+        from cometric.answers.extension import extend
+
+        return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
+
+    def _distinct(self) -> Metrics:
+        reduced = {}
+        for name in ("samples", "features"):
+            side, metric = getattr(self.problem, name), getattr(self, name)
+            reduced[name] = side.reduce(metric)
+            if not np.array_equal(side.expand(reduced[name]), metric):
+                raise ValueError(
+                    f"`{name}` tells items apart that repeat one another in the data; "
+                    "give them the same distances."
+                )
+        return Metrics(**reduced)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
+
+        A file of that name is replaced, as by :func:`numpy.save`, but only once the new one is
+        complete: whoever reads finds the old result or the new one, whole.
+        """
+        header = {
+            "schema": SCHEMA,
+            "values": self.values,
+            "bracket": self.bracket,
+            "status": self.status.name,
+            "parameters": asdict(self.parameters),
+        }
+        arrays = {
+            "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
+            "samples": self.samples,
+            "features": self.features,
+            "history": np.array(self.history, dtype=np.float64).reshape(-1, len(Record._fields)),
+            **self.problem.to_arrays(),
+        }
+        if self.norms is not None:
+            arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
+        with replacing(Path(path)) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
+    """Read a result written by :meth:`Result.save`.
+
+    A file that is damaged, or whose parts do not fit together, is refused.
+
+    Parameters
+    ----------
+    limit
+        Bytes the result may take in memory.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> result = cm.learn(cm.datasets.torus("unimodal", 12, 10), eps=0, tau=0.1)
+    >>> result.save("metrics.npz")
+    >>> cm.load("metrics.npz").values == result.values
+    True
+    """
+    name = str(check_path(path))
+    with open(path, "rb") as file:
+        try:
+            arrays = read_arrays(file, name, limit)
+            header = json.loads(bytes(arrays["header"]))
+            schema = header["schema"]
+        except (TooLarge, MemoryError):
+            raise
+        except Exception as problem:
+            raise ValueError(
+                f"`{name}` is not a saved result, or is damaged ({problem})."
+            ) from problem
+    if schema != SCHEMA:
+        raise ValueError(
+            f"`{name}` has schema {schema}; this version reads {SCHEMA}. "
+            "Read it with the version of cometric that wrote it."
+        )
+    try:
+        return _build(arrays, header)
+    except MemoryError:
+        raise
+    except Exception as problem:
+        words = str(problem) if type(problem) is ValueError else repr(problem)
+        raise ValueError(f"`{name}` is damaged: {words.rstrip('.')}.") from problem
+
+
+def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
+    low, high = header["bracket"]
+    lam, mu = header["values"]
+    norms = None
+    if "samples_norm" in arrays:
+        norms = (arrays["samples_norm"], arrays["features_norm"])
+    result = Result(
+        samples=arrays["samples"],
+        features=arrays["features"],
+        values=(lam, mu),
+        status=Status[header["status"]],
+        history=[Record.from_row(row) for row in arrays["history"].tolist()],
+        bracket=(low, high),
+        parameters=Parameters(**header["parameters"]),
+        problem=Problem.from_arrays(arrays),
+        norms=norms,
+    )
+    check_result(result)
+    return result
+
+
+def check_result(result: Result) -> None:
+    """Refuse what no solve could have given: a ``ValueError`` that says what is wrong."""
+    asked, problem = result.parameters, result.problem
+    for name, side in (("samples", problem.samples), ("features", problem.features)):
+        check_metric(
+            np.asarray(getattr(result, name)),
+            name,
+            len(side.labels),
+            negative=result.status is Status.NOT_PSD,
+        )
+    for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
+        check_metric(np.asarray(norm), "a norm", len(side.labels))
+    for name in ("eps", "tau", "tol", "restart"):
+        value = getattr(asked, name)
+        require(isinstance(value, Real) and float(value) >= 0.0, f"{name} is {value!r}")
+    numbers = (*result.values, *result.bracket)
+    require(
+        all(isinstance(number, Real) for number in numbers),
+        f"the singular values and their bracket are {numbers!r}",
+    )
+    if not result.converged:
+        return
+    require(
+        result.residual <= asked.tol,
+        f"it says converged, with a residual of {result.residual:.3g} above the tolerance "
+        f"{asked.tol:.3g}",
+    )
+    lam, mu = result.values
+    low, high = result.bracket
+    require(0.0 < lam < math.inf and 0.0 < mu < math.inf, f"its singular values are {lam}, {mu}")
+    require(low <= high, f"its bracket is [{low}, {high}]")
+    for name in ("samples", "features"):
+        largest = float(getattr(result, name).max())
+        require(abs(largest - 1.0) <= 1e-6, f"the largest of {name} is {largest:.3g}, not 1")

@@ -1,0 +1,73 @@
+"""The few array operations whose names differ between NumPy and torch.
+
+Solvers and cones run on the arrays they are given. A tensor brings its library along, so that
+torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cometric.core.types import Matrix
+
+BLOCK = 128
+"""Edge of the blocks in which a matrix is mirrored."""
+
+
+def is_tensor(array: Any) -> bool:
+    """Whether this is a torch tensor."""
+    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def namespace(array: Any) -> Any:
+    """The module, numpy or torch, with ``exp``, ``log``, ``stack``, ``zeros`` for this array."""
+    return sys.modules["torch"] if is_tensor(array) else np
+
+
+def upper(matrix: Any) -> Any:
+    """The entries above the diagonal, row by row."""
+    n = len(matrix)
+    if is_tensor(matrix):
+        rows, columns = namespace(matrix).triu_indices(n, n, 1, device=matrix.device)
+        return matrix[rows, columns]
+    values = np.empty(n * (n - 1) // 2, matrix.dtype)
+    for i, row in enumerate(_rows(n)):  # indices of all pairs would take as much as two matrices
+        values[row] = matrix[i, i + 1 :]
+    return values
+
+
+def symmetric(values: Any, n: int) -> Matrix:
+    """The symmetric matrix with a zero diagonal and these entries above it, row by row."""
+    matrix: Matrix
+    if is_tensor(values):
+        matrix = values.new_zeros((n, n))
+        rows, columns = namespace(values).triu_indices(n, n, 1, device=values.device)
+        matrix[rows, columns] = values
+        matrix[columns, rows] = values
+        return matrix
+    matrix = np.zeros((n, n))
+    for i, row in enumerate(_rows(n)):
+        matrix[i, i + 1 :] = values[row]
+    for start in range(0, n, BLOCK):  # the lower half, block by block for the sake of the cache
+        rows, rest = slice(start, start + BLOCK), slice(start + BLOCK, n)
+        matrix[rest, rows] = matrix[rows, rest].T
+        matrix[rows, rows] += matrix[rows, rows].T
+    return matrix
+
+
+def _rows(n: int) -> Iterator[slice]:
+    """Where the pairs of each item with later ones are, among all pairs row by row."""
+    stop = 0
+    for length in range(n - 1, -1, -1):
+        start, stop = stop, stop + length
+        yield slice(start, stop)
+
+
+def to_numpy(array: Any) -> Any:
+    """The same numbers as a NumPy array."""
+    return array.detach().cpu().numpy() if is_tensor(array) else array

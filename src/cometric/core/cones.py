@@ -1,0 +1,75 @@
+"""The geometry of positive matrices up to scale: Hilbert's metric and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from cometric.core.arrays import namespace, upper
+from cometric.core.types import Matrix, NegativeDistances
+
+BOUNDARY_LEVEL = 1e-13
+"""Distances below this fraction of the largest count as zero."""
+
+
+def normalize(distances: Matrix) -> tuple[Matrix, float]:
+    """The matrix with maximum 1, and the maximum it had."""
+    top = float(distances.max())
+    if distances.min() < 0.0:
+        raise NegativeDistances(
+            f"{int((distances < 0).sum()) // 2} pairs are at a negative distance, the "
+            f"lowest {float(distances.min()):.3g} beside a largest of {top:.3g}"
+        )
+    if not 0.0 < top < np.inf:
+        raise ValueError(
+            f"`distances` has maximum {top}; a metric needs a positive, finite one. "
+            "All histograms look alike under this cost: pass `tau` > 0 or another start."
+        )
+    return distances / top, top
+
+
+def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
+    """Min and max of ``image / origin`` over the off-diagonal pairs.
+
+    Pairs at which both are zero (duplicates) do not count. For a monotone, homogeneous F
+    with F(C) = ``image`` and C = ``origin`` this is the Collatz-Wielandt interval: it contains
+    the eigenvalue.
+    """
+    if image.shape != origin.shape:
+        raise ValueError(
+            f"`image` has shape {tuple(image.shape)} and `origin` {tuple(origin.shape)}; "
+            "compare equal shapes."
+        )
+    top, bottom = upper(image), upper(origin)
+    finite = namespace(image).isfinite
+    if not (finite(top).all() and finite(bottom).all()):
+        return 0.0, np.inf
+    counted = (top != 0) | (bottom != 0)
+    if not counted.any():
+        return 1.0, 1.0
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratios = top[counted] / bottom[counted]
+    return float(ratios.min()), float(ratios.max())
+
+
+def hilbert_distance(one: Matrix, other: Matrix) -> float:
+    """Hilbert's projective distance, ``max log(C/C') - min log(C/C')`` off the diagonal.
+
+    Zero when the matrices are proportional, infinite when one has a zero (or a negative, or
+    not finite) entry where the other has none. Pairs at which both are zero do not count.
+    """
+    return log_width(ratio_bounds(np.asarray(one, float), np.asarray(other, float)))
+
+
+def log_width(bounds: tuple[float, float]) -> float:
+    """log(high / low): the Hilbert distance whose ratio bounds these are."""
+    low, high = bounds
+    if not 0.0 < low <= high < np.inf:
+        return float("inf")
+    return float(np.log(high / low)) if high / low > 1.0 + 1e-8 else float((high - low) / low)
+
+
+def touches_boundary(metrics: Iterable[Matrix]) -> bool:
+    """Whether some distance between different items has become as good as zero."""
+    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)

@@ -1,0 +1,144 @@
+"""New data laid over the bins that were learned: matched by name, or by position without names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.core.names import quoted
+from cometric.core.types import Index, Vector
+
+
+def find_bins(
+    width: int,
+    found: Sequence[str] | None,
+    kept: NDArray[np.bool_],
+    learned: tuple[str, ...] | None,
+    of: str,
+    across: Sequence[str] | None = None,
+) -> Index:
+    """The column of each learned bin in new data of ``width`` columns; -1 for those not there.
+
+    ``found`` names the columns of the new data and ``learned`` the bins that were ``kept``. Names
+    that agree in their order need no matching: they may even repeat. ``across`` names the rows of
+    the new data, to recognize data that are transposed.
+    """
+    fits = width == len(kept)
+    bins = _bins(of)
+    if found is not None and learned is not None:
+        if fits and tuple(np.array(found, dtype=object)[kept]) == learned:
+            return np.flatnonzero(kept)
+        if fits or not _is_numbering(found):  # mere numbers cannot be matched: see the count
+            return _match(found, learned, bins, across or ())
+    if not fits:
+        raise ValueError(
+            f"`X` has {width} {bins}; what was learned is about {len(kept)}. Pass new {of} over "
+            f"the same {bins}, in the same order. (Another number or order of {bins} is matched by "
+            "name, where `X` and the learned data both have names.)"
+        )
+    return np.flatnonzero(kept)
+
+
+def describe_differences(
+    matrix: sparse.csr_array,
+    places: Index,
+    found: Sequence[str] | None,
+    learned: Sequence[str],
+    of: str,
+) -> str:
+    """What ``matrix`` has beside the columns at ``places``, and which it lacks; may be nothing."""
+    words, bins = [], _bins(of)
+    unknown = np.ones(matrix.shape[1], dtype=bool)
+    unknown[places[places >= 0]] = False
+    lost = np.unique(matrix.indices[unknown[matrix.indices]]).tolist()
+    if lost:
+        shares = _shares(matrix, unknown)
+        words.append(
+            f"`X` has mass on {len(lost)} of its {matrix.shape[1]} {bins} where the learned data "
+            f"have none ({quoted(lost if found is None else [found[k] for k in lost])}): left out, "
+            f"{100 * shares.mean():.3g} % of the mass of a {of[:-1]} on average, "
+            f"{100 * shares.max():.3g} % at most."
+        )
+    missing = np.flatnonzero(places < 0).tolist()
+    if missing:
+        words.append(
+            f"`X` lacks {len(missing)} of the {len(places)} learned {bins} "
+            f"({quoted([learned[k] for k in missing])}): they count as zero."
+        )
+    return " ".join(words)
+
+
+def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
+    """The columns at ``places`` in this order, empty ones for -1; a matrix in order is returned."""
+    if np.array_equal(places, np.arange(matrix.shape[1])):
+        return matrix
+    here = places >= 0
+    target = np.full(matrix.shape[1], -1, dtype=matrix.indices.dtype)
+    target[places[here]] = np.flatnonzero(here)
+    columns = target[matrix.indices]
+    known = columns >= 0
+    starts = np.concatenate([[0], np.cumsum(known)]).astype(matrix.indptr.dtype)[matrix.indptr]
+    shape = (matrix.shape[0], len(places))
+    selected = sparse.csr_array((matrix.data[known], columns[known], starts), shape=shape)
+    selected.sort_indices()
+    return selected
+
+
+def _bins(of: str) -> str:
+    """What the histograms of one side are about: the other side."""
+    return "features" if of == "samples" else "samples"
+
+
+def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
+    """The share of each row's sum on some of the columns; no row is empty."""
+    start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
+    mass = matrix.data / np.repeat(np.maximum.reduceat(matrix.data, start), sizes)  # no overflow
+    part = np.where(columns[matrix.indices], mass, 0.0)
+    shares: Vector = np.add.reduceat(part, start) / np.add.reduceat(mass, start)
+    return shares
+
+
+def _match(found: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]) -> Index:
+    """Where each of the ``learned`` names is among those ``found``, -1 where it is not.
+
+    Names that only one of the two has may repeat; others must not. ``across`` are the names on
+    the other axis of the new data, to recognize data that are transposed.
+    """
+    counts, known = Counter(found), Counter(learned)
+    common = counts.keys() & known.keys()
+    if not common:
+        raise ValueError(_nothing_in_common(found, learned, of, across))
+    for owner, count in (("`X` has", counts), ("the learned data have", known)):
+        repeated = [name for name in count if count[name] > 1 and name in common]
+        if repeated:
+            raise ValueError(
+                f"{owner} several {of} of one name ({quoted(repeated)}), so those of `X` cannot be "
+                "matched with the learned ones. Make names unique before learning and here, or "
+                f"pass the same {of} in the same order."
+            )
+    at = {name: k for k, name in enumerate(found)}
+    return np.array([at.get(name, -1) for name in learned], dtype=np.int64)
+
+
+def _nothing_in_common(
+    found: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]
+) -> str:
+    words = (
+        f"`X` has none of the {len(learned)} learned {of} (learned: {quoted(learned)}; "
+        f"in `X`: {quoted(found)})."
+    )
+    if not set(across).isdisjoint(learned):
+        return f"{words} They are on its other axis: transpose `X`."
+    return (
+        f"{words} Rename them, or, if they are the same in the same order, pass the matrix without "
+        "names."
+    )
+
+
+def _is_numbering(names: Sequence[str]) -> bool:
+    """Whether the names are 0, 1, 2, ..., which pandas and AnnData give to what has none."""
+    return all(name == str(k) for k, name in enumerate(names))

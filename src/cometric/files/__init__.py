@@ -1,0 +1,1 @@
+"""Reading and writing files, none of which is trusted."""

@@ -1,0 +1,145 @@
+"""Results and tables into files: complete or not at all, and never over another by accident."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.answers.result import Result
+from cometric.core.text import storable
+from cometric.files.atomic import replacing
+from cometric.files.reading import is_formula, kind_of
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""Of the kinds of table that are written; ``.gz`` may follow."""
+
+
+class WriteError(OSError):
+    """Nothing was written; whatever was there before still is."""
+
+
+def targets(output: Path) -> list[Path]:
+    """The files a result goes to: two for tables, ``x.samples.csv`` and ``x.features.csv``."""
+    kind = kind_of(output)
+    if kind not in SEPARATORS:
+        return [output]
+    end = output.name.lower().rindex(kind)
+    stem, ending = output.name[:end], output.name[end:]
+    return [output.with_name(f"{stem}.{side}{ending}") for side in ("samples", "features")]
+
+
+def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse, before any work, what could not be written after it.
+
+    The ending of ``output`` must be a ``known`` one, and ``paths``, the files it stands for, must
+    be free unless ``force``.
+    """
+    zipped = output.suffix.lower() == ".gz"
+    if kind_of(output) not in known or (zipped and kind_of(output) not in SEPARATORS):
+        raise ValueError(f"`{output}` should end in {' or '.join(known)}: it says how to write.")
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"`{path}` is a folder; pass the name of a file.")
+        if path.exists() and not force:
+            raise ValueError(f"`{path}` exists; pass another name, or --force to replace it.")
+        if not path.parent.is_dir():
+            raise ValueError(f"`{path.parent}` is not a folder; make it first.")
+        if not os.access(path.parent, os.W_OK):
+            raise ValueError(f"`{path.parent}` is not writable; choose another folder.")
+
+
+@contextmanager
+def aside(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place under ``path`` when complete, or else a :class:`WriteError`."""
+    with failures(path), replacing(path) as file:
+        yield file
+
+
+@contextmanager
+def failures(path: Path) -> Iterator[None]:
+    """What goes wrong with a disk, as a :class:`WriteError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise WriteError(f"`{path}` could not be written: {words}.") from error
+
+
+def save_anndata(data: AnnData, path: Path) -> None:
+    """One ``.h5ad`` file.
+
+    It is made in memory: HDF5 does not recover from a disk that is full.
+    """
+    import h5py
+    from anndata.io import write_elem
+
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        try:
+            write_elem(file, "/", data)
+        except ValueError as error:  # text that HDF5 cannot hold, or another type
+            raise WriteError(f"`{path}` could not be written: {error}.") from error
+    with aside(path) as file:
+        file.write(image.getbuffer())
+
+
+def save_metrics(result: Result, output: Path) -> None:
+    """Two tables, samples and features, with their names on both sides."""
+    for path, side in zip(targets(output), ("samples", "features"), strict=True):
+        names = getattr(result.problem, side).called
+        save_table(path, np.asarray(getattr(result, side)), names, names)
+
+
+def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """A matrix with names above and to the left of it."""
+    lines = ([name, *values.tolist()] for name, values in zip(rows, table, strict=True))
+    save_lines(path, ["", *columns], lines)
+
+
+def save_neighbors(
+    path: Path, item: str, rows: Sequence[str], columns: Sequence[str], graph: sparse.csr_matrix
+) -> None:
+    """A line per entry of ``graph``: the item, its neighbor, the distance."""
+    starts = graph.indptr
+    lines = (
+        [name, columns[j], away]
+        for i, name in enumerate(rows)
+        for j, away in zip(
+            graph.indices[starts[i] : starts[i + 1]].tolist(),
+            graph.data[starts[i] : starts[i + 1]].tolist(),
+            strict=True,
+        )
+    )
+    save_lines(path, [item, "neighbor", "distance"], lines)
+
+
+def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """A text file of cells, which spreadsheets, R and pandas read; numbers in full."""
+    separator = SEPARATORS[kind_of(path)]
+    with aside(path) as raw, ExitStack() as stack:
+        file: Any = raw
+        if path.suffix.lower() == ".gz":  # no name, no time: the same table, the same bytes
+            file = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        stack.callback(text.detach)  # closing it would close the file, which is not ours
+        writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+        for line in chain([header], lines):
+            writer.writerow([inert(cell) if isinstance(cell, str) else cell for cell in line])
+
+
+def inert(name: str) -> str:
+    """A name that can be written and that no spreadsheet runs: with ' before = + - @."""
+    return storable(f"'{name}" if is_formula(name) else name)

@@ -1,0 +1,1 @@
+"""Data too large for a matrix of all distances."""

@@ -1,0 +1,124 @@
+"""All distances between samples on disk, for when they do not fit into memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cometric.core.types import Matrix
+from cometric.files.atomic import check_path
+from cometric.large.neighbors import SampleDistances, read_histograms
+from cometric.machine.progress import bar_of_pairs
+from cometric.machine.threads import workers
+from cometric.saving.checkpoint import digest
+
+if TYPE_CHECKING:
+    from cometric.answers.result import Result
+
+TILE = 512
+"""Samples on each edge of a tile, at most: a tile is a chunk of the array."""
+
+
+def distances_to_zarr(
+    result: Result,
+    X: Any,
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Any:
+    """Distances between all samples ``X`` under the feature metric of ``result``, as a Zarr array.
+
+    They are those of :meth:`Result.transform`, Phi_A(C) / mu, symmetric with a zero diagonal. One
+    tile is in memory at a time. After an interruption, even kill -9, the same call goes on
+    with the tiles that are missing, to the same bytes.
+
+    Parameters
+    ----------
+    X
+        Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
+    path
+        A folder, made if it is not there. Any reader of Zarr opens it: ``zarr.open_array``,
+        ``dask.array.from_zarr``.
+    n_threads, progress
+        As for :func:`cometric.learn`.
+
+    Returns
+    -------
+    zarr.Array
+        (n, n), float64, on disk.
+    """
+    place = check_path(path)
+    hist, full = read_histograms(result, X)
+    with workers(n_threads):
+        distances = SampleDistances(result, hist, full, n_threads)
+        array = _open(place, distances)
+        n, edge = array.shape[0], array.chunks[0]
+        with bar_of_pairs(progress, n * (n + 1) // 2) as tell:
+            for rows, columns in _tiles(n, edge):
+                count = (rows.stop - rows.start) * (columns.stop - columns.start)
+                if np.isnan(array[rows.start, columns.start]):
+                    tile = _compute(distances, rows, columns)
+                    array[columns, rows] = tile.T  # first: the other one says that both are there
+                    array[rows, columns] = tile
+                tell(count, count)
+    return array
+
+
+def _open(path: Path, distances: SampleDistances) -> Any:
+    """The array at ``path``, empty (NaN) if nothing was there."""
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError("Zarr is not installed: pip install 'cometric[zarr]'.") from None
+    n = distances.hist.shape[0]
+    origin = digest(
+        {
+            "indptr": distances.full.indptr,
+            "indices": distances.full.indices,
+            "data": distances.full.data,
+            "cost": distances.cost,
+            "numbers": np.array([distances.eps, distances.tol, distances.scale, distances.weight]),
+            "norm": np.array(distances.norm),
+        }
+    )
+    if not path.exists():
+        edge = min(TILE, math.isqrt(distances.step), n)  # what one call computes at once
+        return zarr.create_array(
+            path,
+            shape=(n, n),
+            chunks=(edge, edge),
+            dtype="float64",
+            fill_value=np.nan,
+            attributes={"cometric": origin},
+        )
+    try:
+        array = zarr.open_array(path, mode="r+")
+    except (OSError, ValueError) as error:  # no array, a group, or a file
+        raise ValueError(f"`path` {str(path)!r} holds no Zarr array. Choose another.") from error
+    if array.attrs.get("cometric") != origin:
+        raise ValueError(
+            f"`path` {str(path)!r} holds an array of other samples, or of another result. Choose "
+            "another path, or delete it."
+        )
+    return array
+
+
+def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:
+    cuts = [slice(start, min(start + edge, n)) for start in range(0, n, edge)]
+    return combinations_with_replacement(cuts, 2)
+
+
+def _compute(distances: SampleDistances, rows: slice, columns: slice) -> Matrix:
+    i, j = (np.arange(part.start, part.stop) for part in (rows, columns))
+    tile = np.zeros((len(i), len(j)))
+    above = np.triu(np.ones(tile.shape, bool), 1) if rows == columns else np.ones(tile.shape, bool)
+    here, there = np.nonzero(above)
+    tile[above] = distances(np.stack([i[here], j[there]], axis=1))
+    return tile + tile.T if rows == columns else tile

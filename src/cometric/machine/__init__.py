@@ -1,0 +1,1 @@
+"""The computer: memory, threads, devices, signals, progress."""

@@ -1,0 +1,320 @@
+"""Progress of long computations: one line redrawn on a terminal, a line now and then in a log.
+
+The time left is that of the whole run. It follows from the rate at which the residual falls, and
+is not shown where that rate says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from cometric.core.types import Coupled
+
+EVERY = 10.0
+"""Seconds between two lines of a log, at least."""
+
+SHARE = 0.1
+"""The same as a share of the time since the beginning: an hour takes some 50 lines."""
+
+DELAY = 0.5
+"""Seconds after which a terminal shows anything: short computations show nothing."""
+
+FEWEST = 3
+"""Iterations from which a rate is estimated."""
+
+FARTHEST = 20.0
+"""A decay is extrapolated to at most this many times what was seen of it."""
+
+
+class Ahead(NamedTuple):
+    """What a run has to do until it ends, seen from one of its stages."""
+
+    tol: float  # down to which the residual falls at the rate of this stage
+    iterations: int  # the limit for this stage
+    extra: float = 0.0  # work after that, in iterations of this stage
+    repeats: int = 0  # stages that follow, each about as long as this one
+
+
+class Bar:
+    """What a run says of itself: iterations, residual, time left, how far the current map is.
+
+    It lives as long as the run, over all its stages. Without ``show`` it says nothing.
+    """
+
+    def __init__(self, show: bool) -> None:
+        self._display: _Terminal | _Log | None = None
+        self._end: float | None = None  # when the run should be over, by the clock
+        self._records: list[tuple[float, float]] = []  # residual and seconds, of this stage
+        self._ahead = Ahead(0.0, 1)
+        self._begun, self._done, self._residual = 0.0, 0, math.nan
+        self._map, self._map_began = "", 0.0
+        if show:
+            self._display = _Terminal() if redraws() else _Log()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display.close()
+
+    def say(self, words: str) -> None:
+        """Write a line that stays."""
+        if self._display is not None:
+            self._display.write(words)
+
+    @contextmanager
+    def stage(
+        self, phi: Coupled, ahead: Ahead, done: int = 0, seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Follow a stage: its maps block by block, and the compiler.
+
+        ``done`` and ``seconds`` are the iterations and the time of the stages before it.
+        """
+        if self._display is None:
+            yield
+            return
+        from cometric.kernels.compiling import compiling_told
+
+        self._ahead, self._begun, self._done, self._records = ahead, seconds, done, []
+        self._display.begin(done, seconds)
+        sides = {"features": phi.to_features, "samples": phi.to_samples}
+        maps: dict[str, Any] = {name: getattr(side, "phi", side) for name, side in sides.items()}
+        try:
+            for name, part in maps.items():
+                part.on_progress = partial(self._within, name)
+            with compiling_told(self.say):
+                yield
+        finally:
+            for part in maps.values():
+                part.on_progress = None
+
+    def update(self, residual: float, seconds: float) -> None:
+        """Tell of a finished iteration."""
+        if self._display is None:
+            return
+        self._done, self._residual, self._map = self._done + 1, residual, ""
+        self._records.append((residual, seconds))
+        if len(self._records) >= FEWEST:  # until then the last estimate runs on
+            left = run_left(self._records, self._ahead, self._begun)
+            self._end = None if left is None else time.monotonic() + left
+        self._display.update(self._done, self._words())
+
+    def _within(self, name: str, done: int, total: int) -> None:
+        """Tell of a finished block of a map; short maps are not worth a word."""
+        if self._display is None:
+            return
+        now = time.monotonic()
+        if done == total:
+            self._map, self._map_began = "", 0.0
+            return
+        self._map_began = self._map_began or now
+        self._map = f"{name} {100 * done // total} %"
+        spent = now - self._map_began
+        if self._end is None and spent > 0.0:  # at least something, and not called the run's
+            self._map += f" (about {duration(spent * (total - done) / done)} more)"
+        self._display.show(self._done, self._words())
+
+    def _words(self) -> str:
+        words = [f"residual {self._residual:.1e}"] if not math.isnan(self._residual) else []
+        left = 0.0 if self._end is None else self._end - time.monotonic()
+        if left >= 1.0:
+            words.append(f"about {duration(left)} left")
+        if self._map:
+            words.append(self._map)
+        return ", ".join(words)
+
+
+@contextmanager
+def bar_of_pairs(
+    show: bool, count: int, unit: str = "pair", doing: str = "comparing"
+) -> Iterator[Callable[[int, int], None]]:
+    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
+    if not show:
+        yield lambda done, total: None
+        return
+    from cometric.kernels.compiling import compiling_told
+
+    display = _Counter(count, unit, doing) if redraws() else _LoggedCounter(count, unit, doing)
+    before = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal before
+        display.reach(before + done)
+        before += total if done == total else 0
+
+    try:
+        with compiling_told(display.write):
+            yield tell
+    finally:
+        display.close()
+
+
+# ------------------------------------------------------------------------------- displays
+
+
+def redraws() -> bool:
+    """Whether what is written to standard error can be drawn again: a terminal, or a notebook."""
+    return sys.stderr is not None and (
+        sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    )
+
+
+class _Terminal:
+    """One line, redrawn."""
+
+    def __init__(self) -> None:
+        from tqdm.auto import tqdm
+
+        layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
+        self._bar: Any = tqdm(desc="learning", bar_format=layout, delay=DELAY)
+
+    def begin(self, done: int, seconds: float) -> None:
+        self._bar.n = done
+        self._bar.start_t = self._bar._time() - seconds
+
+    def show(self, done: int, words: str) -> None:
+        self._bar.set_postfix_str(words)
+
+    def update(self, done: int, words: str) -> None:
+        self._bar.set_postfix_str(words, refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def write(self, words: str) -> None:
+        self._bar.write(words, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _Log:
+    """A line now and then, more seldom as time goes by."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._earlier = 0.0
+
+    def begin(self, done: int, seconds: float) -> None:
+        self._earlier = seconds - (time.monotonic() - self._began)
+
+    def show(self, done: int, words: str) -> None:
+        if self.due():
+            spent = duration(time.monotonic() - self._began + self._earlier)
+            counted = f"{done} iteration{'s' * (done != 1)} in {spent}"
+            what = ", ".join(filter(None, [counted, words]))
+            self.write(f"learning: {what}")
+
+    update = show
+
+    def due(self) -> bool:
+        """Whether it is time for another line; if so, it counts as written."""
+        now = time.monotonic()
+        if now - self._last < max(EVERY, SHARE * (now - self._began)):
+            return False
+        self._last = now
+        return True
+
+    def write(self, words: str) -> None:
+        if sys.stderr is not None:  # a program without a console has none
+            print(words, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Counter:
+    """A bar of things done, of so many."""
+
+    def __init__(self, count: int, unit: str, doing: str) -> None:
+        from tqdm.auto import tqdm
+
+        self._bar: Any = tqdm(
+            desc=doing, total=count, unit=f" {unit}s", unit_scale=True, delay=DELAY
+        )
+
+    def reach(self, done: int) -> None:
+        self._bar.update(max(0, done - self._bar.n))
+
+    def write(self, words: str) -> None:
+        self._bar.write(words, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _LoggedCounter(_Log):
+    """The same as a line now and then."""
+
+    def __init__(self, count: int, unit: str, doing: str) -> None:
+        super().__init__()
+        self._count, self._unit, self._doing = count, unit, doing
+
+    def reach(self, done: int) -> None:
+        if done <= 0 or not self.due():
+            return
+        spent = time.monotonic() - self._began
+        left = spent * max(0, self._count - done) / done
+        words = f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s"
+        self.write(words + (f", about {duration(left)} left" if left >= 1.0 else ""))
+
+
+# ------------------------------------------------------------------------------ estimates
+
+
+def run_left(
+    records: Sequence[tuple[float, float]], ahead: Ahead, begun: float = 0.0
+) -> float | None:
+    """Seconds until a run ends, from the pairs (residual, seconds) of a stage begun at ``begun``.
+
+    None where they do not say. A stage ends at its limit of iterations at the latest.
+    """
+    left = seconds_left(records, ahead.tol)
+    if left is None:
+        return None
+    spent = records[-1][1] - begun
+    each = spent / len(records)
+    left = min(left, each * max(0, ahead.iterations - len(records)))
+    return left + each * ahead.extra + ahead.repeats * (spent + left)
+
+
+def seconds_left(records: Sequence[tuple[float, float]], tol: float) -> float | None:
+    """Seconds until the residual is ``tol``, from all pairs (residual, seconds) so far.
+
+    The rate is that of the second half of the iterations. Residuals may rise on the way, so the
+    least so far is followed; where it does not fall, or has to fall much further than it did,
+    the answer is None.
+    """
+    if len(records) < FEWEST or not tol > 0.0:
+        return None
+    least = list(accumulate((residual for residual, _ in records), min))
+    last, half = len(records) - 1, (len(records) - 1) // 2
+    if not 0.0 < least[last] <= least[half] < math.inf:
+        return None
+    fallen, to_fall = math.log(least[half] / least[last]), math.log(least[last] / tol)
+    if to_fall <= 0.0:
+        return 0.0
+    if to_fall > FARTHEST * fallen:
+        return None
+    return to_fall / fallen * (records[last][1] - records[half][1])
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def amount(size: float) -> str:
+    """Bytes as a person would say them."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{max(1.0, size / 1e3):.0f} kB"

@@ -1,0 +1,1 @@
+"""What can be said of an answer: certificates and diagnoses."""

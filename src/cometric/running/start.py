@@ -1,0 +1,57 @@
+"""Where a solve begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cometric.core.cones import normalize
+from cometric.core.problem import Problem, Side
+from cometric.core.types import Matrix, Metrics
+from cometric.maps.regularized import norm_matrix
+
+
+def starting_metrics(
+    problem: Problem, start: Any, random_state: int | None, l1: Metrics | None = None
+) -> Metrics:
+    """Where to begin; ``l1`` are the l1 distances, where somebody has computed them before."""
+    sides = (problem.samples, problem.features)
+    if isinstance(start, str) and start == "random":
+        rng = np.random.default_rng(random_state)
+        return Metrics(*(_random_metric(side.hist.shape[0], rng) for side in sides))
+    if isinstance(start, str):
+        raise ValueError(f"`start` is {start!r}; the only name it knows is 'random'.")
+    given = start if isinstance(start, tuple) else (start, None)
+    if len(given) != 2:
+        raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
+    names = ("samples", "features")
+    plain = l1 or [norm_matrix(side.full, "l1") for side in sides]
+    return Metrics(
+        *(
+            normalize(distances)[0] if matrix is None else _check_start(matrix, side, name)
+            for matrix, side, name, distances in zip(given, sides, names, plain, strict=True)
+        )
+    )
+
+
+def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
+    """Distances between random points of a cube: a metric, generic in every entry."""
+    points = rng.random((k, max(2, min(k, 10))))
+    return normalize(np.abs(points[:, None] - points[None]).sum(axis=-1))[0]
+
+
+def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
+    n = len(side.labels)
+    try:
+        matrix = np.array(matrix)
+        matrix = matrix.astype(np.float64, casting="same_kind" if matrix.size else "unsafe")
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"`start` for {name} cannot be read as a matrix: {problem}.") from problem
+    if matrix.shape != (n, n):
+        raise ValueError(f"`start` for {name} has shape {matrix.shape}; there are {n} {name}.")
+    if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
+        raise ValueError(f"`start` for {name} must be finite, nonnegative, zero on the diagonal.")
+    if (matrix != matrix.T).any():
+        raise ValueError(f"`start` for {name} is not symmetric.")
+    return normalize(matrix[np.ix_(side.first, side.first)])[0]

@@ -1,0 +1,1 @@
+"""Checkpoints: where a run stands, on disk."""

@@ -1,0 +1,416 @@
+"""Distances of new items: those of the data come back, others mean what they should."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import cometric.answers.extension
+from cometric import ConvergenceWarning, learn, load
+from cometric.maps.checks import all_pairs
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
+from strategies import REPEATS_AND_HOLES
+
+rng = np.random.default_rng(3)
+X = rng.poisson(1.5, (14, 9)) + np.eye(14, 9)
+NEW = rng.poisson(1.5, (5, 9)) + 0.25
+
+KINDS = {
+    "exact": {"eps": 0, "tau": 0.05},
+    "exact without tau": {"eps": 0, "tau": 0},
+    "entropic": {"eps": 0.1, "tau": 0.01},
+    "limit": {"eps": np.inf, "tau": 0.05},
+    "closed form": {"eps": np.inf, "tau": 0},
+    "l2": {"eps": 0, "tau": 0.05, "norm": "l2"},
+    "l1.5": {"eps": 0.1, "tau": 0.05, "norm": 1.5},
+    "linf": {"eps": 0, "tau": 0.05, "norm": "linf"},
+    "discrete": {"eps": 0, "tau": 0.05, "norm": "discrete"},
+    "balanced": {"eps": 0, "tau": 0.05, "normalization_steps": 4},
+    "smoothed": {"eps": 0, "tau": 0.05, "smoothing": 0.01},
+}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return learn(X, eps=0, tau=0.05)
+
+
+@pytest.fixture(params=KINDS)
+def options(request):
+    return KINDS[request.param]
+
+
+def test_what_was_learned_from_gets_its_own_distances(options):
+    r = learn(X, tol=1e-7, **options)
+    assert r.converged
+    assert_allclose(r.transform(X), r.samples, atol=1e-7)
+    assert_allclose(r.transform(X, of="features"), r.features, atol=1e-7)
+
+
+def test_a_loaded_result_knows_new_items_as_well(options, tmp_path):
+    r = learn(X, **options)
+    r.save(tmp_path / "metrics.npz")
+    back = load(tmp_path / "metrics.npz")
+    assert_array_equal(back.transform(NEW), r.transform(NEW))
+    assert_array_equal(
+        back.transform(X[:, :3], of="features"), r.transform(X[:, :3], of="features")
+    )
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_new_sample_is_compared_through_the_learned_metric(eps):
+    r = learn(X, eps=eps, tau=0.05, tol=1e-6)
+    hist = np.concatenate([NEW, X])
+    hist = hist / hist.sum(axis=1, keepdims=True)
+    phi = ExactMap(hist) if eps == 0 else EntropicMap(hist, eps)
+    R = np.abs(hist[:5, None] - hist[None, 5:]).sum(axis=2)
+    expected = (phi(r.features)[:5, 5:] + 0.05 * R) / r.values[1]
+    assert_allclose(r.transform(NEW), expected, atol=1e-9)
+
+
+def test_a_new_feature_is_compared_through_the_learned_metric(result):
+    new = rng.random((14, 3))
+    hist = np.concatenate([new, X], axis=1).T
+    hist = hist / hist.sum(axis=1, keepdims=True)
+    R = np.abs(hist[:3, None] - hist[None, 3:]).sum(axis=2)
+    expected = (ExactMap(hist)(result.samples)[:3, 3:] + 0.05 * R) / result.values[0]
+    assert_allclose(result.transform(new, of="features"), expected, atol=1e-12)
+
+
+def test_a_sample_between_two_groups_is_nearer_to_its_own():
+    blocks = np.kron(np.eye(2), np.ones((6, 5))) * rng.uniform(0.5, 1.5, (12, 10)) + 0.02
+    r = learn(blocks, eps=0, tau=0.01)
+    leaning = np.concatenate([np.full(5, 0.7), np.full(5, 0.3)])[None]
+    distances = r.transform(leaning)[0]
+    assert distances[:6].max() < distances[6:].min()
+
+
+def test_scale_does_not_count(result):
+    assert_allclose(result.transform(7 * NEW), result.transform(NEW), atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
+def test_sparse_samples_are_the_same_samples(result, form):
+    counts = rng.poisson(0.7, (4, 9)) + np.eye(4, 9)
+    assert_array_equal(result.transform(form(counts)), result.transform(counts))
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, np.inf])
+def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
+    r = learn(X, eps=eps, tau=0.05)
+    whole = r.transform(NEW)
+    monkeypatch.setattr(cometric.answers.extension, "BYTES", 3000.0)
+    calls = []
+    original = cometric.answers.extension._Across.transport
+    monkeypatch.setattr(
+        cometric.answers.extension._Across,
+        "transport",
+        lambda self, *given: calls.append(given) or original(self, *given),
+    )
+    assert_allclose(r.transform(NEW), whole, atol=1e-12)
+    assert len(calls) > 1
+
+
+def test_items_given_twice_get_the_same_distances(result):
+    twice = result.transform(np.concatenate([NEW, 2 * NEW[::-1]]))
+    assert_array_equal(twice[5:], twice[4::-1])
+
+
+# Repeats and holes in the data
+
+
+@pytest.fixture(scope="module")
+def merged():
+    with pytest.warns(UserWarning, match="repeats others"):
+        return learn(REPEATS_AND_HOLES, eps=0, tau=0.1, drop_empty=True)
+
+
+def test_repeats_and_holes_of_the_data_are_no_trouble(merged):
+    assert_allclose(merged.transform(REPEATS_AND_HOLES[:4]), merged.samples, atol=1e-6)
+    assert_allclose(
+        merged.transform(REPEATS_AND_HOLES[:, :4], of="features"), merged.features, atol=1e-6
+    )
+
+
+def test_mass_on_dropped_features_is_left_out_with_a_warning(merged):
+    new = REPEATS_AND_HOLES[:4] + np.array([0, 0, 0, 0, 1.0])
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 features .* \(4\): left out"):
+        distances = merged.transform(new)
+    assert_allclose(distances, merged.transform(REPEATS_AND_HOLES[:4]), atol=1e-12)
+
+
+def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
+    new = REPEATS_AND_HOLES[:, :4] + np.array([0, 0, 0, 0, 1.0])[:, None]
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(4\): left out"):
+        assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.X. has mass on")
+def test_a_sample_of_nothing_known_is_refused(merged):
+    with pytest.raises(ValueError, match=r"1 sample without mass on anything .*\(first: 1\)"):
+        merged.transform(np.stack([REPEATS_AND_HOLES[0], [0, 0, 0, 0, 1.0]]))
+
+
+# Neighbors
+
+
+def test_neighbors_are_the_nearest_in_their_order(result):
+    whole, graph = result.transform(NEW), result.transform(NEW, n_neighbors=4)
+    assert graph.shape == whole.shape
+    for i, row in enumerate(whole):
+        own = slice(*graph.indptr[i : i + 2])
+        assert_array_equal(graph.data[own], np.sort(row)[:4])
+        assert_array_equal(row[graph.indices[own]], graph.data[own])
+
+
+def test_the_graph_is_that_of_scikit_learn(result):
+    from sklearn.neighbors import NearestNeighbors
+
+    search = NearestNeighbors(n_neighbors=3, metric="precomputed").fit(result.samples)
+    expected = search.kneighbors_graph(result.transform(NEW), mode="distance")
+    graph = result.transform(NEW, n_neighbors=3)
+    assert type(graph) is type(expected)
+    for part in ("data", "indices", "indptr"):
+        assert_array_equal(getattr(graph, part), getattr(expected, part))
+
+
+def test_neighbors_of_repeats_are_all_named(merged):
+    graph = merged.transform(REPEATS_AND_HOLES[[0, 3, 1]], n_neighbors=2)
+    assert sorted(graph.indices[:2]) == sorted(graph.indices[2:4]) == [0, 3]
+    assert_array_equal(graph.data[:4], 0.0)
+
+
+@pytest.mark.parametrize("k", [0, 15, 2.5, True])
+def test_an_impossible_number_of_neighbors_is_refused(result, k):
+    with pytest.raises(ValueError, match=r"`n_neighbors` is .*; pass a whole number from 1 to 14"):
+        result.transform(NEW, n_neighbors=k)
+
+
+# Names
+
+
+CELLS, GENES = [f"c{i}" for i in range(14)], [f"g{k}" for k in range(9)]
+
+
+def table(values, rows=None, columns=None):
+    pd = pytest.importorskip("pandas")
+    return pd.DataFrame(values, index=rows, columns=columns)
+
+
+def annotated(values, rows=None, columns=None):
+    anndata = pytest.importorskip("anndata")
+    data = anndata.AnnData(np.asarray(values, dtype=float))
+    data.obs_names = data.obs_names if rows is None else rows
+    data.var_names = data.var_names if columns is None else columns
+    return data
+
+
+@pytest.fixture(scope="module", params=[table, annotated], ids=["pandas", "AnnData"])
+def make(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def named(make):
+    return learn(make(X, CELLS, GENES), eps=0, tau=0.05)
+
+
+def test_names_in_the_learned_order_change_no_bit(make, named, result):
+    assert_array_equal(named.transform(make(NEW, None, GENES)), result.transform(NEW))
+    assert_array_equal(
+        named.transform(make(X[:, :2], CELLS, ["u", "v"]), of="features"),
+        result.transform(X[:, :2], of="features"),
+    )
+
+
+def test_features_in_another_order_are_matched_by_name(make, named):
+    order = rng.permutation(9)
+    turned = make(NEW[:, order], None, [GENES[k] for k in order])
+    assert_array_equal(named.transform(turned), named.transform(NEW))
+
+
+def test_samples_in_another_order_are_matched_by_name(make, named):
+    order = rng.permutation(14)
+    turned = make(X[order, :2], [CELLS[i] for i in order], ["u", "v"])
+    assert_array_equal(
+        named.transform(turned, of="features"), named.transform(X[:, :2], of="features")
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"normalization_steps": 3}, {"smoothing": 0.01}])
+def test_missing_features_count_as_zero_and_new_ones_are_left_out(make, options):
+    r = learn(make(X, CELLS, GENES), eps=0, tau=0.05, **options)
+    holes = NEW * (np.arange(9) != 4)
+    known = [k for k in range(9) if k != 4][::-1]
+    other = make(
+        np.column_stack([np.full(5, 2.0), NEW[:, known]]), None, ["h"] + [GENES[k] for k in known]
+    )
+    share = 100 * 2.0 / (2.0 + holes.sum(axis=1))
+    words = (
+        r"`X` has mass on 1 of its 9 features where the learned data have none \('h'\): left out, "
+        rf"{share.mean():.3g} % of the mass of a sample on average, {share.max():.3g} % at most. "
+        r"`X` lacks 1 of the 9 learned features \('g4'\): they count as zero.$"
+    )
+    with pytest.warns(UserWarning, match=words) as caught:
+        distances = r.transform(other)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert_allclose(distances, r.transform(holes), atol=1e-12)
+
+
+def test_a_message_lists_a_few_names_only(named, make):
+    with pytest.warns(UserWarning, match=r"lacks 5 of the 9 .* \('g4', 'g5', 'g6', \.\.\.\)"):
+        named.transform(make(NEW[:, :4], None, GENES[:4]))
+
+
+def test_features_without_mass_are_left_out_without_a_word(named, make):
+    wider = make(np.column_stack([NEW, np.zeros(5)]), None, [*GENES, "h"])
+    assert_array_equal(named.transform(wider), named.transform(NEW))
+
+
+def test_features_dropped_when_learning_are_left_out_whatever_their_place(make):
+    holes = X * (np.arange(9) != 2)
+    r = learn(make(holes, CELLS, GENES), eps=0, tau=0.05, drop_empty=True)
+    turned = make(X[:3, ::-1], None, GENES[::-1])
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 9 features .* \('g2'\): left out"):
+        assert_allclose(r.transform(turned), r.samples[:3], atol=1e-6)
+
+
+def test_nothing_in_common_is_refused(named, make):
+    words = (
+        r"`X` has none of the 9 learned features \(learned: 'g0', 'g1', 'g2', ...; in `X`: 'h0', "
+        r"'h1'\). Rename them, or, if they are the same in the same order, pass the matrix"
+    )
+    with pytest.raises(ValueError, match=words):
+        named.transform(make(NEW[:, :2], None, ["h0", "h1"]))
+    with pytest.raises(ValueError, match="none of the 9 learned features .* `X`: '0', '1', '2'"):
+        named.transform(make(NEW))
+
+
+def test_transposed_data_are_recognized(named, make):
+    with pytest.raises(ValueError, match="none of the 9 .* on its other axis: transpose `X`"):
+        named.transform(make(X.T, GENES, CELLS))
+
+
+@pytest.mark.filterwarnings("ignore:.X. has mass on")
+def test_a_sample_without_known_features_is_refused(named, make):
+    other = make([[1, 2], [0, 1]], None, ["g3", "h"])
+    words = r"`X` has 1 sample without mass on anything learned \(first: 1\). Nothing is known"
+    with (
+        pytest.warns(UserWarning, match="lacks 8"),
+        pytest.raises(ValueError, match=words),
+    ):
+        named.transform(other)
+
+
+def test_numbers_given_for_lack_of_names_are_no_names(make):
+    r = learn(make(X), eps=0, tau=0.05)
+    assert_array_equal(r.transform(make(NEW)), r.transform(NEW))
+    with pytest.raises(ValueError, match="`X` has 4 features; what was learned is about 9"):
+        r.transform(make(NEW[:, :4]))
+
+
+def test_labels_that_are_numbers_are_matched_as_well():
+    r = learn(table(X), eps=0, tau=0.05)
+    with pytest.warns(UserWarning, match=r"lacks 6 of the 9 learned features \('0', '2', '4'"):
+        few = r.transform(table(NEW)[[3, 5, 1]])
+    with pytest.warns(UserWarning, match="lacks 6"):
+        assert_array_equal(few, r.transform(table(NEW)[[1, 3, 5]]))
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique")
+def test_repeated_names_are_refused_only_where_they_matter(make):
+    twice = ["g0", "g0", *GENES[2:]]
+    r = learn(make(X, CELLS, twice), eps=0, tau=0.05)
+    assert_array_equal(r.transform(make(NEW, None, twice)), r.transform(NEW))  # the same order
+    words = r"the learned data have several features of one name \('g0'\), so .* Make names unique"
+    with pytest.raises(ValueError, match=words):
+        r.transform(make(NEW, None, GENES))
+    unique = learn(make(X, CELLS, GENES), eps=0, tau=0.05)
+    with pytest.raises(ValueError, match=r"`X` has several features of one name \('g0'\)"):
+        unique.transform(make(NEW, None, twice))
+    wider = make(np.column_stack([NEW, NEW[:, :2]]), None, [*GENES, "h", "h"])
+    with pytest.warns(UserWarning, match=r"mass on 2 of its 11 features .* \('h', 'h'\)"):
+        assert_array_equal(unique.transform(wider), unique.transform(NEW))
+
+
+# What is wrong is said
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (NEW[:, :4], "`X` has 4 features; what was learned is about 9. Pass new samples over"),
+        (NEW[0], "`X` has 1 dimension; pass a matrix"),
+        (NEW[:0], "need at least 1 row and 1 column"),
+        (NEW - 3, "`X` has [0-9]+ negative entries"),
+        (NEW * np.nan, "`X` has 45 NaN entries"),
+        (NEW * np.array([1, 0, 1, 0, 1])[:, None], r"`X` has 2 empty rows \(first: 1\)"),
+    ],
+)
+def test_bad_samples_are_refused(result, bad, message):
+    with pytest.raises(ValueError, match=message):
+        result.transform(bad)
+
+
+def test_features_over_other_samples_are_refused(result):
+    with pytest.raises(ValueError, match="`X` has 5 samples; what was learned is about 14"):
+        result.transform(NEW, of="features")
+
+
+def test_only_samples_and_features_can_be_new(result):
+    with pytest.raises(ValueError, match="`of` is 'genes'; choose 'samples' or 'features'"):
+        result.transform(NEW, of="genes")
+
+
+def test_norms_given_as_matrices_say_nothing_of_new_items():
+    r = learn(X, eps=0, tau=0.05, norm=(1 - np.eye(14), 1 - np.eye(9)))
+    with pytest.raises(ValueError, match="`norm` was a pair of matrices"):
+        r.transform(NEW)
+
+
+def test_unfinished_sinkhorn_problems_are_told(monkeypatch):
+    r = learn(X, eps=0.1, tau=0.01)
+    monkeypatch.setattr(
+        cometric.answers.extension,
+        "EntropicMap",
+        type("Hasty", (EntropicMap,), {"max_sweeps": property(lambda s: 1, lambda s, v: None)}),
+    )
+    with pytest.warns(ConvergenceWarning, match="some Sinkhorn problems stopped at"):
+        r.transform(NEW)
+
+
+def test_negative_divergences_are_told_and_set_to_zero(result, monkeypatch):
+    original = cometric.answers.extension._Across.transport
+    monkeypatch.setattr(
+        cometric.answers.extension._Across, "transport", lambda *given: original(*given) - 0.3
+    )
+    with pytest.warns(UserWarning, match="distances of new items are negative"):
+        assert result.transform(X).min() == 0.0
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, np.inf])
+def test_the_bar_counts_all_pairs(eps, monkeypatch, capsys):
+    r = learn(X, eps=eps, tau=0.05)
+    monkeypatch.setattr(cometric.answers.extension, "BYTES", 3000.0)
+    seen = []
+    import tqdm.auto
+
+    class Watched(tqdm.auto.tqdm):
+        def close(self):
+            seen.append((self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(tqdm.auto, "tqdm", Watched)
+    monkeypatch.setattr("cometric.machine.progress.redraws", lambda: True)
+    r.transform(NEW, progress=True)
+    assert seen[0] == (5 * 14, 5 * 14)
+
+
+def test_pairs_of_a_map_are_told_as_they_are_done():
+    hist = X / X.sum(axis=1, keepdims=True)
+    for phi in (ExactMap(hist), EntropicMap(hist, 0.1)):
+        told = []
+        phi.on_progress = lambda done, total, told=told: told.append((done, total))
+        phi.pairs(1 - np.eye(9), all_pairs(14))
+        assert told[-1] == (91, 91)

@@ -1,0 +1,303 @@
+"""What a result says, and what survives being saved."""
+
+import gc
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from cometric import ConvergenceWarning, Status, learn, load
+from cometric.core.problem import Problem
+from strategies import REPEATS_AND_HOLES
+
+X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
+
+
+@pytest.fixture(scope="module")
+def result():
+    return learn(X, eps=0, tau=0.1, solver="power")
+
+
+@pytest.fixture
+def saved(result, tmp_path):
+    path = tmp_path / "metrics.npz"
+    result.save(path)
+    return path
+
+
+def assert_same(one, other):
+    """Equal to the last bit."""
+    assert_array_equal(one.samples, other.samples, strict=True)
+    assert_array_equal(one.features, other.features, strict=True)
+    for name in ("values", "status", "history", "bracket", "parameters"):
+        assert getattr(one, name) == getattr(other, name)
+    for side in ("samples", "features"):
+        mine, theirs = getattr(one.problem, side), getattr(other.problem, side)
+        assert_array_equal(mine.labels, theirs.labels, strict=True)
+        assert_array_equal(mine.kept, theirs.kept, strict=True)
+        assert (mine.full is mine.hist) == (theirs.full is theirs.hist)
+        for part in ("hist", "full"):
+            a, b = getattr(mine, part), getattr(theirs, part)
+            assert a.shape == b.shape
+            for field in ("data", "indices", "indptr"):
+                assert_array_equal(getattr(a, field), getattr(b, field), strict=True)
+
+
+# Words
+
+
+def test_it_says_in_plain_words_what_was_learned(result):
+    lines = str(result).splitlines()
+    assert lines[0] == "Learned a distance between 4 samples and one between 3 features"
+    assert lines[1] == "  converged: the residual is below the tolerance"
+    assert "(tolerance 1e-03, Hilbert metric)" in lines[2]
+    lam, mu = result.values
+    assert f"lam = {lam:.6f}, mu = {mu:.6f}, lam mu in [" in lines[3]
+    assert "eps = 0, tau = 0.1, norm l1, PowerIteration" in lines[4]
+    assert f"{result.iterations} iterations, {result.iterations} transport sweeps" in lines[5]
+
+
+def test_its_short_form_is_the_first_sentence(result):
+    assert repr(result) == "<Learned a distance between 4 samples and one between 3 features>"
+
+
+def test_it_admits_that_it_did_not_converge():
+    with pytest.warns(ConvergenceWarning):
+        stopped = learn(X, eps=0, tau=0.1, solver="power", tol=1e-12, max_iter=2)
+    assert "not converged: the iteration limit came first" in str(stopped)
+
+
+def test_metrics_are_samples_then_features(result):
+    assert result.metrics.samples is result.samples
+    assert result.metrics.features is result.features
+
+
+def test_only_convergence_is_ok():
+    assert [status for status in Status if status.ok] == [Status.CONVERGED]
+
+
+# Saving
+
+
+def test_a_saved_result_comes_back_to_the_last_bit(result, saved):
+    assert_same(load(saved), result)
+
+
+def test_what_was_merged_and_dropped_comes_back_too(tmp_path):
+    with pytest.warns(UserWarning, match="repeats others"):
+        merged = learn(REPEATS_AND_HOLES, eps=0, tau=0.1, solver="power", drop_empty=True)
+    merged.save(tmp_path / "merged.npz")
+    back = load(tmp_path / "merged.npz")
+    assert_same(back, merged)
+    assert back.samples.shape == (4, 4)
+    assert back.samples[0, 3] == 0.0
+    assert back.problem.features.kept.tolist() == 4 * [True] + [False]
+    assert isinstance(back.problem, Problem)
+
+
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_norm_matrices_come_back_too(tmp_path, pair):
+    norms = pair([2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)])
+    given = learn(X, eps=0, tau=0.1, solver="power", norm=norms)
+    given.save(tmp_path / "norms.npz")
+    for mine, theirs in zip(load(tmp_path / "norms.npz").norms, norms, strict=True):
+        assert_array_equal(mine, theirs)
+
+
+def test_a_name_without_ending_is_kept_as_it_is(result, tmp_path):
+    result.save(os.fspath(tmp_path / "metrics"))
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
+    assert_same(load(tmp_path / "metrics"), result)
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "日", "🌍"])
+def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
+    path = tmp_path / (letter * (251 // len(letter.encode())) + ".npz")
+    result.save(path)
+    assert_array_equal(load(path).samples, result.samples)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_saving_again_replaces_the_file(result, saved):
+    before = saved.read_bytes()
+    saved.write_bytes(b"something else")
+    result.save(saved)
+    assert len(saved.read_bytes()) == len(before)
+    assert_same(load(saved), result)
+
+
+def test_nothing_is_pickled(saved):
+    with np.load(saved, allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+
+
+@pytest.mark.parametrize("options", [{"tau": np.float32(0.125)}, {"max_iter": np.int64(500)}])
+def test_options_that_are_numpy_numbers_can_be_saved(options, tmp_path):
+    given = learn(X, **({"eps": 0, "tau": 0.1, "solver": "power"} | options))
+    given.save(tmp_path / "metrics.npz")
+    assert load(tmp_path / "metrics.npz").parameters == given.parameters
+
+
+# Failures
+
+
+def test_a_failed_save_leaves_nothing_behind(result, tmp_path, monkeypatch):
+    def full_disk(file, **arrays):
+        file.write(b"half of it")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        result.save(tmp_path / "metrics.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_save_leaves_the_old_file_alone(result, saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def interrupted(descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        result.save(saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_folder_cannot_be_saved_over(result, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        result.save(tmp_path / "taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.npz"):
+        load(tmp_path / "nowhere.npz")
+
+
+def refusal(path):
+    """The message with which a damaged file is refused; None if it is not."""
+    try:
+        load(path)
+    except ValueError as error:
+        return str(error)
+
+
+def test_an_empty_file_is_refused_by_name(saved):
+    saved.write_bytes(b"")
+    assert refusal(saved).startswith(f"`{saved}` is not a saved result, or is damaged")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_refused_by_name_and_closed(saved, share):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(share * len(whole))])
+    assert refusal(saved).startswith(f"`{saved}` is not a saved result, or is damaged")
+    gc.collect()  # a file left open warns, which is an error
+
+
+def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(result, saved):
+    whole, rng = saved.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for bit in rng.choice(8 * len(whole), 200, replace=False):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << (bit % 8)
+        saved.write_bytes(flipped)
+        message = refusal(saved)
+        if message is None:  # dates and other fields of the archive that nobody reads
+            assert_same(load(saved), result)
+        else:
+            assert f"`{saved}`" in message
+            refused += 1
+    gc.collect()
+    assert refused > 100
+
+
+def test_flipping_the_middle_of_every_array_is_noticed(saved):
+    whole = saved.read_bytes()
+    with zipfile.ZipFile(saved) as archive:
+        entries = archive.infolist()
+    for entry in entries:
+        name_length, extra_length = (
+            int.from_bytes(whole[entry.header_offset + at :][:2], "little") for at in (26, 28)
+        )
+        data = entry.header_offset + 30 + name_length + extra_length
+        flipped = bytearray(whole)
+        flipped[data + entry.compress_size // 2] ^= 0x10
+        saved.write_bytes(flipped)
+        with pytest.raises(ValueError, match="metrics.npz` is not a saved result, or is damaged"):
+            load(saved)
+
+
+def test_other_files_are_refused_by_name(tmp_path):
+    path = tmp_path / "other.npz"
+    np.savez(path, numbers=np.arange(3))
+    with pytest.raises(ValueError, match="other.npz` is not a saved result"):
+        load(path)
+    path.write_bytes(pickle.dumps({"samples": [1, 2]}))
+    with pytest.raises(ValueError, match="other.npz` is not a saved result"):
+        load(path)
+    np.save(tmp_path / "array.npy", np.eye(2))
+    with pytest.raises(ValueError, match="array.npy` is not a saved result"):
+        load(tmp_path / "array.npy")
+
+
+class Trap:
+    """Raises an alarm when it is unpickled."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_a_pickled_object_is_refused_and_not_run(saved):
+    with np.load(saved) as file:
+        arrays = dict(file)
+    arrays["samples"] = np.array([Trap()], dtype=object)
+    np.savez(saved, **arrays)
+    with pytest.raises(ValueError, match="metrics.npz` is not a saved result, or is damaged"):
+        load(saved)
+
+
+def rewritten(path, header=None, **arrays):
+    """The saved file with some parts replaced, or left out where None is given."""
+    with np.load(path) as file:
+        kept = dict(file) | arrays
+    if header is not None:
+        kept["header"] = np.frombuffer(header, np.uint8)
+    np.savez(path, **{name: array for name, array in kept.items() if array is not None})
+    return path
+
+
+def test_metrics_of_another_size_are_refused(saved):
+    rewritten(saved, samples=np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"is damaged: .*samples has shape \(2, 2\), not \(4, 4\)"):
+        load(saved)
+
+
+def test_a_later_schema_is_refused_with_a_remedy(saved):
+    rewritten(saved, header=b'{"schema": 99}')
+    with pytest.raises(ValueError, match="metrics.npz` has schema 99; this version reads"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"header": b"[]"},
+        {"header": b'{"schema": 2}'},
+        {"history": None},
+        {"samples": None},
+        {"features_hist_data": None},
+        {"history": np.zeros((2, 3))},
+    ],
+    ids=["no dict", "no values", "no history", "no samples", "no histograms", "short history"],
+)
+def test_a_file_with_parts_missing_is_refused_by_name(saved, changes):
+    rewritten(saved, **changes)
+    with pytest.raises(ValueError, match="metrics.npz"):
+        load(saved)

@@ -1,0 +1,147 @@
+"""Normalization, ratio bounds and the Hilbert metric."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+import naive
+from cometric.core.cones import hilbert_distance, log_width, normalize, ratio_bounds
+from cometric.core.types import NegativeDistances
+from strategies import positive_costs
+
+ONE = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 4.0], [2.0, 4.0, 0.0]])
+
+
+def changed(matrix, pair, value):
+    matrix = matrix.copy()
+    matrix[pair] = matrix[pair[::-1]] = value
+    return matrix
+
+
+same_size = st.integers(2, 5).flatmap(lambda d: st.tuples(*3 * [positive_costs(d)]))
+
+
+# Normalization
+
+
+def test_normalize_returns_maximum_one_and_the_maximum_it_had():
+    unit, top = normalize(ONE)
+    assert top == 4.0
+    assert_array_equal(4.0 * unit, ONE)
+    again, top = normalize(2.0**-1000 * ONE)
+    assert top == 2.0**-998
+    assert_array_equal(again, unit)
+
+
+@pytest.mark.parametrize("top", [0.0, np.inf, np.nan])
+def test_normalize_refuses_a_maximum_that_is_not_positive_and_finite(top):
+    with pytest.raises(ValueError, match=f"`distances` has maximum {top}; .* `tau` > 0 or another"):
+        normalize(changed(0.0 * ONE, (0, 1), top))
+
+
+def test_normalize_counts_the_pairs_at_a_negative_distance():
+    negative = changed(changed(ONE, (0, 1), -0.5), (0, 2), -0.25)
+    with pytest.raises(NegativeDistances, match="^2 pairs .* lowest -0.5 beside a largest of 4$"):
+        normalize(negative)
+    with pytest.raises(NegativeDistances, match="^1 pairs .* lowest -1e-300 beside"):
+        normalize(changed(ONE, (1, 2), -1e-300))
+    with pytest.raises(NegativeDistances, match="^3 pairs .* lowest -4 beside a largest of 0$"):
+        normalize(0.0 - ONE)
+    assert normalize(changed(ONE, (0, 1), 0.0))[1] == 4.0
+
+
+# Ratio bounds
+
+
+def test_ratio_bounds_are_the_extreme_quotients():
+    assert ratio_bounds(ONE, changed(ONE, (0, 1), 0.25)) == (1.0, 4.0)
+
+
+def test_pairs_at_which_both_are_zero_do_not_count():
+    one, other = changed(ONE, (0, 1), 0.0), changed(3.0 * ONE, (0, 1), 0.0)
+    assert ratio_bounds(one, other) == (1 / 3, 1 / 3)
+    assert hilbert_distance(one, other) == 0.0
+    assert ratio_bounds(0.0 * ONE, 0.0 * ONE) == (1.0, 1.0)
+
+
+def test_a_zero_against_a_positive_number_makes_a_bound_trivial():
+    holed = changed(ONE, (0, 1), 0.0)
+    assert ratio_bounds(holed, ONE) == (0.0, 1.0)
+    assert ratio_bounds(ONE, holed) == (1.0, np.inf)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_bound_nothing(bad):
+    assert ratio_bounds(changed(ONE, (0, 1), bad), ONE) == (0.0, np.inf)
+    assert ratio_bounds(ONE, changed(ONE, (0, 1), bad)) == (0.0, np.inf)
+
+
+def test_matrices_of_different_shape_cannot_be_compared():
+    with pytest.raises(ValueError, match=r"`image` has shape \(3, 3\) and `origin` \(2, 2\)"):
+        ratio_bounds(ONE, ONE[:2, :2])
+    with pytest.raises(ValueError, match=r"`image` has shape \(2, 2\) and `origin` \(3, 3\)"):
+        ratio_bounds(ONE[:2, :2], ONE)
+
+
+# The Hilbert metric
+
+
+@given(same_size)
+def test_the_hilbert_distance_is_that_of_its_naive_twin(costs):
+    one, other, _ = costs
+    assert hilbert_distance(one, other) == pytest.approx(
+        naive.hilbert_distance(one, other), rel=1e-12, abs=1e-14
+    )
+
+
+@given(same_size, st.floats(1e-6, 1e6))
+def test_the_hilbert_distance_is_symmetric_and_blind_to_scale(costs, scale):
+    one, other, _ = costs
+    there = hilbert_distance(one, other)
+    assert hilbert_distance(other, one) == pytest.approx(there, rel=1e-12, abs=1e-14)
+    assert hilbert_distance(scale * one, other) == pytest.approx(there, rel=1e-12, abs=1e-14)
+    assert hilbert_distance(scale * one, one) <= 1e-15
+
+
+@given(same_size)
+def test_the_hilbert_distance_obeys_the_triangle_inequality(costs):
+    one, other, third = costs
+    detour = hilbert_distance(one, third) + hilbert_distance(third, other)
+    assert hilbert_distance(one, other) <= detour + 1e-14
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_a_bad_entry_where_the_other_has_none_is_infinitely_far(bad):
+    assert hilbert_distance(changed(ONE, (1, 2), bad), ONE) == np.inf
+    assert hilbert_distance(ONE, changed(ONE, (1, 2), bad)) == np.inf
+
+
+def test_zero_against_a_negative_number_is_infinitely_far():
+    zero, negative = changed(ONE, (0, 1), 0.0), changed(ONE, (0, 1), -1.0)
+    assert hilbert_distance(zero, negative) == hilbert_distance(negative, zero) == np.inf
+
+
+def test_lists_and_integers_are_read_too():
+    assert hilbert_distance([[0, 1], [1, 0]], [[0, 7], [7, 0]]) == 0.0
+
+
+def test_numbers_far_apart_are_far_apart_without_a_warning():
+    assert hilbert_distance(1e300 * ONE, changed(1e-300 * ONE, (0, 1), 1.0)) == np.inf
+
+
+# Widths
+
+
+def test_small_widths_keep_their_digits():
+    assert log_width((1.0, 1.0 + 2.0**-40)) == 2.0**-40
+    assert log_width((2.0, 2.0 * np.e)) == pytest.approx(1.0, rel=1e-15)
+    assert log_width((0.5, 0.5)) == 0.0
+    assert log_width((4.0, 4.0 + 2.0**-18)) == pytest.approx(np.log1p(2.0**-20), rel=1e-9)
+    assert log_width((4.0, 4.0 + 2.0**-26)) == pytest.approx(2.0**-28, rel=1e-8)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (2.0, 1.0)])
+def test_an_interval_without_positive_finite_ends_is_infinitely_wide(bounds):
+    assert log_width(bounds) == np.inf

@@ -1,0 +1,315 @@
+"""Pictures: what is drawn, in which order, under which names."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cometric as cm
+
+mpl = pytest.importorskip("matplotlib")
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.colors import to_hex  # noqa: E402
+from matplotlib.patches import PathPatch  # noqa: E402
+
+from cometric import plot  # noqa: E402
+from cometric.drawing import layout  # noqa: E402
+
+GENES = [f"g{k}" for k in range(12)]
+LABELS = np.repeat(["early", "late"], [12, 8])
+
+
+@pytest.fixture(scope="module")
+def result():
+    """Two groups of samples that share few features, exact transport."""
+    rng = np.random.default_rng(0)
+    X = 0.02 + rng.random((20, 12)) * np.where(LABELS == "early", 1, 0)[:, None]
+    X[:, 6:] = 0.02 + rng.random((20, 6)) * np.where(LABELS == "late", 1, 0)[:, None]
+    frame = pd.DataFrame(X, index=[f"s{i}" for i in range(20)], columns=GENES)
+    return cm.learn(frame, eps=0, tau=0.1)
+
+
+@pytest.fixture(scope="module")
+def unnamed():
+    return cm.learn([[3, 1, 0], [1, 3, 1], [0, 1, 3]], eps=0, tau=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def ticks(ax):
+    return [text.get_text() for text in ax.get_yticklabels()]
+
+
+def test_convergence_shows_every_residual_and_the_tolerance(result):
+    ax = plot.convergence(result)
+    residual, tolerance = ax.get_lines()
+    assert list(residual.get_xdata()) == [line.iteration for line in result.history]
+    known = [max(line.residual, np.finfo(float).eps) for line in result.history]
+    assert list(residual.get_ydata()) == known
+    assert set(tolerance.get_ydata()) == {result.parameters.tol}
+    assert ax.get_yscale() == "log"
+    assert ax.get_title() == "Converged"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "residual",
+        "tolerance 1e-03",
+    ]
+
+
+def test_convergence_against_seconds(result):
+    ax = plot.convergence(result, against="seconds")
+    assert list(ax.get_lines()[0].get_xdata()) == [line.seconds for line in result.history]
+    assert ax.get_xlabel() == "seconds"
+    with pytest.raises(ValueError, match="`against` is 'hours'; choose one of iteration, sweeps"):
+        plot.convergence(result, against="hours")
+
+
+def test_distances_are_those_learned_in_the_order_of_the_ticks(result):
+    ax = plot.distances(result, "features")
+    order = [GENES.index(name) for name in ticks(ax)]
+    assert sorted(order) == list(range(12))
+    image = ax.get_images()[0].get_array()
+    assert np.array_equal(image, result.features[np.ix_(order, order)])
+    assert {k < 6 for k in order[:6]} in ({True}, {False})  # the two groups fall apart
+
+
+def test_a_few_outliers_do_not_leave_one_color_to_the_others(result):
+    rng = np.random.default_rng(0)
+    places = np.concatenate([rng.uniform(0, 0.1, 97), [0.9, 0.95, 1.0]])  # 6 % of all pairs
+    far = replace(result, samples=np.abs(places[:, None] - places) / np.ptp(places))
+    far = replace(far, problem=cm.Problem.from_data(np.eye(100) + 0.1))
+    image = plot.distances(far).images[0]
+    assert image.norm.vmax < 0.25
+    bar = image.colorbar
+    assert bar.extend == "both"
+    assert bar.ax.get_ylabel() == f"distance (colors end at {image.norm.vmax:.2g}, largest: 1)"
+    whole = plot.distances(far, vmax=1).images[0]
+    assert whole.norm.vmax == 1.0
+    assert (whole.colorbar.extend, whole.colorbar.ax.get_ylabel()) == ("min", "distance")
+    assert plot.distances(far, vmax=1e-5).images[0].norm.vmin == 0.0
+
+
+def test_distances_without_outliers_are_all_told_apart(result):
+    image = plot.distances(result, "features").images[0]
+    assert image.norm.vmax == result.features.max()
+    assert image.colorbar.extend == "min"
+    equal = replace(result, features=1.0 - np.eye(12))
+    assert plot.distances(equal, "features").images[0].get_clim() == (0.0, 1.0)
+
+
+def test_distances_keep_labels_together(result):
+    shuffled = np.random.default_rng(1).permutation(20)
+    ax = plot.distances(result, labels=np.where(np.isin(np.arange(20), shuffled[:15]), 7, 3))
+    assert sorted(ticks(ax)) == ["3", "7"]
+    # One line each way between two groups, where the first one ends.
+    across, down = ax.get_lines()
+    ends = {"7": 14.5, "3": 4.5}
+    assert set(across.get_ydata()) == set(down.get_xdata()) == {ends[ticks(ax)[0]]}
+
+
+def test_distances_take_names_and_the_axes_they_are_given(unnamed):
+    left, right = plt.subplots(1, 2)[1]
+    assert plot.distances(unnamed, names=["x", "y", "z"], ax=right) is right
+    assert sorted(ticks(right)) == ["x", "y", "z"]
+    assert not left.has_data()
+    assert sorted(ticks(plot.distances(unnamed))) == ["0", "1", "2"]
+
+
+def test_large_matrices_name_no_row():
+    r = cm.learn(cm.datasets.torus(n=45, m=10), eps=np.inf, tau=0.1)
+    ax = plot.distances(r)
+    assert ticks(ax) == []
+    assert ax.get_ylabel() == "samples, clustered"
+
+
+def test_an_embedding_has_a_color_per_label_and_separates_them(result):
+    ax = plot.embedding(result, method="tsne", labels=LABELS)
+    first, second = ax.collections
+    assert [len(part.get_offsets()) for part in (first, second)] == [12, 8]
+    assert [to_hex(part.get_facecolor()[0]).upper() for part in (first, second)] == list(
+        layout.COLORS[:2]
+    )
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["early", "late"]
+    near = [np.ptp(part.get_offsets(), axis=0).max() for part in (first, second)]
+    gap = np.linalg.norm(first.get_offsets().mean(0) - second.get_offsets().mean(0))
+    assert gap > 0.5 * max(near)
+
+
+def test_more_labels_than_colors_get_other_markers(result):
+    ax = plot.embedding(result, method="tsne", labels=[f"kind {i % 10}" for i in range(20)])
+    looks = {
+        (to_hex(part.get_facecolor()[0]), len(part.get_paths()[0].vertices))
+        for part in ax.collections
+    }
+    assert len(looks) == 10
+
+
+def test_numbers_are_shown_on_a_scale(result):
+    ax = plot.embedding(result, method="tsne", labels=np.linspace(0, 1, 20))
+    assert list(ax.collections[0].get_array()) == list(np.linspace(0, 1, 20))
+    assert ax.get_legend() is None
+
+
+def test_marked_items_are_named_beside_their_points(result):
+    ax = plot.embedding(result, "features", method="tsne", mark=["g3", 7])
+    assert [text.get_text() for text in ax.texts] == ["g3", "g7"]
+    places = ax.collections[0].get_offsets()
+    assert [tuple(text.xy) for text in ax.texts] == [tuple(places[3]), tuple(places[7])]
+    assert ax.get_xlabel() == "t-SNE 1"
+
+
+def test_an_embedding_is_the_same_each_time(result):
+    first, second = (layout.coordinates(result.samples, "tsne", random_state=3) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6])
+def test_few_items_have_a_place_too(n):
+    line = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) / (n - 1)
+    places = layout.coordinates(line, "tsne")
+    assert places.shape == (n, 2)
+    assert len({tuple(place) for place in places.round(6)}) == n
+
+
+def test_few_items_keep_their_distances():
+    places = layout.coordinates(np.array([[0, 0.6, 1], [0.6, 0, 0.8], [1, 0.8, 0]]), "tsne")
+    apart = np.linalg.norm(places[:, None] - places, axis=2)
+    assert np.allclose(apart, [[0, 0.6, 1], [0.6, 0, 0.8], [1, 0.8, 0]])
+
+
+@pytest.mark.slow
+def test_umap_separates_the_groups(result):
+    pytest.importorskip("umap")
+    first, second = plot.embedding(result, labels=LABELS).collections
+    gap = np.linalg.norm(first.get_offsets().mean(0) - second.get_offsets().mean(0))
+    assert gap > 0.5 * np.ptp(first.get_offsets(), axis=0).max()
+
+
+def test_without_umap_the_error_names_the_way_out(result, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "umap", None)
+    with pytest.raises(ImportError, match=r"pip install 'cometric\[plot\]', or pass method='tsne'"):
+        plot.embedding(result)
+
+
+def test_nearest_features_come_in_order(result):
+    ax = plot.nearest(result, "g2", k=4)
+    order = np.argsort(result.features[2])[1:5]
+    assert ticks(ax) == [GENES[l] for l in order]
+    dots, median = ax.get_lines()
+    assert list(dots.get_xdata()) == list(result.features[2, order])
+    assert median.get_xdata()[0] == np.median(np.delete(result.features[2], 2))
+    assert ax.yaxis_inverted()
+    assert ax.get_title() == "Nearest to g2"
+    assert len(ticks(plot.nearest(result, -1, k=99))) == 11
+    assert plot.nearest(result, 0, names=GENES[::-1]).get_title() == "Nearest to g11"
+
+
+def test_flows_carry_the_mass_of_the_plan(result):
+    told = result.explain(0, 15)
+    ax = plot.flows(result, "s0", "s15", top=5)
+    bands = [patch for patch in ax.patches if isinstance(patch, PathPatch)]
+    heights = sorted(np.ptp(band.get_path().vertices[[3, 4], 1]) for band in bands)
+    assert np.allclose(heights, sorted(flow.mass for flow in told.flows[:5]))
+    left = {text.get_text() for text in ax.texts if text.get_ha() == "right"}
+    right = {text.get_text() for text in ax.texts if text.get_ha() == "left"}
+    assert left == {flow.source for flow in told.flows[:5]}
+    assert right == {flow.target for flow in told.flows[:5]}
+    assert ax.get_title().startswith(f"From s0 to s15\n5 of {len(told.flows)} flows")
+
+
+def test_net_changes_are_bars_to_either_side(result):
+    told = result.explain("s0", "s15")
+    ax = plot.changes(result, "s0", 15, top=3)
+    assert ticks(ax) == [change.name for change in told.losses[:3] + told.gains[:3]]
+    widths = [bar.get_width() for bar in ax.patches]
+    assert np.allclose(widths, [100 * c.change for c in told.losses[:3] + told.gains[:3]])
+    assert ax.get_title().startswith(f"Net change from s0 to s15\n6 of {len(told.changes)} changes")
+    cells = plot.changes(result, "g0", "g11", 2, of="features")
+    assert {name[0] for name in ticks(cells)} == {"s"}
+    renamed = plot.changes(result, 0, 15, 3, names=[f"new {name}" for name in GENES])
+    assert ticks(renamed) == [f"new {name}" for name in ticks(ax)]
+
+
+def test_a_new_figure_of_flows_shows_the_net_changes_too(result):
+    ax = plot.flows(result, 0, 15, top=4)
+    assert [other.get_title()[:10] for other in ax.figure.axes[:2]] == ["Net change", "From s0 to"]
+    own = plt.figure().subplots()
+    assert plot.flows(result, 0, 15, ax=own) is own
+    assert not any("Net" in other.get_title() for other in own.figure.axes)
+
+
+def test_flows_go_between_the_bins_they_belong_to(unnamed):
+    ax = plot.flows(unnamed, 0, 2, names=["red", "green", "blue"])
+    told = unnamed.explain(0, 2)
+    assert {text.get_text() for text in ax.texts} == {"red", "blue"}
+    assert len(told.flows) == sum(isinstance(patch, PathPatch) for patch in ax.patches)
+
+
+def test_flows_between_repeats_say_that_nothing_moves():
+    with pytest.warns(UserWarning, match="repeat"):
+        repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1]], eps=0, tau=0.1)
+    with pytest.raises(ValueError, match="no mass moves between 0 and 1"):
+        plot.flows(repeats, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "words"),
+    [
+        (lambda r: plot.distances(r, "cells"), ValueError, "`of` is 'cells'; choose 'samples'"),
+        (lambda r: plot.distances(r, labels=[1]), ValueError, r"`labels` has shape \(1,\).* 20"),
+        (lambda r: plot.nearest(r, "g33"), ValueError, "`feature` is 'g33', .* 'g3'"),
+        (lambda r: plot.nearest(r, 12), IndexError, "`feature` is 12; there are 12"),
+        (lambda r: plot.nearest(r, "s3"), ValueError, "'s3', .* of a sample, not of a feature"),
+        (lambda r: plot.nearest(r, 2.5), TypeError, "`feature` is 2.5; pass the name or number"),
+        (lambda r: plot.flows(r, 0, "g3"), ValueError, "`j` is 'g3', .* of a feature, not of a sa"),
+        (lambda r: plot.changes(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
+        (lambda r: plot.distances(r, vmax="p99"), ValueError, "`vmax` is 'p99'; pass a number"),
+        (lambda r: plot.distances(r, vmax=0), ValueError, "`vmax` is 0; pass a distance above 0"),
+        (lambda r: plot.nearest(r, 0, k=0), ValueError, "`k` is 0; pass at least 1"),
+        (lambda r: plot.flows(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
+        (lambda r: plot.nearest(r, 0, names="a"), ValueError, r"`names` has shape \(\)"),
+        (lambda r: plot.embedding(r, method="pca"), ValueError, "`method` is 'pca'; choose 'umap'"),
+    ],
+)
+def test_errors_name_the_argument(result, draw, error, words):
+    with pytest.raises(error, match=words):
+        draw(result)
+    assert plt.get_fignums() == []  # and leave no empty figure behind
+
+
+def test_few_far_points_do_not_shrink_the_others(result, monkeypatch):
+    places = np.random.default_rng(0).normal(size=(20, 2))
+    places[7] = 1000.0, -1000.0
+    monkeypatch.setattr(plot, "coordinates", lambda *_: places)
+    ax = plot.embedding(result, labels=LABELS, mark=["s7"])
+    assert ax.get_title() == "20 samples, by their learned distances (1 far outside, at the border)"
+    *groups, crosses = ax.collections
+    assert sum(len(group.get_offsets()) for group in groups) == 20
+    (at,) = crosses.get_offsets()
+    others = np.delete(places, 7, axis=0)
+    assert 1.0 < at[0] / others[:, 0].max() < 3.0
+    assert 1.0 < at[1] / others[:, 1].min() < 3.0
+    ax.figure.canvas.draw()
+    assert np.ptp(ax.get_xlim()) < 20
+    assert tuple(ax.texts[0].xy) == tuple(at)
+
+
+@pytest.mark.parametrize("n", [2, 20, 500])
+def test_the_frame_holds_all_that_lies_together(n):
+    places = np.random.default_rng(0).normal(size=(n, 2))
+    low, high = layout.frame(places)
+    assert (low == places.min(axis=0)).all()
+    assert (high == places.max(axis=0)).all()
+
+
+def test_an_island_that_is_no_handful_stays_in_the_frame():
+    places = np.random.default_rng(0).normal(size=(200, 2))
+    places[:6] += 100.0
+    _, high = layout.frame(places)
+    assert (high == places.max(axis=0)).all()

@@ -1,0 +1,91 @@
+"""The sketch: who is chosen, what is learned from it, what is said of the rest."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import cometric as cm
+from cometric.large.landmarks import choose
+
+DATA = cm.datasets.simulate_counts(80, 25, density=0.3, random_state=1)
+OPTIONS = {"n_neighbors": 4, "eps": np.inf, "tau": 0.01, "tol": 1e-4}
+
+
+@pytest.mark.parametrize("method", ["uniform", "kmeans++"])
+def test_landmarks_are_samples_that_hold_every_feature(method):
+    sparse_data = cm.datasets.simulate_counts(300, 200, density=0.02).X
+    chosen = choose(sparse_data, 20, method, 0)
+    assert len(np.unique(chosen)) == len(chosen) > 20
+    assert (sparse_data[chosen].sum(axis=0) > 0).all()
+
+
+def test_all_samples_as_landmarks_learn_what_learn_learns():
+    sketch = cm.learn_landmarks(DATA.X, 80, **OPTIONS)
+    plain = cm.learn(DATA.X, eps=np.inf, tau=0.01, tol=1e-4)
+    assert_array_equal(sketch.landmarks, np.arange(80))
+    assert_array_equal(sketch.features, plain.features)
+    others = plain.samples + np.diag(np.full(80, np.inf))
+    expected = np.sort(others, axis=1)[:, :4]
+    assert_allclose(sketch.graph.data.reshape(80, 4), expected, rtol=1e-3)
+
+
+def test_groups_of_samples_are_added_up():
+    labels = np.arange(80) // 4
+    by_label = cm.learn_landmarks(DATA.X, labels, **OPTIONS)
+    summed = DATA.X.toarray().reshape(20, 4, 25).sum(axis=1)
+    for cells in (summed, sparse.csr_array(summed)):
+        by_matrix = cm.learn_landmarks(DATA.X, cells, **OPTIONS)
+        assert_array_equal(by_label.features, by_matrix.features)
+    assert by_label.landmarks is None
+    assert by_label.result.samples.shape == (20, 20)
+
+
+def test_entropic_neighbors_of_a_sketch_are_found_and_told():
+    sketch = cm.learn_landmarks(DATA.X, 30, 4, eps=0.1, tol=1e-3, check=10)
+    assert sketch.graph.shape == (80, 80)
+    assert sketch.neighbors.recall == 1.0
+    for word in (
+        "30 landmarks",
+        "4 neighbors of each of 80 samples",
+        "recall           1.0000 on 10",
+    ):
+        assert word in str(sketch)
+    assert repr(sketch) == "Sketch(80 samples, 25 features, 30 landmarks)"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"landmarks": 81}, "`landmarks` is 81; choose between 2 and the 80 samples"),
+        ({"landmarks": 20, "method": "best"}, "`method` is 'best'; choose 'uniform' or 'kmeans"),
+        ({"landmarks": np.zeros(7, int)}, "`landmarks` has shape \\(7,\\) and dtype int64; pass a"),
+        ({"landmarks": np.ones((5, 3))}, "`landmarks` has 3 features; `X` has 25"),
+    ],
+)
+def test_other_landmarks_are_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        cm.learn_landmarks(DATA.X, **given)
+
+
+def test_empty_samples_are_refused_before_any_work():
+    X = DATA.X.toarray()
+    X[5] = 0.0
+    with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 5\)"):
+        cm.learn_landmarks(X, 20)
+
+
+def test_names_go_from_the_data_to_what_is_learned():
+    pd = pytest.importorskip("pandas")
+    data = np.random.default_rng(0).poisson(2.0, (30, 8)) + 1.0
+    cells, genes = [f"c{i}" for i in range(30)], [f"g{k}" for k in range(8)]
+    table = pd.DataFrame(data, cells, genes)
+    options = {"n_neighbors": 3, "eps": np.inf, "tau": 0.1}
+    sketch = cm.learn_landmarks(table, 10, **options)
+    problem = sketch.result.problem
+    assert problem.samples.names == tuple(cells[i] for i in sketch.landmarks)
+    assert problem.features.names == tuple(genes)
+    turned = table[genes[::-1]]
+    assert_array_equal(sketch.result.transform(turned), sketch.result.transform(data))
+    groups = cm.learn_landmarks(table, np.arange(30) % 6, **options)
+    assert groups.result.problem.samples.names == tuple("012345")

@@ -1,0 +1,132 @@
+"""Neighbors without an n x n matrix: proved ones are the true ones, bounds are below."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.large.neighbors import SampleDistances, _Bounds, _spread, read_histograms
+
+X = cm.datasets.simulate_counts(60, 25, density=0.3, random_state=1).X
+OPTIONS = [
+    (0.0, 0.05, "l1"),
+    (0.1, 1e-3, "l1"),
+    (0.5, 0.1, "l2"),
+    (math.inf, 0.01, "discrete"),
+    (0.1, 0.0, "l1", 0.2),
+]
+
+
+def learned(eps, tau, norm="l1", restart=0.0):
+    options = {"tol": 1e-4, "drop_empty": True}
+    return cm.learn(X[:30], eps=eps, tau=tau, norm=norm, restart=restart, **options)
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=str)
+def result(request):
+    return learned(*request.param)
+
+
+def true_distances(result):
+    """From every sample of X to every other."""
+    n = X.shape[0]
+    distances = SampleDistances(result, *read_histograms(result, X))
+    index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
+    return distances(index).reshape(n, n)
+
+
+def test_distances_are_those_of_transform(result):
+    assert_allclose(true_distances(result)[:, :30], result.transform(X), atol=1e-6)
+
+
+def test_bounds_are_below_the_distances(result):
+    distances = SampleDistances(result, *read_histograms(result, X))
+    bounds, index = _Bounds(distances, 1).lowest(slice(10, 60), 59)
+    true = true_distances(result)[10:]
+    assert (bounds <= np.take_along_axis(true, index, axis=1) + 1e-12).all()
+    assert (np.diff(bounds) >= 0.0).all()
+    assert bounds.max() > 0.1 * true.max()  # and worth having
+
+
+def test_proved_neighbors_are_the_nearest(result):
+    found = cm.neighbor_graph(result, X, 5)
+    true = true_distances(result)
+    np.fill_diagonal(true, np.inf)
+    expected = np.sort(true, axis=1)[:, :5]
+    near = found.graph.data.reshape(-1, 5)
+    assert found.proved.any()
+    assert_allclose(near[found.proved], expected[found.proved], rtol=1e-6, atol=1e-9)
+    assert_allclose(true[np.arange(60)[:, None], found.graph.indices.reshape(-1, 5)], near)
+
+
+def test_with_all_candidates_everything_is_proved(result):
+    found = cm.neighbor_graph(result, X, 4, max_candidates=59, check=60)
+    assert found.proved.all()
+    assert found.recall == 1.0
+
+
+def test_few_candidates_are_told():
+    result = learned(0.0, 0.05)
+    found = cm.neighbor_graph(result, X, 5, max_candidates=5, check=60)
+    assert found.compared == 5
+    assert not found.proved.all()
+    true = true_distances(result)
+    np.fill_diagonal(true, np.inf)
+    level = np.sort(true, axis=1)[:, 4]
+    hits = found.graph.data.reshape(-1, 5) <= level[:, None] * (1 + 1e-6)
+    assert found.recall == pytest.approx(hits.mean())
+    assert found.recall < 1.0
+    assert "recall" in repr(found)
+
+
+def test_without_a_check_no_recall_is_claimed():
+    found = cm.neighbor_graph(learned(math.inf, 0.01), X, 3, check=0)
+    assert math.isnan(found.recall)
+    assert "not measured" in repr(found)
+
+
+def test_repeated_samples_are_neighbors_at_distance_zero():
+    twice = np.concatenate([X.toarray(), 3.0 * X.toarray()[:4]])
+    found = cm.neighbor_graph(learned(0.1, 1e-3), twice, 2)
+    nearest = found.graph.indices.reshape(-1, 2)[:4, 0]
+    assert nearest.tolist() == [60, 61, 62, 63]
+    assert_allclose(found.graph.data.reshape(-1, 2)[:4, 0], 0.0, atol=1e-9)
+
+
+def test_references_are_spread_out():
+    line = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
+    assert sorted(_spread(line, 3).tolist()) == [0, 4, 8]
+
+
+def test_too_few_candidates_are_refused():
+    with pytest.raises(ValueError, match="`max_candidates` is 3; at least `n_neighbors` = 5"):
+        cm.neighbor_graph(learned(math.inf, 0.01), X, 5, max_candidates=3)
+
+
+@pytest.mark.parametrize("name", ["max_candidates", "check"])
+@pytest.mark.parametrize("value", [-1, 2.5, "20"])
+def test_counts_that_are_none_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` is .*; pass a whole number, at least 1"):
+        cm.neighbor_graph(learned(math.inf, 0.01), X, 5, **{name: value})
+
+
+def test_too_many_neighbors_are_refused():
+    with pytest.raises(ValueError, match="`n_neighbors` is 60; pass a whole number from 1 to 59"):
+        cm.neighbor_graph(learned(math.inf, 0.01), X, 60)
+
+
+def test_norms_given_as_matrices_are_refused():
+    norms = tuple(np.ones((k, k)) - np.eye(k) for k in (30, 25))
+    result = cm.learn(X[:30], eps=math.inf, tau=0.1, norm=norms, tol=1e-3)
+    with pytest.raises(ValueError, match="`norm` was a pair of matrices"):
+        cm.neighbor_graph(result, X, 3)
+
+
+def test_small_eps_is_refused():
+    shifts = cm.datasets.torus("unimodal", 10, 8)
+    with pytest.warns(cm.ConvergenceWarning):
+        result = cm.learn(shifts, eps=1e-3, tau=0.1, max_iter=1)
+    with pytest.raises(ValueError, match="`eps` is 0.001, too small for the bounds"):
+        cm.neighbor_graph(result, shifts, 3)

@@ -1,0 +1,72 @@
+"""What is said of entropic answers: true residuals, bounds that hold, and no promise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.maps.coupled import fresh_lifts, norm_matrices
+from cometric.proofs.diagnosis import diagnose
+
+X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.5, np.inf])
+def test_a_converged_answer_is_close_to_its_image(eps):
+    result = cm.learn(X, eps=eps, tau=0.1, tol=1e-9)
+    told = result.certify()
+    assert max(told.residuals) <= 3e-9
+    assert told.negatives == 0
+    assert "no theorem says how near the true answer is" in str(told)
+    if eps < np.inf:
+        assert told.pairs == 9 * 8 // 2 + 7 * 6 // 2
+        assert 0 < told.bracket < 1e-6
+    else:
+        assert told.bracket is None
+
+
+def test_the_triangle_is_told_in_words_a_user_can_act_on():
+    told = cm.learn(X, eps=0.5, tau=0.1).certify()
+    broken = str(replace(told, triangle=(0.1, 0.33)))
+    assert "shorter than the direct distance, by up to 33 % of the largest distance" in broken
+    assert "neighbors and clusterings of these distances are unaffected" in broken
+    assert "may miss neighbors" in broken
+    assert "triangle       the triangle inequality holds" in str(replace(told, triangle=(0, 1e-16)))
+
+
+def test_a_wrong_answer_is_not():
+    result = cm.learn(X, eps=0.5, tau=0.1)
+    lifts, norms = fresh_lifts(result.problem, 0.5), norm_matrices(result.problem, "l1")
+    bent = result.samples.copy()
+    bent[0, 1] = bent[1, 0] = 0.5 * bent[0, 1]
+    told = diagnose(cm.Metrics(bent, result.features), *lifts, eps=0.5, tau=0.1, norms=norms)
+    assert told.residuals[0] >= 0.99 * np.log(2)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3, np.inf])
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_the_plan_shown_has_the_right_marginals(eps, of):
+    result = cm.learn(X, eps=eps, tau=0.1, tol=1e-3)
+    told = result.explain(2, 1, of=of)
+    side = getattr(result.problem, of)
+    sent, received = np.zeros(side.hist.shape[1]), np.zeros(side.hist.shape[1])
+    for flow in told.flows:
+        sent[int(flow.source)] += flow.mass
+        received[int(flow.target)] += flow.mass
+    first, second = side.hist[[2]].toarray()[0], side.hist[[1]].toarray()[0]
+    assert_allclose(sent - received, first - second, atol=1e-8)
+    assert_allclose(sent.sum() + told.stays, 1.0)
+    assert_allclose(sum(flow.mass * flow.cost for flow in told.flows), told.distance)
+
+
+def test_more_blur_costs_more():
+    result = cm.learn(X, eps=0.1, tau=0.1)
+    costs = [
+        cm.EntropicMap(result.problem.samples.hist, eps).plan(result.features, 0, 1)
+        for eps in (0.005, 0.1, 1.0)  # the first by logarithms
+    ]
+    spent = [(plan * result.features[np.ix_(i, j)]).sum() for i, j, plan in costs]
+    exact = cm.ExactMap(result.problem.samples.hist)(result.features)[0, 1]
+    assert exact <= spent[0] < spent[1] < spent[2]

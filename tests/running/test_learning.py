@@ -1,0 +1,93 @@
+"""Learning with entropic transport: one sweep per iteration, and the same answer."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.maps.coupled import entropic_lifts, norm_matrices, regularize
+from cometric.solvers.loop import solve
+
+
+def fully_solved(X, eps, tau, tol):
+    """Power iteration with every Sinkhorn problem solved to the end."""
+    problem = cm.Problem.from_data(X)
+    phi = regularize(*entropic_lifts(problem, eps), tau, norm_matrices(problem, "l1"))
+    start = norm_matrices(problem, "l1")
+    return solve(phi, cm.PowerIteration(), start, tol=tol, max_iter=500).iterate
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("solver", ["auto", "power"])
+def test_one_sweep_per_iteration_reaches_the_same_metrics(eps, solver):
+    X = cm.datasets.torus("bimodal", 20, 16)
+    truth = fully_solved(X, eps, 0.01, 1e-11)
+    result = cm.learn(X, eps=eps, tau=0.01, tol=1e-9, solver=solver)
+    assert result.converged
+    assert_allclose(result.samples, truth.metrics.samples, atol=1e-6)
+    assert_allclose(result.features, truth.metrics.features, atol=1e-6)
+    assert_allclose(result.values, truth.values, rtol=1e-6)
+
+
+def test_acceleration_takes_fewer_iterations():
+    X = cm.datasets.simulate_counts(60, 50, random_state=1).X
+    plain = cm.learn(X, eps=0.1, tau=1e-3, tol=1e-7, solver="power")
+    fast = cm.learn(X, eps=0.1, tau=1e-3, tol=1e-7)
+    assert fast.converged
+    assert fast.iterations < 0.7 * plain.iterations
+    assert cm.hilbert_distance(plain.samples, fast.samples) < 1e-4
+
+
+def test_sparse_data_and_threads_do_not_change_the_answer():
+    X = cm.datasets.simulate_counts(40, 30, density=0.5, random_state=0).X
+    one = cm.learn(X, eps=0.1, tau=1e-2, n_threads=1)
+    two = cm.learn(X.toarray(), eps=0.1, tau=1e-2, n_threads=2)
+    assert (one.samples == two.samples).all()
+    assert (one.features == two.features).all()
+
+
+def test_negative_distances_end_the_solve_with_a_count():
+    parts = np.array([0, 0, 1, 1, 1])
+    A = np.array([parts == 0, parts == 1]) / [[2], [3]]
+    A = np.vstack([A, np.eye(5)])
+    cost = np.where(parts[:, None] == parts, 2.0, 1.0)
+    np.fill_diagonal(cost, 0.0)
+    B = np.hstack([np.zeros((5, 2)), np.eye(5)])
+    start = np.ones((7, 7)) - np.eye(7)
+    start[2:, 2:] = cost
+    with (
+        pytest.warns(UserWarning, match="1 pairs are at a negative distance"),
+        pytest.warns(cm.ConvergenceWarning, match="some entropic distances are negative"),
+    ):
+        result = cm.learn((A, B), eps=5.0, tau=0, start=start)
+    assert result.status is cm.Status.NOT_PSD
+
+
+def test_what_is_proved_for_exact_transport_only_is_not_claimed():
+    result = cm.learn([[3, 1, 1], [1, 2, 1], [1, 1, 4]], eps=0.5, tau=0.1)
+    assert str(result.certify()).startswith("Diagnosis: for eps > 0")
+    assert " in [" not in str(result)
+
+
+def test_single_precision_ends_in_double():
+    X = cm.datasets.simulate_counts(30, 25, random_state=0).X
+    double, single = (cm.learn(X, dtype=dtype, drop_empty=True) for dtype in ("f8", "f4"))
+    assert single.converged
+    assert_allclose(single.samples, double.samples, atol=1e-6)
+    assert_allclose(single.features, double.features, atol=1e-6)
+
+
+def test_the_iterations_of_both_stages_count():
+    X = cm.datasets.simulate_counts(30, 25, random_state=0).X
+    with pytest.warns(cm.ConvergenceWarning, match="iteration limit"):
+        result = cm.learn(X, max_iter=5, drop_empty=True)
+    assert result.iterations == 5
+    assert [line.iteration for line in cm.learn(X, drop_empty=True).history] == list(
+        range(1, cm.learn(X, drop_empty=True).iterations + 1)
+    )
+
+
+def test_a_cluster_and_another_device_exclude_each_other():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="`client` and device 'cpu:0' exclude each other"):
+        cm.learn([[2, 1], [1, 2]], client="local", device="cpu:0")

@@ -1,0 +1,293 @@
+"""The dry run: it names the engine, and its estimates are of the right order."""
+
+import inspect
+import math
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.machine import devices
+from cometric.maps.coupled import exact_lifts
+from cometric.running import estimation, planning
+from cometric.running.estimation import Estimate
+from cometric.running.rehearsal import take_part
+
+X = cm.datasets.simulate_counts(150, 120, random_state=0).X
+SMALL = np.random.default_rng(0).gamma(0.5, size=(20, 15))
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Make plans that solve parts only, however short the run."""
+    monkeypatch.setattr(estimation, "SHORTEST", 0.0)
+    monkeypatch.setattr(estimation, "FIRST_WORK", 1e5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": 0.0}, "network simplex, policy iteration"),
+        ({"eps": 0.0, "solver": "power"}, "network simplex, power iteration"),
+        ({"eps": 0.0, "memory_limit": 100}, "network simplex, power iteration"),
+        ({"eps": 0.1}, "samples: Sinkhorn, float64, scalings kept in float64; features: Sinkhorn"),
+        ({"eps": 1e-3, "max_iter": 2}, "logarithms, scalings kept in float64"),
+        ({"eps": 0.1, "dtype": "f4"}, "float32, scalings kept in float32"),
+        ({"eps": 0.1, "memory_limit": 100}, "scalings not kept"),
+        ({"eps": np.inf}, "matrix products"),
+        ({"eps": np.inf, "tau": 0.0}, "closed form"),
+    ],
+)
+def test_the_engine_is_named(options, words):
+    planned = cm.plan(SMALL, **options)
+    assert words in planned.engine
+    assert words in str(planned)
+    assert planned.fits
+    assert planned.memory < planned.available
+    assert planned.advice == ()
+    assert 0 < planned.seconds <= planned.total
+    assert planned.total_range[0] < planned.total < planned.total_range[1]
+
+
+def test_it_takes_the_arguments_of_learn():
+    ours, theirs = (inspect.signature(f).parameters for f in (cm.plan, cm.learn))
+    of_runs_only = {"start", "random_state", "client", "callback", "checkpoint", "checkpoint_every"}
+    assert set(ours) == set(theirs) - of_runs_only
+    for name in set(ours) - {"tau", "tol"}:
+        assert ours[name].default == theirs[name].default
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": np.nan}, "`eps` is nan; it must not be negative"),
+        ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto' or 'paper'"),
+        ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both say"),
+        ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),
+        ({"solver": "no such"}, "`solver` is 'no such'; choose"),
+        ({"tol": -1.0}, "`tol` is -1.0; it must not be negative"),
+        ({"max_iter": 0}, "`max_iter` is 0; pass a whole number"),
+        ({"n_threads": 0}, "`n_threads` is 0; pass a whole number"),
+        ({"dtype": "no such"}, "`dtype` is 'no such'; choose float64 or float32"),
+        ({"memory_limit": "1 GB"}, "`memory_limit` is '1 GB'; pass a number"),
+        ({"norm": "no such"}, "`norm` is 'no such'; pass 'l1'"),
+    ],
+)
+def test_options_that_learn_would_refuse_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        cm.plan(X, drop_empty=True, **options)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"eps": 0.0}, {"tau": 1e-3}, {"eps": np.inf}, {"eps": np.inf, "tau": 0}, {"norm": "l2"}],
+)
+def test_a_short_run_is_rehearsed_whole(options):
+    planned = cm.plan(SMALL, **options)
+    result = cm.learn(SMALL, **({"tau": "auto", "tol": 1e-3} | options))
+    assert planned.measured == "all of it"
+    assert planned.iterations == (result.iterations, result.iterations)
+    assert planned.sweeps == result.iterations
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eps": 0.0},
+        {"eps": 0.0, "solver": "power"},
+        {"eps": 0.0, "tau": 0.0},
+        {"eps": 0.1},
+        {"eps": 0.1, "dtype": "float32"},
+        {"eps": 0.1, "tau": 0.05, "solver": "stochastic"},
+        {"eps": 0.1, "memory_limit": 1e5},
+        {"eps": 0.1, "norm": "discrete"},
+        {"eps": np.inf},
+        {"eps": np.inf, "tau": 0.0},
+    ],
+)
+def test_parts_say_what_the_whole_takes(options, in_parts):
+    planned = cm.plan(X, drop_empty=True, **options)
+    assert planned.measured.startswith("2 parts of ")
+    low, high = planned.iterations
+    assert low <= planned.sweeps <= high
+    began = time.perf_counter()
+    cm.learn(X, drop_empty=True, **({"tau": "auto", "tol": 1e-3} | options))
+    spent = time.perf_counter() - began
+    assert spent / 20 < planned.total < 20 * spent  # with anything else on this machine
+
+
+def test_matrices_as_norms_are_cut_to_the_parts(in_parts):
+    problem = cm.Problem.from_data(X, drop_empty=True)
+    norms = tuple(1.0 - np.eye(len(side.labels)) for side in (problem.samples, problem.features))
+    assert cm.plan(X, drop_empty=True, norm=norms).total > 0
+    part, cut = take_part(problem, norms, (30, 20), seed=0)
+    for side, matrix in zip((part.samples, part.features), cut, strict=True):
+        assert matrix.shape == (len(side.labels),) * 2
+        assert_allclose(side.hist.sum(axis=1), 1.0)
+
+
+def test_a_plan_stops_where_learn_would(in_parts):
+    planned = cm.plan(X, drop_empty=True, tol=1e-12, max_iter=3)
+    assert planned.iterations[1] == planned.sweeps == 3
+
+
+def test_plans_for_devices_solve_parts_there(in_parts):
+    pytest.importorskip("torch")
+    planned = cm.plan(X, drop_empty=True, device="torch:cpu")
+    assert "Sinkhorn on torch:cpu, dense" in planned.engine
+    assert planned.measured.startswith("2 parts of ")
+    assert planned.total > 0
+
+
+def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):
+    cm.plan(SMALL, progress=True)
+    assert "planning" not in capsys.readouterr().err
+    monkeypatch.setattr(planning, "TELL_AFTER", 0.0)
+    cm.plan(SMALL, progress=True)
+    assert "planning" not in capsys.readouterr().err  # a log, which cannot be redrawn
+    monkeypatch.setattr(planning, "redraws", lambda: True)
+    cm.plan(SMALL, progress=True)
+    assert "planning: " in capsys.readouterr().err
+
+
+def test_hours_come_with_advice(monkeypatch):
+    slow = Estimate((4e3, 9e3, 2e4), (10, 12, 15), 1.0, "2 parts of 24 x 24, solved in 12")
+    monkeypatch.setattr(planning, "estimate", lambda *_: slow)
+    monkeypatch.setattr(planning, "MANY", 10)
+    planned = cm.plan(SMALL)
+    assert planned.fits
+    assert math.isclose(planned.total, 9e3, abs_tol=1)
+    said = str(planned)
+    for way in ("takes hours", "choose features", "learn_landmarks", "device='cuda'", "client="):
+        assert way in said
+    assert "about 2.5 h (67 min to 5.6 h): 10 to 15 iterations" in said
+    assert "eps=0.1 (Sinkhorn)" in str(cm.plan(SMALL, 0.0))
+
+
+# Memory
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """A way to pretend that only so many bytes are free."""
+
+    def pretend(free):
+        modules = ("memory", "planning", "run", "maps.coupled", "maps.exact", "maps.entropic")
+        for module in modules:
+            monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eps": 0.0, "tau": 0.1},
+        {"eps": 0.0, "tau": 0.1, "solver": "power"},
+        {"eps": 0.1},
+        {"eps": 0.1, "solver": "power"},
+        {"eps": 0.1, "dtype": "float32"},
+        {"eps": 0.1, "memory_limit": 1e5},
+        {"eps": np.inf},
+        {"eps": np.inf, "tau": 0.0},
+    ],
+)
+@pytest.mark.parametrize("shape", [(400, 40), (40, 400), (150, 150)])
+def test_memory_is_what_arrays_take_at_the_peak(options, shape, in_parts):
+    rng = np.random.default_rng(0)
+    data = rng.poisson(0.1, shape) + (rng.random(shape) < 0.1)
+    options = {"tau": "auto", "tol": 1e-2} | options
+    planned = cm.plan(data, drop_empty=True, **options)
+    tracemalloc.start()
+    cm.learn(data, drop_empty=True, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < planned.memory - planning.OVERHEAD < 1.6 * peak
+
+
+def test_what_does_not_fit_is_not_measured_but_comes_with_advice(small_machine, monkeypatch):
+    monkeypatch.setattr(planning, "estimate", lambda *_: pytest.fail("it measured"))
+    monkeypatch.setattr(planning, "OVERHEAD", 0.0)
+    small_machine(4e6)
+    planned = cm.plan(X, drop_empty=True)
+    assert not planned.fits
+    assert math.isnan(planned.total)
+    assert "does not fit: `learn` will refuse" in str(planned)
+    assert "solver='power' needs" in str(planned)
+    assert " time " not in str(planned)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, np.inf])
+@pytest.mark.parametrize(
+    ("free", "words"),
+    [
+        (
+            5e5,
+            "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features",
+        ),
+        (3e6, "0.003 GB are available. Pass solver='power', which needs about 0.00.* GB, or take"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_allocated(
+    eps, free, words, small_machine, monkeypatch
+):
+    def allocate(*args):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("cometric.running.learning.norm_matrices", allocate)
+    small_machine(free)
+    with pytest.raises(MemoryError, match=f"150 samples and 120 features .*{words}"):
+        cm.learn(X, eps, drop_empty=True)
+
+
+def test_the_closed_form_needs_less(small_machine):
+    small_machine(1.7e6)
+    assert cm.learn(X, np.inf, 0.0, drop_empty=True).converged
+    small_machine(1e6)
+    with pytest.raises(MemoryError, match="Take fewer samples or features, or learn from landm"):
+        cm.learn(X, np.inf, 0.0, drop_empty=True)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
+    small_machine(5e6)
+    words = "`memory_limit` promises .* GB more; 0.00559 GB are available. Pass a `memory_limit` of"
+    with pytest.raises(MemoryError, match=words):
+        cm.learn(X, eps, drop_empty=True, memory_limit=1e12)
+    with pytest.warns(cm.ConvergenceWarning):
+        cm.learn(X, eps, drop_empty=True, memory_limit=1e4, max_iter=1)
+
+
+def test_maps_remember_only_in_what_the_metrics_leave(small_machine):
+    small_machine(5.0e6)
+    with pytest.warns(cm.ConvergenceWarning):
+        result = cm.learn(X, 0.0, drop_empty=True, max_iter=1)
+    assert result.parameters.solver == "PowerIteration"
+
+
+def test_policy_iteration_is_chosen_where_copies_of_the_trees_fit():
+    trees = sum(lift.memory.trees for lift in exact_lifts(cm.Problem.from_data(SMALL)))
+    for times, fits in ((1.5, False), (20, True)):
+        one, other = exact_lifts(cm.Problem.from_data(SMALL), memory_limit=times * trees)
+        assert one.keeps_trees
+        assert other.keeps_trees
+        assert one.has_room_to_freeze is fits
+        engine = "policy" if fits else "power"
+        assert engine in cm.plan(SMALL, 0.0, memory_limit=times * trees).engine
+
+
+def test_the_memory_of_a_group_counts(tmp_path):
+    room = devices._room_in_group
+    assert room(str(tmp_path)) == np.inf
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    assert room(str(tmp_path)) == 450.0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert room(str(tmp_path)) == np.inf

@@ -1,0 +1,374 @@
+"""The loop and the front door: options, starts, histories, endings."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cometric as cm
+from cometric import ConvergenceWarning, Interrupted, PolicyIteration, PowerIteration, Status, learn
+from cometric.core.problem import Problem
+from cometric.core.types import Coupled, Metrics
+from cometric.datasets import block_diagonal, torus
+from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.solvers.loop import solve
+
+X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
+# Row 3 is twice row 0; column 3 is half of column 0.
+REPEATS = np.array(
+    [[2.0, 3.0, 1.0, 1.0], [4.0, 1.0, 0.0, 2.0], [6.0, 0.0, 5.0, 3.0], [4.0, 6.0, 2.0, 2.0]]
+)
+POINTS = np.array([0.0, 1.0, 3.0, 4.0])
+START = np.abs(POINTS[:, None] - POINTS)
+every_solver = pytest.mark.parametrize("solver", ["power", "policy", "auto"])
+
+
+def quick(data=X, **options):
+    """Exact metrics at tau = 0.1 by power iteration, unless told otherwise."""
+    return learn(data, **({"eps": 0, "tau": 0.1, "solver": "power"} | options))
+
+
+def trace(data=X, **options):
+    """The iterates of such a solve."""
+    steps = []
+    quick(data, callback=lambda now, _: steps.append(now), **options)
+    return steps
+
+
+# The loop
+
+
+def test_the_loop_stops_at_the_tolerance_and_not_before():
+    problem = Problem.from_data(X)
+    phi = regularize(*exact_lifts(problem), 0.1, norm_matrices(problem, "l1"))
+    start = Metrics(1.0 - np.eye(4), 1.0 - np.eye(3))
+    end = solve(phi, PowerIteration(), start, tol=1e-8, max_iter=500)
+    assert end.status is Status.CONVERGED
+    assert end.history[-1].residual <= 1e-8
+    assert all(record.residual > 1e-8 for record in end.history[:-1])
+    assert end.iterate.residual == end.history[-1].residual
+
+
+def test_a_loop_without_a_lower_residual_ends_where_it_is_told_to():
+    one, other = START + 1.0 - np.eye(4), (START + 1.0 - np.eye(4)) ** 2
+    turns = iter(range(100))
+    cycle = Coupled(lambda _: (other, one)[next(turns) % 2], lambda matrix: matrix)
+    options = {"tol": 1e-8, "max_iter": 50}
+    end = solve(cycle, PowerIteration(), Metrics(one, one), stall=7, **options)
+    assert end.status is Status.MAX_ITER
+    lowest = min(end.history, key=lambda record: record.residual)
+    assert len(end.history) == lowest.iteration + 7
+
+
+def test_the_history_counts_iterations_sweeps_and_seconds():
+    result = quick(tol=1e-8)
+    count = list(range(1, len(result.history) + 1))
+    assert [record.iteration for record in result.history] == count
+    assert [record.sweeps for record in result.history] == count
+    seconds = [record.seconds for record in result.history]
+    assert seconds[0] > 0
+    assert seconds == sorted(seconds)
+    assert (result.history[-1].lam, result.history[-1].mu) == result.values
+    assert result.iterations == len(result.history)
+    assert result.residual == result.history[-1].residual
+
+
+def test_the_callback_sees_every_iterate_with_its_record():
+    seen = []
+    result = quick(callback=lambda now, record: seen.append((now, record)))
+    assert [record for _, record in seen] == result.history
+    assert [now.residual for now, _ in seen] == [record.residual for record in result.history]
+    assert_array_equal(seen[-1][0].metrics.samples, result.samples)
+
+
+def test_what_a_callback_raises_comes_through():
+    def fail(now, record):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        quick(callback=fail)
+
+
+@every_solver
+def test_a_small_torus_is_learned_to_ten_digits(solver):
+    result = quick(torus("unimodal", 12, 10), solver=solver, tol=1e-10)
+    assert result.status is Status.CONVERGED
+    assert result.converged
+    assert result.residual <= 1e-10
+    low, high = result.bracket
+    assert low <= np.prod(result.values) <= high
+    assert high / low - 1 <= 1e-9
+
+
+def test_solvers_agree():
+    power, policy = (
+        quick(torus("bimodal", 9, 8), solver=s, tol=1e-12) for s in ("power", "policy")
+    )
+    assert_allclose(power.samples, policy.samples, rtol=1e-10)
+    assert_allclose(power.features, policy.features, rtol=1e-10)
+    assert policy.history[-1].sweeps < power.history[-1].sweeps
+
+
+def test_the_parameters_say_what_was_asked_for():
+    asked = quick(norm="l2", tol=1e-5, max_iter=77).parameters
+    assert (asked.eps, asked.tau, asked.norm) == (0, 0.1, "l2")
+    assert (asked.solver, asked.tol, asked.max_iter) == ("PowerIteration", 1e-5, 77)
+
+
+def test_a_solver_may_be_passed_as_an_instance():
+    assert quick(solver=PowerIteration()).parameters.solver == "PowerIteration"
+    assert quick(solver=PolicyIteration()).parameters.solver == "PolicyIteration"
+
+
+def test_one_thread_and_two_learn_the_same_bits():
+    one, two = (quick(torus("bimodal", 8, 7), n_threads=n) for n in (1, 2))
+    assert_array_equal(one.samples, two.samples)
+    assert_array_equal(one.features, two.features)
+    assert one.values == two.values
+
+
+# Endings other than success
+
+
+def test_an_iteration_limit_that_comes_first_warns_and_is_no_success():
+    words = "iteration limit came first. Residual .* after 3 iterations, tolerance 1e-12"
+    with pytest.warns(ConvergenceWarning, match=words):
+        result = quick(tol=1e-12, max_iter=3)
+    assert result.status is Status.MAX_ITER
+    assert not result.converged
+    assert result.iterations == 3
+    assert 1e-12 < result.residual < 1.0
+
+
+@every_solver
+def test_ctrl_c_ends_with_what_was_reached_and_is_no_success(solver):
+    def press(now, record):
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="what was reached is in `.result`") as caught:
+        quick(solver=solver, tol=0, callback=press)
+    result = caught.value.result
+    assert result.status is Status.INTERRUPTED
+    assert not result.converged
+    assert result.iterations == 2
+    assert result.samples.max() == 1.0
+    assert isinstance(caught.value, KeyboardInterrupt)
+
+
+def test_ctrl_c_within_compiled_code_is_ctrl_c():
+    """Numba passes it on inside a SystemError, sometimes inside two."""
+
+    def press(now, record):
+        try:
+            raise SystemError("inner") from KeyboardInterrupt()
+        except SystemError as inner:
+            raise SystemError("returned a result with an exception set") from inner
+
+    def fail(now, record):
+        raise SystemError("something else")
+
+    with pytest.raises(Interrupted):
+        quick(tol=0, callback=press)
+    with pytest.raises(SystemError, match="something else"):
+        quick(tol=0, callback=fail)
+
+
+def test_ctrl_c_in_the_very_step_that_converges_is_still_no_success():
+    def press(now, record):
+        if record.residual <= 1e-6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        quick(tol=1e-6, callback=press)
+    assert not caught.value.result.converged
+
+
+@dataclass(frozen=True)
+class Impatient(PolicyIteration):
+    """Policy iteration during which Ctrl-C is pressed once, in step number ``at`` of all."""
+
+    at: int = 1
+    steps: list = field(default_factory=list)
+
+    def step(self, phi, now):
+        self.steps.append(now)
+        if len(self.steps) == self.at:
+            raise KeyboardInterrupt
+        return super().step(phi, now)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_ctrl_c_on_the_way_to_tau_zero_is_not_lost(at):
+    with pytest.raises(Interrupted) as caught:
+        quick(tau=0.0, solver=Impatient(at=at))
+    assert caught.value.result.status is Status.INTERRUPTED
+
+
+@every_solver
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]]), Status.BOUNDARY),
+        (np.eye(3), Status.NON_UNIQUE),
+        (np.eye(3) + 0.3, Status.NON_UNIQUE),
+        (block_diagonal([(3, 2), (2, 3)]), Status.NON_UNIQUE),
+    ],
+    ids=["no positive pair", "identity", "identity plus constant", "blocks"],
+)
+def test_at_tau_zero_data_without_one_answer_are_no_success(solver, data, status):
+    with pytest.warns(ConvergenceWarning, match="Pass `tau` > 0"):
+        result = quick(data, tau=0.0, solver=solver)
+    assert result.status is status
+    assert not result.converged
+
+
+# Progress
+
+
+def test_a_short_solve_shows_no_bar(capsys):
+    quick(tol=1e-3, progress=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_progress_nothing_is_printed(capsys):
+    quick()
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_tolerance_of_zero_has_a_bar_too(capsys, monkeypatch):
+    monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
+    with pytest.warns(ConvergenceWarning):
+        quick(tol=0, max_iter=5, progress=True, callback=lambda now, record: time.sleep(0.15))
+    assert "residual" in capsys.readouterr().err
+
+
+# Starts
+
+
+def test_a_start_between_samples_is_where_the_first_step_begins():
+    (step,) = trace(start=START, tol=np.inf)
+    problem = Problem.from_data(X)
+    phi = regularize(*exact_lifts(problem), 0.1, norm_matrices(problem, "l1"))
+    image = phi.to_features(START / 4)
+    assert_allclose(step.metrics.features, image / image.max(), rtol=1e-14)
+
+
+def test_a_pair_of_starts_may_leave_either_open():
+    plain = trace(tol=np.inf)[0]
+    given = trace(start=(None, 1.0 - np.eye(3)), tol=np.inf)[0]
+    assert_array_equal(plain.metrics.features, given.metrics.features)
+    both = trace(start=(START, 1.0 - np.eye(3)), tol=np.inf)[0]
+    assert_array_equal(both.metrics.features, trace(start=START, tol=np.inf)[0].metrics.features)
+
+
+def test_random_starts_follow_their_seed():
+    one, again, other = (
+        trace(start="random", random_state=seed, tol=np.inf)[0].metrics for seed in (0, 0, 1)
+    )
+    assert_array_equal(one.samples, again.samples)
+    assert np.abs(one.samples - other.samples).max() > 1e-3
+
+
+def test_a_start_covers_repeated_items_too():
+    with pytest.warns(UserWarning, match="repeats others"):
+        result = quick(REPEATS, start=START, tol=1e-10)
+    with pytest.warns(UserWarning, match="repeats others"):
+        plain = quick(REPEATS, tol=1e-10)
+    assert result.samples.shape == (4, 4)
+    assert_allclose(result.samples, plain.samples, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("zeros", "`start` is 'zeros'; the only name it knows is 'random'"),
+        (np.ones((3, 3)), r"`start` for samples has shape \(3, 3\); there are 4 samples"),
+        ((START, np.ones(3)), r"`start` for features has shape \(3,\); there are 3 features"),
+        (START + np.eye(4), "`start` for samples must be finite, nonnegative, zero on the diag"),
+        (-START, "`start` for samples must be finite, nonnegative"),
+        (START * np.where(START == 4.0, np.nan, 1.0), "`start` for samples must be finite"),
+        (np.triu(START), "`start` for samples is not symmetric"),
+        (0.0 * START, "maximum 0.0"),
+    ],
+)
+def test_what_is_no_start_is_refused(start, words):
+    with pytest.raises(ValueError, match=words):
+        quick(start=start)
+
+
+def test_a_start_of_three_matrices_is_refused_in_words():
+    with pytest.raises(ValueError, match="`start`"):
+        quick(start=(START, None, None))
+
+
+# Norms
+
+
+def test_two_matrices_serve_as_norms():
+    by_name = quick(tol=1e-12)
+    R = norm_matrices(Problem.from_data(X), "l1")
+    by_matrix = quick(norm=(R.samples, R.features), tol=1e-12)
+    assert_array_equal(by_name.samples, by_matrix.samples)
+    assert by_matrix.parameters.norm == "matrix"
+
+
+def test_norm_matrices_cover_repeated_items_too():
+    with pytest.warns(UserWarning, match="repeats others"):
+        result = quick(REPEATS, norm=(1.0 - np.eye(4), 1.0 - np.eye(4)), tol=1e-12)
+    with pytest.warns(UserWarning, match="repeats others"):
+        discrete = quick(REPEATS, norm="discrete", tol=1e-12)
+    assert_allclose(result.samples, discrete.samples, rtol=1e-12)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": -0.1}, "`eps` is -0.1; it must not be negative"),
+        ({"tau": -1.0}, "`tau` is -1.0; it must not be negative"),
+        ({"tau": np.nan}, "`tau` is nan; it must not be negative"),
+        ({"tau": np.inf}, "`tau` is inf; it must be finite"),
+        ({"tol": -1e-9}, "`tol` is -1e-09; it must not be negative"),
+        ({"max_iter": 0}, "`max_iter` is 0; pass a whole number, at least 1"),
+        (
+            {"solver": "newton"},
+            "`solver` is 'newton'; choose 'auto', .*'stochastic', or pass an inst",
+        ),
+        ({"norm": "euclidean"}, "`norm` is 'euclidean'; pass 'l1'"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        quick(**options)
+
+
+def test_options_of_the_problem_reach_it():
+    with_empty = np.vstack([X, np.zeros(3)])
+    assert quick(with_empty, drop_empty=True).problem.samples.kept.tolist() == 4 * [True] + [False]
+    smoothed = quick(smoothing=0.1).problem.samples.hist.toarray()
+    assert smoothed.min() > 0
+    balanced = quick(normalization_steps=50).problem.samples.hist.toarray()
+    assert_allclose(balanced.sum(axis=0), 4 / 3, rtol=1e-3)
+
+
+def test_histograms_may_be_given_themselves():
+    A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
+    assert_allclose(quick((A, B), tol=1e-12).samples, quick(tol=1e-12).samples, rtol=1e-10)
+
+
+def test_the_input_is_left_alone():
+    data, before = X.copy(), X.copy()
+    start = START.copy()
+    quick(data, start=start)
+    assert_array_equal(data, before)
+    assert_array_equal(start, START)
+
+
+def test_warmup_says_how_long_it_took():
+    assert 0.0 < cm.warmup() < 600.0
