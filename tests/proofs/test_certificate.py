@@ -18,6 +18,7 @@ from cometric.core.types import Metrics
 from cometric.maps.coupled import fresh_lifts, norm_matrices
 from cometric.maps.exact import ExactMap
 from cometric.proofs import certificate
+from strategies import perturbed
 
 TRIDIAGONAL = [[2, 1, 0], [1, 2, 1], [0, 1, 2]]
 
