@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.arrays import symmetric
+from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import geometry, thread_count, threads, trees
 from cometric.kernels import transport as kernel
@@ -19,11 +20,9 @@ from cometric.machine.devices import free_memory
 from cometric.maps.checks import (
     all_pairs,
     check_cost,
-    check_histograms,
     check_index,
     fill,
 )
-from cometric.maps.masses import quantize
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are rounding."""
@@ -67,6 +66,18 @@ class Memory(NamedTuple):
     moves: int
 
 
+def memory_needs(hist: Histograms) -> Memory:
+    """What all pairs of these histograms need, known before anything is allocated."""
+    n, d = hist.shape
+    sizes = np.diff(hist.rows.indptr)
+    nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
+    wide = 2 * int(sizes.max()) >= 2**16
+    return Memory(
+        trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
+        moves=2 * (nodes * (12 if d**2 < 2**31 else 16) + n * (n - 1) // 2 * 8),
+    )
+
+
 class ExactMap:
     """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
 
@@ -80,7 +91,7 @@ class ExactMap:
         Histograms as rows, each summing to 1; sparse stays sparse.
     memory_limit
         Bytes that trees and couplings may take; half of the memory free now by default. What
-        does not fit is done without, more slowly: see :attr:`memory`.
+        does not fit is done without, more slowly.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
 
@@ -93,16 +104,13 @@ class ExactMap:
            [1.5, 0. ]])
     """
 
-    homogeneous = True
-    monotone = True
-
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
-        self._hist = check_histograms(hist)
-        self._indptr = self._hist.indptr.astype(np.int64)
-        self._bins = self._hist.indices.astype(np.int32)
-        self._mass = quantize(self._hist)
+        checked = Histograms.of(hist)
+        self._hist = checked.rows
+        self._indptr, self._bins, self._mass = checked.integer_parts
+        self.memory = memory_needs(checked)
         self._threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
@@ -193,21 +201,21 @@ class ExactMap:
             fill(batch.tree, memory[f"{name}tree"], "trees")
             fill(batch.state, memory[f"{name}state"], "states of the trees")
             if batch.unsound():
-                raise ValueError("the trees in memory are none of these histograms.")
+                raise ValueError("stored trees do not match these histograms.")
 
     def _kept(self) -> dict[str, _Batch]:
         """The batches whose trees outlive a call, by name."""
         parts = {f"part{k}_": batch for k, batch in enumerate(self._parts)}
         return parts if self._all is None else {"": self._all, **parts}
 
-    def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
-        """Proved lower and upper bounds of all distances: dual and primal values.
+    def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
+        """Proved bounds of the distances of ``index``, all pairs by default: dual and primal.
 
         They hold in exact arithmetic for the masses as stored, in units of 2**-62; see
-        :func:`~cometric.maps.masses.quantization_errors` for how far those are from others.
+        :func:`~cometric.core.histograms.quantization_errors` for how far those are from others.
         """
-        cost = check_cost(cost, self.shape[1])
-        index = all_pairs(self.shape[0])
+        cost, n = check_cost(cost, self.shape[1]), self.shape[0]
+        index = all_pairs(n) if index is None else check_index(index, n)
         lower, upper = np.empty(len(index)), np.empty(len(index))
         # In pieces, so that trees are kept for one piece at a time.
         whole = _Batch(self, index, keep_trees=False)
@@ -218,22 +226,10 @@ class ExactMap:
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
             lower[part], upper[part] = piece.bounds(cost)
-        return symmetric(lower, self.shape[0]), symmetric(upper, self.shape[0])
+        return lower, upper
 
     @property
-    def memory(self) -> Memory:
-        """What all pairs need, known before anything is allocated."""
-        n = self.shape[0]
-        sizes = np.diff(self._indptr)
-        nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
-        wide = 2 * int(sizes.max()) >= 2**16
-        return Memory(
-            trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
-            moves=2 * (nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8),
-        )
-
-    @property
-    def kept(self) -> int:
+    def memory_used(self) -> int:
         """Bytes that the limit allows to be used.
 
         For trees and couplings, or for the copies of trees that couplings are read off, or for
@@ -246,7 +242,7 @@ class ExactMap:
     @property
     def has_room_to_freeze(self) -> bool:
         """Whether policy iteration stays within the limit, with couplings or copies of trees."""
-        return self.kept > self.memory.trees
+        return self.memory_used > self.memory.trees
 
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
@@ -261,9 +257,6 @@ class ExactMap:
 
 class FrozenMap:
     """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
-
-    homogeneous = True
-    monotone = True
 
     def __init__(
         self, shape: tuple[int, int], moves: tuple[Index, Index, Vector], threads: int
@@ -291,9 +284,6 @@ class FrozenMap:
 
 class ReplayedMap:
     """The same as :class:`FrozenMap`, its couplings read off stored trees at each call."""
-
-    homogeneous = True
-    monotone = True
 
     def __init__(self, batch: _Batch) -> None:
         self.shape = batch.phi.shape

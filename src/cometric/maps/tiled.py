@@ -20,13 +20,11 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from cometric.core.problem import Problem
+from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.maps.checks import check_cost, check_histograms, check_index
+from cometric.maps.checks import check_cost, check_index
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
 
 TILE = 512
 """Histograms on each edge of a tile; smaller where there would be too few tiles."""
@@ -93,13 +91,9 @@ class TiledMap:
         patience: float = PATIENCE,
     ) -> None:
         self._make, self._client, self._patience = make, client, patience
-        check_histograms(hist)
-        self._hist = sparse.csr_array(hist, dtype=np.float64)  # as given: each tile rounds once
+        self._hist = Histograms.of(hist)
         n = self._hist.shape[0]
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
-        one = make(self._hist[:2])
-        self.homogeneous: bool = one.homogeneous
-        self.monotone: bool = one.monotone
         self.error = 0.0
         self.on_progress: Callable[[int, int], None] | None = None
         self._shared: Any = None  # the histograms, once the workers have them
@@ -108,7 +102,7 @@ class TiledMap:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
+        return self._hist.shape
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -311,27 +305,8 @@ class TiledEntropicMap(TiledMap):
         return {"tol": tol, "precision": self.precision}
 
 
-def tiled_lifts(problem: Problem, client: Any) -> tuple[TiledMap, TiledMap]:
-    """The exact maps to samples and to features, in tiles."""
-    make = partial(ExactMap, memory_limit=0)
-    return (
-        TiledMap(make, problem.samples.hist, client),
-        TiledMap(make, problem.features.hist, client),
-    )
-
-
-def tiled_entropic_lifts(
-    problem: Problem, eps: float, client: Any, **options: Any
-) -> tuple[TiledEntropicMap, TiledEntropicMap]:
-    """The entropic maps to samples and to features, in tiles."""
-    return (
-        TiledEntropicMap(problem.samples.hist, eps, client, **options),
-        TiledEntropicMap(problem.features.hist, eps, client, **options),
-    )
-
-
 def solve_tile(
-    make: Make, settings: dict[str, Any], hist: sparse.csr_array, cost: Matrix, tile: Tile
+    make: Make, settings: dict[str, Any], hist: Histograms, cost: Matrix, tile: Tile
 ) -> TileResult:
     """The distances of one tile, from a fresh map of the histograms it needs."""
     if isinstance(tile, tuple):
@@ -348,7 +323,7 @@ def solve_tile(
     if len(chosen) < 2:  # a lone histogram, or pairs of one with itself
         return TileResult(np.zeros(len(index)), 0.0)
     with _ALONE:
-        phi = make(hist[chosen], n_threads=_worker_threads())
+        phi = make(hist.take(chosen), n_threads=_worker_threads())
         for name, value in settings.items():
             setattr(phi, name, value)
         values = phi.pairs(cost, index.astype(np.int64))
