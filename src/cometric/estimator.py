@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.answers.extension import nearest
 from cometric.answers.result import Record, Result
 from cometric.core.types import Index, Matrix, Solver, Vector
+from cometric.core.warn import warn
 from cometric.maps.tiled import active_client
 from cometric.running.learning import learn
 from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL, check_count
@@ -174,7 +175,7 @@ smoothing
         self.n_iter_: int = self.result_.iterations
         self.history_: list[Record] = self.result_.history
         if not self.converged_:
-            warnings.warn(shortfall(self.result_), NotConverged, stacklevel=2)
+            warn(shortfall(self.result_), NotConverged)
         return self
 
     def transform(self, X: Any) -> Matrix | sparse.csr_matrix:

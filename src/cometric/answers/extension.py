@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from scipy import sparse
 from cometric.core.arrays import to_numpy
 from cometric.core.problem import MERGE_TOLERANCE, Side
 from cometric.core.types import Index, Matrix, Vector
+from cometric.core.warn import warn
 from cometric.kernels import differences
 from cometric.kernels.transport import QUANTUM
 from cometric.machine.devices import free_memory
@@ -133,11 +133,10 @@ class _Across:
 
     def warn_if_loose(self) -> None:
         if isinstance(self.phi, EntropicMap) and self.error > self.phi.tol:
-            warnings.warn(
+            warn(
                 f"some Sinkhorn problems stopped at a marginal error of {self.error:.1e}, above "
                 f"{self.phi.tol:.1e}. Learn with a larger `eps`: Sinkhorn is slow at small ones.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
 
@@ -181,11 +180,10 @@ def csr_parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], Vector]
 def _above_zero(distances: Matrix) -> Matrix:
     below = int((distances < -BELOW_ZERO).sum())
     if below:
-        warnings.warn(
+        warn(
             f"{below} entropic distances of new items are negative (lowest {distances.min():.3g}, "
             "the largest learned one is 1): the entropic kernel is not positive. They are set to "
             "0; learn with a smaller `eps` or a larger `tau`.",
-            stacklevel=4,
         )
     positive: Matrix = np.maximum(distances, 0.0)
     return positive

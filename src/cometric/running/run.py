@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from signal import SIGTERM
@@ -18,6 +17,7 @@ from cometric.core.arrays import to_numpy
 from cometric.core.cones import log_width, normalize, ratio_bounds
 from cometric.core.problem import Problem
 from cometric.core.types import Coupled, DistanceMap, Iterate, Matrix, Metrics, Solver, Status
+from cometric.core.warn import warn
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.machine.progress import Ahead, Bar
 from cometric.machine.threads import workers
@@ -143,11 +143,10 @@ class Run:
             interruption = Interrupted(f"interrupted; what was reached is in `.result`{further}")
             interruption.result = result
             raise interruption
-        depth = 3 if self.checkpoint is None else 4
         if solution.remark:
-            warnings.warn(solution.remark, stacklevel=depth)
+            warn(solution.remark)
         if not result.converged:
-            warnings.warn(shortfall(result), ConvergenceWarning, stacklevel=depth)
+            warn(shortfall(result), ConvergenceWarning)
         return result
 
     def asked(self) -> dict[str, Any]:

@@ -27,7 +27,6 @@ import os
 import platform
 import re
 import time
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +43,7 @@ from numpy.lib import format as npy
 from cometric.answers.result import Record
 from cometric.core.arrays import to_numpy
 from cometric.core.types import Coupled, State
+from cometric.core.warn import warn
 from cometric.files.archive import MAX_ARRAYS
 from cometric.machine.interruption import Interruption
 from cometric.machine.progress import amount
@@ -177,12 +177,11 @@ class Checkpoint:
             try:
                 self._write(stage, iterate, arrays)
             except OSError as problem:
-                warnings.warn(
+                warn(
                     f"No checkpoint could be written to `{self.folder}`: {problem}. "
                     f"{'The previous one is intact' if self._good else 'There is none yet'}; "
                     "the run goes on.",
                     CheckpointWarning,
-                    stacklevel=2,
                 )
             else:
                 self._latest = None
@@ -306,10 +305,9 @@ def latest(folder: Path) -> Saved | None:
             damaged.append(str(problem))
             continue
         for words in damaged:
-            warnings.warn(
+            warn(
                 f"{words} Going on from the previous checkpoint, number {number}.",
                 CheckpointWarning,
-                stacklevel=3,
             )
         return found
     if damaged:
@@ -390,11 +388,10 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
         if now.get(name) != was
     ]
     if other:
-        warnings.warn(
+        warn(
             f"The checkpoint was written with {', '.join(other)}: the answer will agree to "
             "tolerance, perhaps not to the last bit.",
             CheckpointWarning,
-            stacklevel=4,
         )
     return saved
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from cometric.answers.result import Record, Result
 from cometric.core.problem import Problem, Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix
+from cometric.core.warn import warn
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 
@@ -146,10 +146,9 @@ def _shape(
     n = len(distances)
     if n <= max_dense:
         return distances
-    warnings.warn(
+    warn(
         f"{n} {items} are more than `max_dense` = {max_dense}: of the learned distances only "
         f"those to the {min(n_neighbors, n - 1)} nearest are kept, as a sparse graph.",
-        stacklevel=4,
     )
     return graph(*nearest(distances, min(n_neighbors, n - 1)))
 
