@@ -15,6 +15,7 @@ from scipy import sparse
 from cometric.answers.result import Parameters, Record, Result
 from cometric.core.arrays import to_numpy
 from cometric.core.cones import log_width, normalize, ratio_bounds
+from cometric.core.digest import digest
 from cometric.core.problem import Problem
 from cometric.core.types import Coupled, DistanceMap, Iterate, Matrix, Metrics, Solver, Status
 from cometric.core.warn import warn
@@ -30,7 +31,7 @@ from cometric.maps.regularized import norm_name
 from cometric.maps.tiled import TiledEntropicMap, TiledMap, tiled_entropic_lifts, tiled_lifts
 from cometric.proofs.certificate import uniqueness
 from cometric.running.memory import check_memory, kind_of_solve
-from cometric.saving.checkpoint import Checkpoint, digest
+from cometric.saving.checkpoint import Checkpoint
 from cometric.saving.description import describe
 from cometric.solvers import SOLVERS
 from cometric.solvers.anderson import AndersonIteration
