@@ -26,8 +26,8 @@ import numpy as np
 
 import cometric as cm
 from cometric.core.digest import digest
+from cometric.files import atomic as module
 from cometric.running.learning import learn, resume
-from cometric.saving import checkpoint as module
 from cometric.saving.folder import CheckpointError, CheckpointWarning
 from cometric.saving.saved import latest, read_data
 from trials import Outcome

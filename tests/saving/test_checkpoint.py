@@ -561,9 +561,7 @@ def test_an_endless_manifest_is_refused(tmp_path):
 def test_a_manifest_without_a_part_is_refused(key, tmp_path):
     start(tmp_path, 1)
     rewrite(tmp_path, lambda content: content.pop(key))
-    with pytest.raises(
-        CheckpointError, match=f"manifest-000001` is not a valid manifest: it lacks '{key}'"
-    ):
+    with pytest.raises(CheckpointError, match=f"000001` is not a valid manifest: it lacks '{key}'"):
         cm.resume(tmp_path)
 
 
