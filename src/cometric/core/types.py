@@ -51,6 +51,16 @@ class FreezableMap(DistanceMap, Protocol):
         """What the last ``freeze`` gave, from memory."""
 
 
+def freezable(phi: object) -> FreezableMap:
+    """The map itself, if its couplings can be frozen."""
+    if not isinstance(phi, FreezableMap):
+        raise TypeError(
+            f"{type(phi).__name__} has no couplings to freeze: policy iteration needs exact maps. "
+            "Pass solver='power'."
+        )
+    return phi
+
+
 @runtime_checkable
 class RememberingMap(DistanceMap, Protocol):
     """A map whose next answer depends, within tolerance, on what it computed before."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.types import DistanceMap, FreezableMap, Index, Matrix, Vector, divide
+from cometric.core.types import DistanceMap, Index, Matrix, Vector, divide, freezable
 from cometric.kernels import geometry
 from cometric.kernels.transport import QUANTUM
 from cometric.maps.masses import quantize
@@ -58,11 +58,11 @@ class Regularized:
 
     def freeze(self, cost: Matrix) -> Regularized:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
-        return Regularized(_freezable(self.phi).freeze(cost), self.tau, self.R)
+        return Regularized(freezable(self.phi).freeze(cost), self.tau, self.R)
 
     def couplings(self) -> Regularized:
         """What the last ``freeze`` gave, from memory."""
-        return Regularized(_freezable(self.phi).couplings(), self.tau, self.R)
+        return Regularized(freezable(self.phi).couplings(), self.tau, self.R)
 
 
 class Restarted:
@@ -109,17 +109,11 @@ class Restarted:
 
     def freeze(self, cost: Matrix) -> Restarted:
         """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
-        return Restarted(_freezable(self.phi).freeze(cost), self.alpha, self.R)
+        return Restarted(freezable(self.phi).freeze(cost), self.alpha, self.R)
 
     def couplings(self) -> Restarted:
         """What the last ``freeze`` gave, from memory."""
-        return Restarted(_freezable(self.phi).couplings(), self.alpha, self.R)
-
-
-def _freezable(phi: DistanceMap) -> FreezableMap:
-    if not isinstance(phi, FreezableMap):
-        raise TypeError(f"{type(phi).__name__} has no couplings to freeze.")
-    return phi
+        return Restarted(freezable(self.phi).couplings(), self.alpha, self.R)
 
 
 def largest_transport(metric: Matrix, value: float, alpha: float, R: Matrix) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cometric.core.cones import normalize
-from cometric.core.types import Coupled, FreezableMap, Matrix, Metrics
+from cometric.core.types import Coupled, Matrix, Metrics, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, give_up, judge
@@ -80,16 +80,7 @@ class PolicyIteration:
 
 def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:
     """A power step from ``samples`` that keeps its couplings, with which it coincides."""
-    to_features = _freezable(phi.to_features).freeze(samples)
+    to_features = freezable(phi.to_features).freeze(samples)
     features, _ = normalize(to_features(samples))
-    frozen = Coupled(_freezable(phi.to_samples).freeze(features), to_features)
+    frozen = Coupled(freezable(phi.to_samples).freeze(features), to_features)
     return replace(power_step(frozen, samples, now), frozen=frozen)
-
-
-def _freezable(phi: object) -> FreezableMap:
-    if not isinstance(phi, FreezableMap):
-        raise TypeError(
-            f"policy iteration needs exact maps, whose couplings can be frozen; "
-            f"{type(phi).__name__} has no `freeze`. Pass solver='power'."
-        )
-    return phi
