@@ -55,7 +55,10 @@ def test_a_module_says_what_to_install(module, monkeypatch):
 
 
 def test_the_command_hides_no_other_missing_module():
-    code = "import sys; sys.modules['cometric.files.reading'] = None\nfrom cometric.cli import main; main()"
+    code = (
+        "import sys; sys.modules['cometric.files.reading'] = None\n"
+        "from cometric.cli import main; main()"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert "ModuleNotFoundError: import of cometric.files.reading halted" in ran.stderr

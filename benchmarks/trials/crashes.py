@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 
 import cometric as cm
+from cometric.core.digest import digest
+from cometric.files import atomic as module
 from cometric.running.learning import learn, resume
-from cometric.saving import checkpoint as module
-from cometric.saving.checkpoint import CheckpointError, CheckpointWarning, digest, latest, read_data
+from cometric.saving.folder import CheckpointError, CheckpointWarning
+from cometric.saving.saved import latest, read_data
 from trials import Outcome
 from trials.processes import in_child
 

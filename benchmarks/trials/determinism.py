@@ -19,10 +19,10 @@ from typing import Any
 
 import cometric as cm
 from cometric import EntropicMap, ExactMap
+from cometric.core.digest import digest
 from cometric.maps import entropic, exact
 from cometric.maps.coupled import norm_matrices
 from cometric.maps.tiled import TiledMap
-from cometric.saving.checkpoint import digest
 from trials import Outcome
 from trials.crashes import RUNS, X, bits, each, quiet
 from trials.processes import in_child

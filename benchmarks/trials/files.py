@@ -32,7 +32,8 @@ from scipy import sparse
 import cometric as cm
 from cometric.files import hdf5
 from cometric.files.reading import read
-from cometric.saving.checkpoint import CheckpointError, latest, read_data
+from cometric.saving.folder import CheckpointError
+from cometric.saving.saved import latest, read_data
 from machine import cores
 from trials import Outcome
 from trials.processes import begin, end

@@ -23,9 +23,9 @@ _HOMES = {
     "Plan": "running.planning",
     "warmup": "running.learning",
     "ConvergenceWarning": "running.run",
-    "remove_checkpoint": "saving.checkpoint",
-    "CheckpointError": "saving.checkpoint",
-    "CheckpointWarning": "saving.checkpoint",
+    "remove_checkpoint": "saving.folder",
+    "CheckpointError": "saving.folder",
+    "CheckpointWarning": "saving.folder",
     "Interrupted": "running.run",
     "load": "answers.result",
     "Result": "answers.result",
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from cometric.running.planning import plan as plan
     from cometric.running.run import ConvergenceWarning as ConvergenceWarning
     from cometric.running.run import Interrupted as Interrupted
-    from cometric.saving.checkpoint import CheckpointError as CheckpointError
-    from cometric.saving.checkpoint import CheckpointWarning as CheckpointWarning
-    from cometric.saving.checkpoint import remove_checkpoint as remove_checkpoint
+    from cometric.saving.folder import CheckpointError as CheckpointError
+    from cometric.saving.folder import CheckpointWarning as CheckpointWarning
+    from cometric.saving.folder import remove_checkpoint as remove_checkpoint
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gzip
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from scipy.spatial.distance import cdist
 
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
+from cometric.core.warn import warn
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 
@@ -136,9 +136,8 @@ def gene_mover(
             "Drop them."
         )
     if len(known) < len(genes):
-        warnings.warn(
+        warn(
             f"{len(genes) - len(known)} of {len(genes)} genes have no vector and are left out.",
-            stacklevel=2,
         )
     ground = l2(np.array([vectors[gene] for gene in genes if gene in vectors], dtype=np.float64))
     return sinkhorn(columns, eps, ground)

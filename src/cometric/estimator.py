@@ -13,9 +13,10 @@ from sklearn import exceptions
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from cometric.answers.extension import nearest
 from cometric.answers.result import Record, Result
+from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Solver, Vector
+from cometric.core.warn import warn
 from cometric.maps.tiled import active_client
 from cometric.running.learning import learn
 from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL, check_count
@@ -174,7 +175,7 @@ smoothing
         self.n_iter_: int = self.result_.iterations
         self.history_: list[Record] = self.result_.history
         if not self.converged_:
-            warnings.warn(shortfall(self.result_), NotConverged, stacklevel=2)
+            warn(shortfall(self.result_), NotConverged)
         return self
 
     def transform(self, X: Any) -> Matrix | sparse.csr_matrix:
@@ -193,7 +194,10 @@ smoothing
     def fit_transform(self, X: Any, y: Any = None) -> Matrix | sparse.csr_matrix:
         """The same as ``fit(X).transform(X)``, up to ``tol``: the distances just learned."""
         distances = self.fit(X).sample_distances_
-        return distances if self.mode == "distances" else nearest(distances, self.n_neighbors + 1)
+        if self.mode == "distances":
+            return distances
+        check_neighbors(self.n_neighbors + 1, len(distances))
+        return neighbor_matrix(*nearest(distances, self.n_neighbors + 1), len(distances))
 
     def feature_transform(self, X: Any) -> Matrix:
         """Distances of new features to the training features, through the sample metric.
@@ -216,14 +220,13 @@ smoothing
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
         if X is None:
-            others = self.sample_distances_.copy()
-            np.fill_diagonal(others, np.inf)
-            graph = nearest(others, k, len(others) - 1)
+            check_neighbors(k, len(self.sample_distances_) - 1)
+            index, near = nearest(self.sample_distances_, k, skip_self=True)
         else:
             checked = self._check(X, reset=False)
-            graph = self.result_.transform(checked, n_neighbors=k, n_threads=self.n_threads)
-        index: Index = graph.indices.reshape(-1, k)
-        return (graph.data.reshape(-1, k), index) if return_distance else index
+            graph: Any = self.result_.transform(checked, n_neighbors=k, n_threads=self.n_threads)
+            index, near = graph.indices.reshape(-1, k), graph.data.reshape(-1, k)
+        return (near, index) if return_distance else index
 
     @cached_property
     def certificate_(self) -> Certificate | Diagnosis:

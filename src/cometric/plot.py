@@ -25,6 +25,7 @@ except ImportError:
 from cometric.answers.explanation import Explanation, Flow
 from cometric.answers.result import Result
 from cometric.core.names import find
+from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
 from cometric.drawing.layout import (
     COLORS,
@@ -220,8 +221,7 @@ def nearest(
     if k < 1:
         raise ValueError(f"`k` is {k}; pass at least 1.")
     away = metric_of(result, "features")[chosen]
-    order = np.argsort(away, kind="stable")
-    order = order[order != chosen][:k]
+    order = nearest_to(away, min(k, len(away) - 1), chosen)
     median = float(np.median(np.delete(away, chosen)))
     rows = range(len(order))
     ax = _axes(ax, (5.2, 1.2 + 0.27 * len(order)))

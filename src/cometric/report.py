@@ -18,7 +18,9 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric import baselines, scores
 from cometric.answers.result import Result
+from cometric.core.nearest import nearest_to
 from cometric.core.problem import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Matrix, Vector
@@ -159,8 +161,10 @@ class _Map:
     group: Index  # of each item
 
     def nearest(self, item: int) -> list[tuple[int, float]]:
-        order = np.argsort(self.distances[item], kind="stable")
-        return [(int(k), float(self.distances[item, k])) for k in order[order != item][:NEAREST]]
+        """The nearest items and their distances."""
+        row = self.distances[item]
+        count = min(NEAREST, len(row) - 1)
+        return [(int(k), float(row[k])) for k in nearest_to(row, count, item)]
 
     def payload(self) -> dict[str, Any]:
         return {
@@ -236,8 +240,6 @@ def _drawn(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
 
 def _clusters(metric: Matrix) -> Index:
     """Ward's clusters, 2 to 8: the most whose silhouette is within a tenth of the best."""
-    from sklearn.metrics import silhouette_score
-
     n = len(metric)
     if n < 4 or not metric.any():
         return np.zeros(n, np.int64)
@@ -246,8 +248,8 @@ def _clusters(metric: Matrix) -> Index:
     cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
     if not cuts:
         return np.zeros(n, np.int64)
-    scores = [silhouette_score(metric, cut, metric="precomputed") for cut in cuts]
-    good = [cut for cut, score in zip(cuts, scores, strict=True) if score >= 0.9 * max(scores)]
+    widths = [scores.silhouette(metric, cut) for cut in cuts]
+    good = [cut for cut, width in zip(cuts, widths, strict=True) if width >= 0.9 * max(widths)]
     return np.asarray((good or cuts[:1])[-1], np.int64)
 
 
@@ -283,30 +285,18 @@ def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[st
 
 def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
     """How well the labels form groups, by the learned distance and by others; best first."""
-    from sklearn.decomposition import PCA
-    from sklearn.metrics import pairwise_distances, silhouette_score
-
-    n = len(samples.names)
-    if not 2 <= len(samples.groups) < n:
+    if not 2 <= len(samples.groups) < len(samples.names):
         return []
-    dense = A.toarray()
-    parts = min(PCA_COMPONENTS, *dense.shape)
-    others = {
+    parts = min(PCA_COMPONENTS, *A.shape)
+    distances = {
         "Learned distance": samples.distances,
-        "l1 distance": pairwise_distances(dense, metric="manhattan"),
-        "Euclidean distance": pairwise_distances(dense),
-        "Cosine distance": np.clip(pairwise_distances(dense, metric="cosine"), 0, None),
-        f"Euclidean after PCA ({parts} components)": pairwise_distances(
-            PCA(parts, random_state=0).fit_transform(dense)
-        ),
+        "l1 distance": baselines.l1(A),
+        "Euclidean distance": baselines.l2(A),
+        "Cosine distance": baselines.cosine(A),
+        f"Euclidean after PCA ({parts} components)": baselines.pca(A, parts),
     }
-    scores = []
-    for name, distances in others.items():
-        np.fill_diagonal(distances := np.array(distances), 0.0)
-        scores.append(
-            (name, float(silhouette_score(distances, samples.group, metric="precomputed")))
-        )
-    return sorted(scores, key=lambda score: -score[1])
+    widths = {name: scores.silhouette(of, samples.group) for name, of in distances.items()}
+    return sorted(widths.items(), key=lambda item: -item[1])
 
 
 def _status(result: Result) -> tuple[str, str]:
@@ -380,7 +370,7 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
 
 
 def _render(*, data: dict[str, Any], **context: Any) -> str:
-    page = resources.files("cometric") / "page"
+    page = resources.files("cometric.drawing") / "page"
     style, script = ((page / name).read_text("utf-8") for name in ("report.css", "report.js"))
     plotly = get_plotlyjs().replace("</script", "<\\/script")  # the same to JavaScript
     text = _inert(data)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
 __all__ = [
@@ -88,9 +89,7 @@ def neighbors(distances: Matrix, k: int) -> Index:
     """The k nearest others of each item, (n, k), the nearest first."""
     if not 1 <= k < len(distances):
         raise ValueError(f"`k` is {k}; choose between 1 and {len(distances) - 1} neighbors.")
-    others = distances + np.diag(np.full(len(distances), np.inf))
-    index: Index = np.argsort(others, axis=1, kind="stable")[:, :k]
-    return index
+    return nearest(distances, k, skip_self=True)[0]
 
 
 def _checked(distances: Matrix, labels: Any = None) -> Matrix:

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import cometric as cm
 from cometric import kernels
+from cometric.core.digest import digest
 from cometric.machine import threads
-from cometric.saving.checkpoint import digest
 
 SRC = Path(__file__).parents[2] / "src"
 X = cm.datasets.simulate_counts(24, 18, density=0.5, random_state=2).X.toarray() + np.eye(24, 18)

@@ -18,7 +18,6 @@ with warnings.catch_warnings():
 
 import cometric as cm
 from cometric import scverse as cms
-from cometric.scverse import slots
 
 QUICK = {"eps": 0.5, "tau": 0.1, "tol": 1e-4}
 
@@ -292,13 +291,6 @@ def test_norm_matrices_are_not_kept(adata):
     cms.tl.learn(adata, norm=norms, **QUICK)
     with pytest.raises(ValueError, match="given as matrices, which are not kept"):
         cms.get.result(adata)
-
-
-def test_nearest_sorts_and_leaves_itself_out():
-    distances = np.array([[0.0, 2, 1, 0], [2, 0, 5, 3], [1, 5, 0, 4], [0, 3, 4, 0]])
-    index, near = slots.nearest(distances, 2)
-    assert_array_equal(index, [[3, 2], [0, 3], [0, 3], [0, 1]])
-    assert_array_equal(near, [[0, 1], [2, 3], [1, 4], [0, 3]])
 
 
 # pl

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +11,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.arrays import to_numpy
+from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.problem import MERGE_TOLERANCE, Side
 from cometric.core.types import Index, Matrix, Vector
+from cometric.core.warn import warn
 from cometric.kernels import differences
 from cometric.kernels.transport import QUANTUM
 from cometric.machine.devices import free_memory
@@ -70,7 +70,11 @@ def extend(
                 distances *= 1.0 - asked.restart
                 distances += weight * norms(index).reshape(distances.shape)
             distances = _above_zero(distances / value)[:, known.labels]
-            rows.append(distances if n_neighbors is None else nearest(distances, n_neighbors))
+            if n_neighbors is not None:
+                near = nearest(distances, n_neighbors)
+                rows.append(neighbor_matrix(*near, len(known.labels)))
+            else:
+                rows.append(distances)
     across.warn_if_loose()
     # Items given twice were compared once.
     if n_neighbors is None:
@@ -133,11 +137,10 @@ class _Across:
 
     def warn_if_loose(self) -> None:
         if isinstance(self.phi, EntropicMap) and self.error > self.phi.tol:
-            warnings.warn(
+            warn(
                 f"some Sinkhorn problems stopped at a marginal error of {self.error:.1e}, above "
                 f"{self.phi.tol:.1e}. Learn with a larger `eps`: Sinkhorn is slow at small ones.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
 
@@ -181,11 +184,10 @@ def csr_parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], Vector]
 def _above_zero(distances: Matrix) -> Matrix:
     below = int((distances < -BELOW_ZERO).sum())
     if below:
-        warnings.warn(
+        warn(
             f"{below} entropic distances of new items are negative (lowest {distances.min():.3g}, "
             "the largest learned one is 1): the entropic kernel is not positive. They are set to "
-            "0; learn with a smaller `eps` or a larger `tau`.",
-            stacklevel=4,
+            "0; learn with a smaller `eps` or a larger `tau`."
         )
     positive: Matrix = np.maximum(distances, 0.0)
     return positive
@@ -198,30 +200,3 @@ def check_norm(asked: Parameters, of: str) -> None:
             f"`norm` was a pair of matrices, which do not say how far new {of} are. "
             "Learn with a norm that has a name, or with tau = 0."
         )
-
-
-def check_neighbors(n_neighbors: Any, count: int) -> None:
-    """Refuse numbers of neighbors that ``count`` items do not have."""
-    whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
-    if not whole or not 1 <= n_neighbors <= count:
-        raise ValueError(
-            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}: there are "
-            "no more to choose from."
-        )
-
-
-def nearest(distances: Matrix, k: int, most: int | None = None) -> sparse.csr_matrix:
-    """The k smallest entries of each row (of which ``most`` count), in their order.
-
-    A ``csr_matrix``, the kind that scikit-learn's own graphs are.
-    """
-    rows, columns = distances.shape
-    check_neighbors(k, columns if most is None else most)
-    index = np.argpartition(distances, k - 1, axis=1)[:, :k]
-    found = np.take_along_axis(distances, index, axis=1)
-    order = np.argsort(found, axis=1, kind="stable")
-    sorted_found, sorted_index = (
-        np.take_along_axis(part, order, axis=1).ravel() for part in (found, index)
-    )
-    starts = np.arange(0, rows * k + 1, k)
-    return sparse.csr_matrix((sorted_found, sorted_index, starts), shape=(rows, columns))

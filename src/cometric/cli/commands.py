@@ -15,6 +15,7 @@ from cometric.answers.result import Result
 from cometric.cli import files, origin
 from cometric.cli import options as o
 from cometric.cli.voice import EXIT_CODES, Exit, Voice
+from cometric.core.nearest import nearest, nearest_to, neighbor_matrix
 from cometric.files import reading, writing
 from cometric.machine.progress import duration
 from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL
@@ -374,8 +375,6 @@ def neighbors(
     debug: o.Debug = False,
 ) -> None:
     """Find the nearest neighbors of each sample, or feature, in the learned metric."""
-    from cometric.scverse import slots
-
     voice = context.ensure_object(Voice)
     writing.check(output, (".h5ad", *TABLES), [output], force=force)
     if reading.kind_of(output) == ".h5ad":
@@ -398,8 +397,8 @@ def neighbors(
             raise ValueError(
                 f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
             )
-        index, near = slots.nearest(distances, n_neighbors - 1)
-        writing.save_neighbors(output, of[:-1], names, names, slots.graph(index, near))
+        near = nearest(distances, n_neighbors - 1, skip_self=True)
+        writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     voice.answer(
         f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
         {
@@ -644,9 +643,8 @@ def demo(
 
 def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
     names = result.problem.features.called
-    row = result.features[names.index(gene)]
-    order = sorted(range(len(names)), key=lambda k: (names[k] != gene, row[k]))
-    return [names[k] for k in order[1 : count + 1]]
+    item = names.index(gene)
+    return [names[k] for k in nearest_to(result.features[item], count, item)]
 
 
 @app.command(epilog=EXIT_CODES)

@@ -15,8 +15,10 @@ import numpy as np
 
 from cometric.cli import files
 from cometric.cli.voice import Voice
+from cometric.core.digest import fingerprint
 from cometric.core.problem import Problem
-from cometric.saving import checkpoint
+from cometric.saving.folder import CheckpointError
+from cometric.saving.saved import source as stored_source
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -46,9 +48,9 @@ def read_again(
 
     ``path`` and what is ``given`` (and not None or False) count more than what was noted.
     """
-    noted, arrays = checkpoint.source(folder)
+    noted, arrays = stored_source(folder)
     if not arrays:
-        raise checkpoint.CheckpointError(
+        raise CheckpointError(
             f"`{folder}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
     how = {**noted, **{name: value for name, value in given.items() if value not in (None, False)}}
@@ -88,9 +90,7 @@ def _noted_path(folder: Path, noted: dict[str, Any]) -> Path:
 
 
 def _same(one: Problem, other: Problem) -> bool:
-    from cometric.scverse import slots
-
-    return slots.fingerprint(one) == slots.fingerprint(other) and all(
+    return fingerprint(one) == fingerprint(other) and all(
         np.array_equal(getattr(one, side).kept, getattr(other, side).kept)
         for side in ("samples", "features")
     )

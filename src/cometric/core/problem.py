@@ -7,7 +7,6 @@ trust what they are given. Sparse input stays sparse from end to end.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral, Real
@@ -23,6 +22,7 @@ from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.text import storable
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.validation import SUM_TOLERANCE, check_problem, require
+from cometric.core.warn import warn
 
 MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
@@ -275,7 +275,7 @@ class Problem:
         _refuse_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
         differences = describe_differences(matrix, places, found, bins.called, of)
         if differences:
-            warnings.warn(differences, stacklevel=4)  # whoever called Result.transform
+            warn(differences)
         matrix = select(matrix, places)
         without = np.flatnonzero(np.diff(matrix.indptr) == 0)
         if len(without):
@@ -491,10 +491,9 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
             raise BadData(name, _count(len(where), what), cure, row=row, column=column)
     low, top = (float(data.min()), float(data.max())) if len(data) else (1.0, 1.0)
     if low * WIDE_RANGE < top:
-        warnings.warn(
+        warn(
             f"`{name}` ranges from {low:.3g} to {top:.3g}, more than a factor {WIDE_RANGE:.0e}: "
             "its smallest entries hardly count. Check its units.",
-            stacklevel=3,
         )
 
 
@@ -595,10 +594,9 @@ def _merge(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
         )
     repeats = len(labels) - distinct
     if repeats:
-        warnings.warn(
+        warn(
             f"{name} has {_count(repeats, item)} that repeat{'s' * (repeats == 1)} others up to "
             "scale; they get distance 0 to those and are merged with them.",
-            stacklevel=3,
         )
     return labels
 
@@ -654,8 +652,7 @@ def _count(k: int, thing: str) -> str:
 
 
 def _warn_half(name: str, dtype: str) -> None:
-    warnings.warn(
+    warn(
         f"`{name}` is {dtype}, which keeps 2 or 3 digits; they are read as float64 without "
         "gaining any. Pass float32 or float64 if you have it.",
-        stacklevel=4,
     )

@@ -52,11 +52,11 @@ class FreezableMap(DistanceMap, Protocol):
 
 
 def freezable(phi: object) -> FreezableMap:
-    """The map itself, or an error if it has no couplings to freeze."""
+    """The map itself, if its couplings can be frozen."""
     if not isinstance(phi, FreezableMap):
         raise TypeError(
-            f"policy iteration needs exact maps, whose couplings can be frozen; "
-            f"{type(phi).__name__} has no `freeze`. Pass solver='power'."
+            f"{type(phi).__name__} has no couplings to freeze: policy iteration needs exact maps. "
+            "Pass solver='power'."
         )
     return phi
 

@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Files that appear under their name only when complete."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -11,36 +12,56 @@ from typing import IO
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path, or a ``ValueError`` where nothing can be called so."""
+    """The path, or a ``ValueError`` if no file can have this name."""
     try:
-        usable = b"\0" not in os.fsencode(path)
+        valid = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
-        usable = False
-    if not usable:
+        valid = False
+    if not valid:
         raise ValueError(
-            f"`path` is {os.fspath(path)!r}; no file can be called so. Leave out NUL characters "
-            "and lone surrogates."
+            f"`path` is {os.fspath(path)!r}, which is not a valid file name. Leave out NUL "
+            "characters and lone surrogates."
         )
     return Path(path)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, beside ``path``, whose place it takes once all is on the disk.
+def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
+    """A temporary file in the folder of ``path``, renamed to ``path`` once it is on the disk.
 
-    Whoever reads meanwhile finds what was there before, and if writing fails that stays. No
-    other thread or process writes to it; of a long name only the beginning is taken, since 255
-    bytes are all a name may have.
+    Until then readers see the previous file, which stays if writing fails. ``temporary`` is its
+    name; the default is one that no other thread or process uses. That takes only the beginning
+    of a long name, since names have at most 255 bytes.
     """
     path = check_path(path)
-    start = path.name[:40]  # no more than 160 bytes
-    part = path.with_name(f".{start}.{os.getpid()}.{threading.get_ident()}.part")
+    if temporary is None:
+        start = path.name[:40]  # at most 160 bytes
+        temporary = f".{start}.{os.getpid()}.{threading.get_ident()}.part"
+    part = path.with_name(temporary)
     try:
-        with open(part, "wb") as file:
+        with open(part, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+        _sync_folder(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, on systems where that takes a call of its own."""
+    if os.name != "posix":
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder may be writable without being readable
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every file system syncs folders
+            raise
+    finally:
+        os.close(handle)

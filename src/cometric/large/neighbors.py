@@ -18,12 +18,12 @@ from scipy import sparse
 
 from cometric.answers.extension import (
     PairNorms,
-    check_neighbors,
     check_norm,
     csr_parts,
     norm_weight,
 )
 from cometric.core.arrays import to_numpy
+from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import candidates, geometry, thread_count
 from cometric.machine.progress import bar_of_pairs
@@ -139,8 +139,7 @@ def neighbor_graph(
         search = _Search(distances, n_neighbors, most, thread_count(n_threads))
         found = [search.block(rows) for rows in search.blocks(progress)]
         index, near, proved, compared = (np.concatenate(part) for part in zip(*found, strict=True))
-        starts = np.arange(0, n * n_neighbors + 1, n_neighbors)
-        graph = sparse.csr_matrix((near.ravel(), index.ravel(), starts), shape=(n, n))
+        graph = neighbor_matrix(index, near, n)
         queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
         recall = search.recall(queries, near[queries], progress) if len(queries) else math.nan
     return Neighbors(graph, proved, recall, len(queries), float(compared.mean()))

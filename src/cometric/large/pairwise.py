@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cometric.core.digest import digest
 from cometric.core.types import Matrix
 from cometric.files.atomic import check_path
 from cometric.large.neighbors import SampleDistances, read_histograms
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.saving.checkpoint import digest
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result

@@ -23,6 +23,7 @@ import numpy as np
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
+from cometric.core.warn import warn
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.entropic import EntropicMap
 
@@ -388,10 +389,9 @@ def compare_versions(client: Any) -> None:
         other = [name for name in here if there.get(name) != here[name]]
         found = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
         if other == ["processor"]:
-            warnings.warn(
+            warn(
                 f"Worker {address} has another processor ({found}): the last bits may differ "
                 "from one run to the next.",
-                stacklevel=4,
             )
         elif other:
             raise ValueError(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.digest import digest
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.kernels import check_process
@@ -35,16 +36,10 @@ from cometric.running.options import (
 )
 from cometric.running.run import Run, on_torch
 from cometric.running.start import starting_metrics
-from cometric.saving.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    Saved,
-    compare,
-    digest,
-    latest,
-    read_data,
-)
+from cometric.saving.checkpoint import Checkpoint
 from cometric.saving.description import rebuild
+from cometric.saving.folder import CheckpointError
+from cometric.saving.saved import Saved, compare, latest, read_data
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import Callback
 from cometric.solvers.policy import PolicyIteration

@@ -1,4 +1,4 @@
-"""A solver as JSON, for a checkpoint, and back."""
+"""Solvers as JSON, for a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.saving.checkpoint import CheckpointError
+from cometric.saving.folder import CheckpointError
 from cometric.solvers import SOLVERS
 
 
@@ -18,21 +18,26 @@ def describe(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)
-    found = {"kind": f"{kind.__module__}.{kind.__qualname__}"}
+    description = {"kind": _full_name(kind)}
     if is_dataclass(value):
-        found |= {part.name: describe(getattr(value, part.name)) for part in fields(value)}
-    return found
+        description |= {part.name: describe(getattr(value, part.name)) for part in fields(value)}
+    return description
 
 
-def rebuild(told: Any) -> Any:
-    """The solver that :func:`describe` told of, if it is one of ours."""
-    if not isinstance(told, dict):
-        return told
-    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
-    kind = kinds.get(told["kind"])
+def rebuild(description: Any) -> Any:
+    """The solver that :func:`describe` described, if it is one of ours."""
+    if not isinstance(description, dict):
+        return description
+    kinds = {_full_name(kind): kind for kind in SOLVERS.values()}
+    kind = kinds.get(description["kind"])
     if kind is None:
         raise CheckpointError(
-            f"The checkpoint was made with {told['kind']}, which cannot be stored. Go on with "
-            "learn(X, ..., checkpoint=...), as it was begun."
+            f"The checkpoint was made with {description['kind']}, which cannot be stored. "
+            "Continue with learn(X, ..., checkpoint=...) and the options of the first call."
         )
-    return kind(**{name: rebuild(part) for name, part in told.items() if name != "kind"})
+    options = {name: rebuild(part) for name, part in description.items() if name != "kind"}
+    return kind(**options)
+
+
+def _full_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Parameters, Record, Result, check_result
+from cometric.core.digest import fingerprint
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Status
 from cometric.running.options import check_side
@@ -80,7 +81,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
             slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
             **{name: params[name] for name in slots.HISTOGRAMS if name in params},
         )
-    if slots.fingerprint(problem) != kept["fingerprint"]:
+    if fingerprint(problem) != kept["fingerprint"]:
         raise ValueError(
             f"`adata` is not what the metrics under {key!r} were learned from: cells, genes or "
             "entries have changed since. Learn again, or keep the data in a layer."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.running.options import check_count
 from cometric.scverse import get, slots
 
@@ -81,7 +82,7 @@ class _Known:
     """What scanpy calls a transformer, for neighbors that were found before."""
 
     def __init__(self, index: np.ndarray, distances: np.ndarray) -> None:
-        self._graph = slots.graph(index, distances)
+        self._graph = neighbor_matrix(index, distances, len(index))
         self._n_neighbors = index.shape[1] + 1
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -100,17 +101,11 @@ def _nearest(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarr
             f"`adata = adata[~np.isnan(adata.obsp[{slots.distances_key(key)!r}]).all(axis=1)]`."
         )
     if not sparse.issparse(distances):
-        return slots.nearest(distances, count)
+        return nearest(distances, count, skip_self=True)
     sizes = np.diff(distances.indptr)
     if sizes.min() < count:
         raise ValueError(
             f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell were "
             "kept. Pass fewer, or learn with a larger `n_neighbors` or `max_dense`."
         )
-    index = np.empty((distances.shape[0], count), dtype=np.int64)
-    near = np.empty((distances.shape[0], count))
-    for i in range(len(index)):
-        part = slice(distances.indptr[i], distances.indptr[i + 1])
-        order = np.argsort(distances.data[part], kind="stable")[:count]
-        index[i], near[i] = distances.indices[part][order], distances.data[part][order]
-    return index, near
+    return nearest_stored(distances, count)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +9,12 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Record, Result
-from cometric.core.problem import Problem, Side
+from cometric.core.digest import fingerprint
+from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.core.problem import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix
+from cometric.core.warn import warn
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 
@@ -125,15 +126,6 @@ def words(adata: AnnData, key: str) -> str:
     return f"obsp[{slot!r}], {features}, uns[{key!r}]"
 
 
-def fingerprint(problem: Problem) -> str:
-    """A digest of the histograms, which tells whether data are still those learned from."""
-    digest = hashlib.blake2b(digest_size=16)
-    for side in (problem.samples, problem.features):
-        for part in (side.full.indptr, side.full.indices, side.full.data, side.labels):
-            digest.update(np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<")).tobytes())
-    return digest.hexdigest()
-
-
 def _shape(
     items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
 ) -> Matrix | sparse.csr_matrix:
@@ -146,31 +138,11 @@ def _shape(
     n = len(distances)
     if n <= max_dense:
         return distances
-    warnings.warn(
+    warn(
         f"{n} {items} are more than `max_dense` = {max_dense}: of the learned distances only "
-        f"those to the {min(n_neighbors, n - 1)} nearest are kept, as a sparse graph.",
-        stacklevel=4,
+        f"those to the {min(n_neighbors, n - 1)} nearest are kept, as a sparse graph."
     )
-    return graph(*nearest(distances, min(n_neighbors, n - 1)))
-
-
-def nearest(distances: Matrix, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and distances of the ``count`` nearest others of each item, nearest first."""
-    n = len(distances)
-    index = np.empty((n, count), dtype=np.int64)
-    for i in range(n):
-        row = distances[i].copy()
-        row[i] = -np.inf  # first, whoever else is at distance zero
-        few = np.argpartition(row, count)[: count + 1] if count + 1 < n else np.arange(n)
-        index[i] = few[np.lexsort((few, row[few]))][1:]
-    return index, np.take_along_axis(distances, index, axis=1)
-
-
-def graph(index: np.ndarray, distances: np.ndarray) -> sparse.csr_matrix:
-    """A sparse matrix with these entries in each row; zero distances are kept as entries."""
-    n, count = index.shape
-    start = np.arange(0, n * count + 1, count)
-    return sparse.csr_matrix((distances.ravel(), index.ravel(), start), shape=(n, n))
+    return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
 
 
 def _plain(value: Any) -> Any:

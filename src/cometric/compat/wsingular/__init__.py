@@ -26,7 +26,6 @@ What differs, on purpose:
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +43,7 @@ from cometric.compat.wsingular.distance import Lift
 from cometric.compat.wsingular.utils import check_number, to_matrix
 from cometric.core.cones import hilbert_distance, normalize
 from cometric.core.types import Matrix
+from cometric.core.warn import warn
 
 __version__ = "0.1.7"  # scripts ask which functions there are
 
@@ -306,16 +306,13 @@ class _Run:
             try:
                 step(k)
             except KeyboardInterrupt:
-                warnings.warn(
-                    f"interrupted: this is what {done} of {self.n_iter} iterations gave.",
-                    stacklevel=4,
-                )
+                warn(f"interrupted: this is what {done} of {self.n_iter} iterations gave.")
                 for side in (self.C, self.D):
                     side.rescale(side.metric)
                 break
         loose = max(self.C.lift.error, self.D.lift.error)
         if loose > self.C.lift.tol:
-            distance.warn_of_loose(loose, self.C.lift.tol, stacklevel=5)
+            distance.warn_of_loose(loose, self.C.lift.tol)
         return (
             torch.as_tensor(self.C.metric).to(**self.form),
             torch.as_tensor(self.D.metric).to(**self.form),

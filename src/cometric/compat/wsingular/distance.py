@@ -7,7 +7,6 @@ the largest cost. What is done otherwise than in the original is said in the pac
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from cometric.compat.wsingular.utils import check_number, regularization_matrix, to_matrix
 from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix
+from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs
 from cometric.maps.checks import all_pairs, check_histograms
 from cometric.maps.entropic import SAFE, EntropicMap
@@ -209,13 +209,12 @@ def draw(n: int, sample_prop: float) -> Index:
     return chosen
 
 
-def warn_of_loose(error: float, tol: float, stacklevel: int = 3) -> None:
+def warn_of_loose(error: float, tol: float) -> None:
     """Tell that Sinkhorn stopped early."""
-    warnings.warn(
+    warn(
         f"some Sinkhorn problems stopped at a marginal error of {error:.1e}, above {tol:.1e}. "
         "Pass a larger `eps`, or to the maps a larger `num_iter_max`.",
         ConvergenceWarning,
-        stacklevel=stacklevel,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cometric import scores
 from cometric.core import cones
 from cometric.core.types import Metrics
 from cometric.maps.exact import ExactMap
@@ -83,10 +84,8 @@ def check_uniqueness(A: Any, B: Any, C: Any, D: Any) -> bool:
 
 def silhouette(D: Any, labels: Iterable[Any]) -> float:
     """The silhouette score of ``labels`` under the distances ``D``."""
-    from sklearn.metrics import silhouette_score
-
     distances = to_matrix(D, "D").numpy()
-    return float(silhouette_score(distances, _labels(labels, len(distances)), metric="precomputed"))
+    return scores.silhouette(distances, _labels(labels, len(distances)))
 
 
 def viz_TSNE(D: Any, labels: Iterable[Any] | None = None) -> None:

@@ -1,0 +1,70 @@
+"""The k nearest neighbors in a matrix of distances. Ties go to the lower number."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.types import Index, Matrix
+
+
+def check_neighbors(n_neighbors: Any, count: int) -> None:
+    """Raise unless ``n_neighbors`` is a whole number from 1 to ``count``."""
+    whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
+    if not whole or not 1 <= n_neighbors <= count:
+        raise ValueError(
+            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}: there are "
+            "no more to choose from."
+        )
+
+
+def nearest(distances: Matrix, k: int, *, skip_self: bool = False) -> tuple[Index, Matrix]:
+    """Numbers and distances of the k nearest items of each row, both (rows, k), nearest first.
+
+    With ``skip_self`` the matrix is square, and no item is a neighbor of itself. NaN counts as
+    farthest.
+    """
+    distances = np.asarray(distances)
+    index = np.empty((len(distances), k), dtype=np.int64)
+    for i, row in enumerate(distances):
+        index[i] = nearest_to(row, k, i if skip_self else None)
+    return index, np.take_along_axis(distances, index, axis=1)
+
+
+def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
+    """Numbers of the k smallest of some distances, but for that of ``item`` itself."""
+    row = np.array(distances)
+    count = k
+    if item is not None:
+        row[item] = -np.inf  # comes first, even if others are at distance 0
+        count += 1
+    if count < len(row):
+        candidates = np.flatnonzero(~(row > np.partition(row, count - 1)[count - 1]))
+    else:
+        candidates = np.arange(len(row))
+    order = np.argsort(row[candidates], kind="stable")
+    found: Index = candidates[order][count - k : count]
+    return found
+
+
+def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:
+    """The same as :func:`nearest`, of the distances stored in a sparse graph, k or more per row."""
+    index = np.empty((graph.shape[0], k), dtype=np.int64)
+    near = np.empty(index.shape)
+    for i, (start, end) in enumerate(zip(graph.indptr[:-1], graph.indptr[1:], strict=True)):
+        order = np.argsort(graph.data[start:end], kind="stable")[:k]
+        index[i], near[i] = graph.indices[start:end][order], graph.data[start:end][order]
+    return index, near
+
+
+def neighbor_matrix(index: Index, distances: Matrix, columns: int) -> sparse.csr_matrix:
+    """Neighbors as a sparse matrix of distances, the nearest first; zeros are stored.
+
+    A ``csr_matrix``, the class of scikit-learn's ``kneighbors_graph(mode="distance")``.
+    """
+    rows, k = index.shape
+    starts = np.arange(0, rows * k + 1, k)
+    return sparse.csr_matrix((distances.ravel(), index.ravel(), starts), shape=(rows, columns))

@@ -1,0 +1,194 @@
+"""Checkpoints read back: the latest one that is intact, compared with the run that asks for it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from cometric.answers.result import Record
+from cometric.core.warn import warn
+from cometric.machine.progress import amount
+from cometric.saving.folder import (
+    DATA,
+    MANIFEST,
+    CheckpointError,
+    CheckpointWarning,
+    numbered,
+    read_arrays,
+    read_manifest,
+    state_name,
+)
+from cometric.saving.state import Arrays
+
+SCHEMA = (1, 1)
+"""Readers refuse another first number, and ignore fields that a later second number adds."""
+
+
+class UnknownSchema(CheckpointError):
+    """A checkpoint of a version whose files we cannot read."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The content of one checkpoint."""
+
+    number: int
+    asked: dict[str, Any]  # options that change the answer
+    used: dict[str, Any]  # values chosen for options that were not given
+    stage: int
+    iterate: dict[str, Any]  # its fields; arrays are named in their place
+    arrays: Arrays
+    data: dict[str, Any]  # size and checksum of data.npz
+    origin: dict[str, Any]  # see ``checkpoint.noting``
+
+    def history(self, stage: int) -> list[Record]:
+        """The records of one stage."""
+        return [
+            Record.from_row(row)
+            for number, *row in self.arrays["history"].tolist()
+            if number == stage
+        ]
+
+
+def latest(folder: Path) -> Saved | None:
+    """The newest intact checkpoint, or None if there is none at all.
+
+    Damaged ones are skipped with a warning that names the file. It is an error if all are
+    damaged, or if the newest was written by another major version.
+    """
+    damages: list[str] = []
+    for number, path in sorted(numbered(folder, MANIFEST), reverse=True):
+        try:
+            saved = _read(folder, number, path)
+        except UnknownSchema:
+            raise
+        except (CheckpointError, OSError) as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warn(
+                f"{damage} Continuing from the previous checkpoint, number {number}.",
+                CheckpointWarning,
+            )
+        return saved
+    if damages:
+        raise CheckpointError(
+            f"{' '.join(damages)} No intact checkpoint is left in `{folder}`: "
+            "remove the folder and start again."
+        )
+    return None
+
+
+def read_data(folder: Path, saved: Saved) -> Arrays:
+    """The arrays of data.npz."""
+    return read_arrays(folder / DATA, saved.data)
+
+
+def source(folder: Path) -> tuple[dict[str, Any], Arrays]:
+    """The origin that the newest checkpoint notes, and its data.npz; both empty if there is none.
+
+    Damaged checkpoints are skipped silently: :func:`latest` reports them.
+    """
+    for _, path in sorted(numbered(folder, MANIFEST), reverse=True):
+        try:
+            content = read_manifest(path)
+            origin, recorded = dict(content.get("origin", {})), dict(content["files"][DATA])
+            return origin, read_arrays(folder / DATA, recorded)
+        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
+            continue
+    return {}, {}
+
+
+def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
+    """Raise if the checkpoint has other data or other options than those ``asked`` for."""
+    here = json.loads(json.dumps(asked))
+    differences = [
+        _difference(key, here.get(key), saved.asked.get(key))
+        for key in dict.fromkeys([*here, *saved.asked])
+        if here.get(key) != saved.asked.get(key)
+    ]
+    if differences:
+        raise CheckpointError(
+            f"`{folder}` holds a checkpoint of another run: {'; '.join(differences)}. "
+            "Pass the same options and data, or another folder."
+        )
+
+
+def _difference(key: str, here: Any, there: Any) -> str:
+    if key == "data":  # only checksums are stored
+        return "the data differ"
+    show = amount if key == "memory_limit" else _shorten
+    one, other = ("not given" if value is None else show(value) for value in (here, there))
+    return f"`{key}` is {one} here and {other} there"
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:20]}...{text[-10:]}"
+
+
+def _read(folder: Path, number: int, path: Path) -> Saved:
+    content = read_manifest(path)
+    schema = content.get("schema")
+    if not isinstance(schema, list) or schema[:1] != [SCHEMA[0]]:
+        raise UnknownSchema(
+            f"`{path}` has schema {schema}; this version reads {SCHEMA[0]}. "
+            "Resume with the version of cometric that wrote it."
+        )
+    try:
+        if content["number"] != number:
+            raise CheckpointError(
+                f"`{path}` is not a valid manifest: its number is {content['number']}."
+            )
+        files = content["files"]
+        state = state_name(number)
+        saved = Saved(
+            number=number,
+            asked=dict(content["asked"]),
+            used=dict(content["used"]),
+            stage=int(content["stage"]),
+            iterate=dict(content["iterate"]),
+            arrays=read_arrays(folder / state, files[state]),
+            data=dict(files[DATA]),
+            origin=dict(content.get("origin", {})),  # absent from earlier versions
+        )
+        saved.history(saved.stage)
+        written_with = dict(content["versions"])
+    except CheckpointError:
+        raise
+    except KeyError as error:
+        raise CheckpointError(f"`{path}` is not a valid manifest: it lacks {error}.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"`{path}` is not a valid manifest: {error}.") from error
+    _warn_of_other_versions(written_with)
+    return saved
+
+
+def _warn_of_other_versions(written_with: dict[str, str]) -> None:
+    now = versions()
+    others = [
+        f"{name} {version} (now {now.get(name)})"
+        for name, version in written_with.items()
+        if now.get(name) != version
+    ]
+    if others:
+        warn(
+            f"The checkpoint was written with {', '.join(others)}: the answer will agree to "
+            "tolerance, perhaps not to the last bit.",
+            CheckpointWarning,
+        )
+
+
+def versions() -> dict[str, str]:
+    """The software and the processor that the last bits of an answer depend on."""
+    known = {"machine": platform.machine()}
+    for name in ("cometric", "numpy", "numba"):
+        try:
+            known[name] = version(name)
+        except PackageNotFoundError:  # run from a source tree
+            known[name] = "unknown"
+    return known

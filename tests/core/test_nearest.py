@@ -1,0 +1,67 @@
+"""Nearest neighbors against a plain sort."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+
+from cometric.core.nearest import (
+    check_neighbors,
+    nearest,
+    nearest_stored,
+    nearest_to,
+    neighbor_matrix,
+)
+
+rng = np.random.default_rng(0)
+TIES = rng.integers(0, 4, (12, 12)).astype(float)
+TIES = TIES + TIES.T
+np.fill_diagonal(TIES, 0.0)
+
+
+def naive(row, k, item=None):
+    return sorted((j for j in range(len(row)) if j != item), key=lambda j: (row[j], j))[:k]
+
+
+@pytest.mark.parametrize("k", [1, 3, 11])
+def test_ties_go_to_the_lower_number(k):
+    index, near = nearest(TIES, k, skip_self=True)
+    assert_array_equal(index, [naive(row, k, i) for i, row in enumerate(TIES)])
+    assert_array_equal(near, np.take_along_axis(TIES, index, axis=1))
+    assert_array_equal(nearest(TIES[:5], k)[0], [naive(row, k) for row in TIES[:5]])
+
+
+def test_all_columns_may_be_neighbors():
+    assert_array_equal(nearest_to([2.0, 1.0, 3.0], 3), [1, 0, 2])
+
+
+def test_nan_is_farthest():
+    row = np.array([np.nan, 2.0, np.nan, 1.0, 0.0])
+    assert_array_equal(nearest_to(row, 3, 4), [3, 1, 0])
+    assert_array_equal(nearest_to(np.full(3, np.nan), 2, 1), [0, 2])
+    assert np.isnan(row[0])
+    assert row[4] == 0.0
+
+
+def test_the_distances_are_left_alone():
+    before = TIES.copy()
+    nearest(TIES, 2, skip_self=True)
+    assert_array_equal(TIES, before)
+
+
+def test_a_graph_holds_the_neighbors_and_gives_them_back():
+    index, near = nearest(TIES, 4, skip_self=True)
+    graph = neighbor_matrix(index, near, 12)
+    assert isinstance(graph, sparse.csr_matrix)
+    assert graph.nnz == 48
+    for k in (2, 4):
+        again = nearest_stored(graph, k)
+        assert_array_equal(again[0], index[:, :k])
+        assert_array_equal(again[1], near[:, :k])
+
+
+@pytest.mark.parametrize("wrong", [0, 6, 2.0, True, "3", None])
+def test_numbers_of_neighbors_that_do_not_exist_are_refused(wrong):
+    check_neighbors(5, 5)
+    with pytest.raises(ValueError, match="`n_neighbors` is .*; pass a whole number from 1 to 5"):
+        check_neighbors(wrong, 5)
