@@ -18,7 +18,7 @@ from cometric.cli.voice import EXIT_CODES, Exit, Voice
 from cometric.core.nearest import nearest, nearest_to, neighbor_matrix
 from cometric.files import reading, writing
 from cometric.machine.progress import duration
-from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL
+from cometric.running.settings import DEFAULT_TAU, DEFAULT_TOL
 from cometric.saving.checkpoint import noting
 
 RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
@@ -99,7 +99,7 @@ def _facts(result: Result) -> dict[str, Any]:
         "iterations": result.iterations,
         "sweeps": last.sweeps if last else 0,
         "seconds": last.seconds if last else 0.0,
-        "parameters": asdict(result.parameters),
+        "parameters": result.parameters.to_json(),
     }
 
 

@@ -170,8 +170,8 @@ class Folder(Kind):
 class Words(Kind):
     """One of some words, where Python takes other values too, which are checked elsewhere."""
 
-    allowed: str
-    choices: tuple[str, ...]
+    allowed: str = "a word"
+    choices: tuple[str, ...] = ()
     parse: Callable[[str], Any] | None = None  # of a text that is none of the choices
     metavar: str | None = "NAME"
 
@@ -220,6 +220,20 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Raise unless one of some words."""
     if value not in choices:
         raise ValueError(f"`{name}` is {value!r}; choose {' or '.join(map(repr, choices))}.")
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, or a ``ValueError`` if no file can have this name."""
+    try:
+        valid = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"`path` is {os.fspath(path)!r}, which is not a valid file name. Leave out NUL "
+            "characters and lone surrogates."
+        )
+    return Path(path)
 
 
 def _check_size(name: str, value: Any) -> None:

@@ -22,10 +22,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.problem import check_indices
+from cometric.core.histograms import check_indices
+from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
-from cometric.files.atomic import check_path
 from cometric.files.hdf5 import check_hdf5, check_size
 
 if TYPE_CHECKING:

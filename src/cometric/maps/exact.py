@@ -265,6 +265,11 @@ class FrozenMap:
         self._start, self._cells, self._amounts = moves
         self._threads = threads
 
+    @property
+    def moves(self) -> int:
+        """Moves of mass that the couplings consist of."""
+        return len(self._cells)
+
     def __repr__(self) -> str:
         n, d = self.shape
         return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"

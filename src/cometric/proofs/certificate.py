@@ -176,7 +176,7 @@ def certify(
 
 def pairs_to_certify(problem: Problem) -> int:
     """How many transport problems :func:`certify` solves, at most."""
-    sides = problem.samples.hist.shape[0], problem.features.hist.shape[0]
+    sides: list[int] = [side.hist.shape[0] for side in (problem.samples, problem.features)]
     # Without a share of R uniqueness is read off the couplings, in one way or two.
     return sum(n * (n - 1) // 2 for n in sides) * (3 if problem.formula.is_plain else 1)
 

@@ -6,9 +6,11 @@ A new option is a field here, a parameter of :func:`cometric.learn`, and the lin
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -278,12 +280,9 @@ class Settings:
         check_kinds(self)
         transport = self._find_transport()
         tau, restart = self._find_weights()
-        for name, value in (
-            ("transport", transport),
-            ("eps", transport.eps),
-            ("tau", tau),
-            ("restart", restart),
-        ):
+        eps = self.eps if math.isnan(transport.eps) else transport.eps
+        normalized = {"transport": transport, "eps": eps, "tau": tau, "restart": restart}
+        for name, value in normalized.items():
             object.__setattr__(self, name, value)
         self._check_together()
 
@@ -327,7 +326,7 @@ class Settings:
         transport = transports.from_json(stored["transport"])
         known = {
             **stored,
-            "eps": transport.eps,
+            "eps": DEFAULT_EPS,
             "transport": transport,
             "solver": solver_from_json(stored["solver"]),
             "client": "local" if stored["client"] else None,
@@ -339,7 +338,7 @@ class Settings:
         if self.transport is None:
             return transports.from_eps(self.eps)
         given: Transport = self.transport
-        if self.eps not in (DEFAULT_EPS, given.eps) and self.eps == self.eps:
+        if self.eps not in (DEFAULT_EPS, given.eps):
             raise ValueError(
                 f"`eps` is {self.eps:g} and `transport` is {given}; both say how histograms are "
                 "compared. Pass one of them."
@@ -416,33 +415,45 @@ def options(*, without: Collection[str] = ()) -> list[Field[Any]]:
     return [part for part in fields(Settings) if part.name not in without]
 
 
-def mirrors_settings(*, without: Iterable[str] = ()) -> Callable[[Wrapped], Wrapped]:
-    """Give a function whose last parameter is ``**options`` the signature of ``learn``.
+def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wrapped]:
+    """Give a function the options of ``learn`` in its signature, but for some.
 
-    Its own parameters stay where they are: positional ones first, the others at the end.
+    What it takes itself and is no option comes first if it has no default, else last. It is
+    called with all options by name, defaults included.
     """
-    left_out = set(without)
 
     def mirror(function: Wrapped) -> Wrapped:
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind != p.VAR_KEYWORD]
-        first = [p for p in own if p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-        last = [p for p in own if p not in first]
-        mine = {p.name for p in own} | left_out
+        named = {part.name: part for part in options(without=without)}
+        own = [
+            p
+            for p in inspect.signature(function).parameters.values()
+            if p.name not in named and p.kind is not p.VAR_KEYWORD
+        ]
         middle = [
             inspect.Parameter(
-                part.name,
+                name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD
-                if part.name in POSITIONAL
+                if name in POSITIONAL
                 else inspect.Parameter.KEYWORD_ONLY,
-                default=part.default if part.default is not MISSING else inspect.Parameter.empty,
+                default=part.default,
                 annotation=part.type,
             )
-            for part in options(without=mine)
+            for name, part in named.items()
         ]
-        keyword_only = [p.replace(kind=p.KEYWORD_ONLY) for p in last]
-        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*first, *middle, *keyword_only]
-        )
-        return function
+        first = [p for p in own if p.default is p.empty]
+        last = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.default is not p.empty]
+        signature = inspect.Signature([*first, *middle, *last])
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            bound.apply_defaults()
+            return function(**bound.arguments)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
 
     return mirror

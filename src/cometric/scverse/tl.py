@@ -6,8 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import cometric.running.learning
+from cometric.core.kinds import check_count, check_number
 from cometric.core.problem import BadData
-from cometric.running.options import DEFAULT_TAU, check_count, check_number
+from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import slots
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,6 +65,7 @@ class LowerBounds(NamedTuple):
     image: Callable[[slice], Matrix]
 
 
+@dataclass(frozen=True)
 class Transport:
     """A way of comparing histograms under a cost.
 
@@ -73,7 +74,6 @@ class Transport:
     """
 
     name: ClassVar[str] = "this transport"
-    eps: Any = math.nan  # entropic regularization; not a number where there is none
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
     freezes: ClassVar[bool] = False  # its maps have couplings that policy iteration can freeze
     on_devices: ClassVar[bool] = False  # whether its maps run on the devices of torch
@@ -83,11 +83,15 @@ class Transport:
         """The map from a cost between bins to distances between these histograms."""
         raise NotImplementedError(f"{type(self).__name__} does not define `lift`.")
 
+    @property
+    def eps(self) -> float:
+        """The entropic regularization; not a number where there is none."""
+        return math.nan
+
     def parameters(self) -> dict[str, Any]:
         """The parameters by name, as JSON."""
-        if not is_dataclass(self):
-            return {}
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        known: Any = self
+        return {part.name: getattr(self, part.name) for part in fields(known)}
 
     def __str__(self) -> str:
         words = ", ".join(f"{name} = {value:g}" for name, value in self.parameters().items())

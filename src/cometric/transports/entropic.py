@@ -13,8 +13,17 @@ from scipy import sparse
 from cometric.core.arrays import on_device, to_numpy
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
-from cometric.core.types import Index, Iterate, Matrix, Metrics, Record, Solver, Status, Vector
-from cometric.core.types import traits_of
+from cometric.core.types import (
+    Index,
+    Iterate,
+    Matrix,
+    Metrics,
+    Record,
+    Solver,
+    Status,
+    Vector,
+    traits_of,
+)
 from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
@@ -201,7 +210,7 @@ class Entropic(Transport):
         return cells + COPY * d * n * mean + SELF * squares + EXPONENTIAL * d * d + PAIR * pairs
 
     def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> Any:
-        part = self.lift(hist, replace(resources, memory_limit=None))
+        part: Any = self.lift(hist, replace(resources, memory_limit=None))
         if isinstance(lift, TensorEntropicMap):
             part.precision = lift.precision
         else:

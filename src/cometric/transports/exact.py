@@ -44,12 +44,13 @@ class Exact(Transport):
     name: ClassVar[str] = "exact transport"
     monotone: ClassVar[bool] = True
     freezes: ClassVar[bool] = True
-    eps: ClassVar[float] = 0.0
+
+    @property
+    def eps(self) -> float:
+        return 0.0
 
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
-        return ExactMap(
-            hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit
-        )
+        return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
 
     def need(self, hist: Histograms) -> float:
         return float(sum(memory_needs(hist)))
@@ -100,7 +101,11 @@ class Exact(Transport):
         """The difference of the means of a distance to a bin, which is 1-Lipschitz."""
         means = hist @ cost[:, _spread(cost, REFERENCES)]
         slack = max(float(geometry.triangle_violation(cost)), 0.0)
-        return super().lower_bounds(phi, hist, cost)._replace(p=np.full(len(means), -slack), means=means)
+        return (
+            super()
+            .lower_bounds(phi, hist, cost)
+            ._replace(p=np.full(len(means), -slack), means=means)
+        )
 
     # ------------------------------------------------------------------------ planning
 

@@ -35,7 +35,10 @@ class Limit(Transport):
 
     name: ClassVar[str] = "the linear limit"
     on_clusters: ClassVar[bool] = False
-    eps: ClassVar[float] = float("inf")
+
+    @property
+    def eps(self) -> float:
+        return float("inf")
 
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)

@@ -16,6 +16,7 @@ import torch
 
 from cometric.compat.wsingular.utils import check_number, regularization_matrix, to_matrix
 from cometric.core.arrays import symmetric
+from cometric.core.errors import ConvergenceWarning
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs
@@ -23,7 +24,6 @@ from cometric.maps.checks import all_pairs, check_histograms
 from cometric.maps.entropic import SAFE, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.running.run import ConvergenceWarning
 
 ROUNDING = 1e-6
 """Deviations of sums from 1, of costs from symmetry, up to this are float32 at work."""
