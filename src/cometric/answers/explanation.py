@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.core.histograms import MERGE_TOLERANCE
 from cometric.core.names import find
-from cometric.core.problem import MERGE_TOLERANCE, Side
+from cometric.core.problem import Side
 from cometric.core.text import printable
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.entropic import EntropicMap

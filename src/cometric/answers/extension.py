@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.arrays import to_numpy
+from cometric.core.histograms import MERGE_TOLERANCE
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
-from cometric.core.problem import MERGE_TOLERANCE, Side
+from cometric.core.problem import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
 from cometric.kernels import differences

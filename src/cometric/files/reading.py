@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.problem import check_indices
+from cometric.core.inputs import check_indices
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.atomic import check_path

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.arrays import namespace
-from cometric.core.problem import check_indices
+from cometric.core.inputs import check_indices
 from cometric.core.types import Index, Matrix
 from cometric.kernels import check_process
 

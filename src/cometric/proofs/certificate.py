@@ -15,7 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.cones import log_width
-from cometric.core.problem import MERGE_TOLERANCE, Problem, Side
+from cometric.core.histograms import MERGE_TOLERANCE
+from cometric.core.problem import Problem, Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap, Plans
@@ -209,9 +210,8 @@ def doubts(problem: Problem, norm: str) -> tuple[Doubt, Doubt]:
 
 def about(problem: Problem) -> str:
     """Of what a certificate speaks, in words."""
-    words = "the data as float64, rows and columns divided by their sums in exact arithmetic"
-    if problem.samples.scale is not None:
-        words = words.replace("the data", "the balanced data")
+    data = "the data" if problem.samples.scale is None else "the balanced data"
+    words = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
     samples, features = problem.merged
     if samples or features:
         words += (
