@@ -551,7 +551,7 @@ def test_explicit_zeros_do_not_fill_a_row():
     ],
 )
 def test_too_little_left_after_dropping(data, found):
-    message = f"`X` keeps {found} once empty ones are dropped; need at least 2 of each"
+    message = f"`X` has {found} left once empty ones are dropped; need at least 2 of each"
     with pytest.raises(ValueError, match=message):
         Problem.from_data(data, drop_empty=True)
 
