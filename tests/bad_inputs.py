@@ -70,8 +70,12 @@ def shapes():
     yield "ragged", {"X": [[1, 2], [3]]}, "`X` cannot be read as a matrix"
     yield "all proportional", {"X": np.outer([1, 2, 3], [1, 2])}, "All rows of `X` are proportional"
     yield "constant", {"X": np.ones((3, 3))}, "All rows of `X` are proportional"
-    yield "nothing left", {"X": np.diag([1.0, 0.0]), "drop_empty": True}, "keeps 1 row and 1 column"
-    yield "all zero", {"X": np.zeros((3, 3)), "drop_empty": True}, "keeps 0 rows and 0 columns"
+    yield (
+        "nothing left",
+        {"X": np.diag([1.0, 0.0]), "drop_empty": True},
+        "has 1 row and 1 column left",
+    )
+    yield "all zero", {"X": np.zeros((3, 3)), "drop_empty": True}, "has 0 rows and 0 columns left"
 
 
 def histograms():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,13 +16,12 @@ from cometric.answers.result import Result
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.kinds import check_count
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
-from cometric.core.types import Index, Matrix, Record, Solver, Vector
+from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
 from cometric.maps.tiled import active_client
 from cometric.running.learning import learn
 from cometric.running.run import shortfall
 from cometric.running.settings import mirrors_settings
-from cometric.solvers.loop import Callback
 
 if TYPE_CHECKING:
     from cometric.proofs.certificate import Certificate
@@ -100,7 +98,9 @@ class WassersteinSingularVectors(
         n_neighbors: int = 5,
         **options: Any,
     ) -> None:
-        vars(self).update(options, engine=engine, mode=mode, n_neighbors=n_neighbors)
+        for name, value in {**options, "engine": engine, "mode": mode}.items():
+            setattr(self, name, value)
+        self.n_neighbors = n_neighbors
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn both metrics from ``X``, samples by features; ``y`` is not looked at."""

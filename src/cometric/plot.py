@@ -79,7 +79,7 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
     if tol > 0:
         ax.axhline(tol, color=COLORS[3], ls="--", lw=1.2, label=f"tolerance {tol:.0e}")
     ax.set(
-        title=result.status.value.split(":")[0].capitalize(),
+        title=result.status.outcome.capitalize(),
         xlabel=AGAINST[against],
         ylabel="residual (Hilbert metric)",
     )

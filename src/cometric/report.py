@@ -302,15 +302,19 @@ def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
 
 def _status(result: Result) -> tuple[str, str]:
     """How it ended: a word, and a sentence or two."""
-    word, _, rest = result.status.value.partition(": ")
-    sentence = f"{rest[:1].upper()}{rest[1:]}."
+    sentence = f"{_capitalize(result.status.reason)}."
     if result.history:
         last = result.history[-1]
         sentence += (
             f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
             f"change no ratio of distances by more than {_percent(np.expm1(last.residual))}."
         )
-    return word.capitalize(), sentence
+    return _capitalize(result.status.outcome), sentence
+
+
+def _capitalize(text: str) -> str:
+    """The text with its first letter, and no other, made upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def _percent(share: float) -> str:
@@ -322,7 +326,7 @@ def _percent(share: float) -> str:
 def _words(certificate: Certificate | Diagnosis) -> list[str]:
     """A certificate in plain sentences."""
     triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
-    triangle = f"{triangle[0].upper()}{triangle[1:]}."
+    triangle = f"{_capitalize(triangle)}."
     if isinstance(certificate, Diagnosis):
         residual = 100 * np.expm1(max(certificate.residuals))
         words = [

@@ -148,7 +148,7 @@ def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
 
 @pytest.mark.filterwarnings("ignore:.X. has mass on")
 def test_a_sample_of_nothing_known_is_refused(merged):
-    with pytest.raises(ValueError, match=r"1 sample without mass on anything .*\(first: 1\)"):
+    with pytest.raises(ValueError, match=r"1 row without mass on anything .*\(first: 1\)"):
         merged.transform(np.stack([REPEATS_AND_HOLES[0], [0, 0, 0, 0, 1.0]]))
 
 
@@ -295,7 +295,7 @@ def test_transposed_data_are_recognized(named, make):
 @pytest.mark.filterwarnings("ignore:.X. has mass on")
 def test_a_sample_without_known_features_is_refused(named, make):
     other = make([[1, 2], [0, 1]], None, ["g3", "h"])
-    words = r"`X` has 1 sample without mass on anything learned \(first: 1\). Nothing is known"
+    words = r"`X` has 1 row without mass on anything learned \(first: 1\). Nothing is known"
     with (
         pytest.warns(UserWarning, match="lacks 8"),
         pytest.raises(ValueError, match=words),

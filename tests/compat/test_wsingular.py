@@ -336,7 +336,7 @@ def test_an_interruption_returns_what_was_reached_and_says_so(data):
             if k == 2:
                 raise KeyboardInterrupt
 
-    with pytest.warns(UserWarning, match="interrupted: this is what 2 of 9 iterations gave"):
+    with pytest.warns(UserWarning, match="interrupted after 2 of 9 iterations"):
         C, D = wsingular.wasserstein_singular_vectors(
             data, n_iter=9, tau=0.1, writer=Impatient(), **FORM
         )
@@ -348,7 +348,7 @@ def test_an_interruption_returns_what_was_reached_and_says_so(data):
 def test_bars_are_drawn_when_asked_for(data, capfd, monkeypatch):
     monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
     wsingular.wasserstein_singular_vectors(data, n_iter=1, tau=0.1, progress_bar=True, **FORM)
-    assert "of 36 pairs" in capfd.readouterr().err  # of 9 samples
+    assert "of 102 pairs" in capfd.readouterr().err  # of 9 samples and 12 features
 
 
 # What is wrong is said
@@ -372,7 +372,7 @@ def with_hole(data, where):
             lambda X: with_hole(X, (slice(None), [2, 4])),
             r"`dataset` has 2 empty columns \(first: 2\)",
         ),
-        (lambda X: torch.ones(4, 5), "`dataset` has columns that are all alike up to scale"),
+        (lambda X: torch.ones(4, 5), "`dataset` has columns that are all proportional"),
         (lambda X: (torch.eye(3), 2 * torch.eye(3)), "`B` has 3 rows whose sum is not 1 .*sum 2"),
         (lambda X: (X, X), "`A` has shape .*; if A is n x m, B must be m x n"),
     ],
@@ -420,7 +420,7 @@ def test_other_bad_arguments_are_refused(histograms):
     C, D = (wsingular.utils.random_distance(size, **FORM) for size in (12, 9))
     with pytest.raises(ValueError, match="`gamma` is 0; pass a number > 0"):
         wsingular.distance.stochastic_wasserstein_map(A, D, C, 0.5, 0, **FORM)
-    with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); there are 9 rows in `A`"):
+    with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); `A` has 9 rows"):
         wsingular.distance.wasserstein_map(A, C, R=C, tau=0.1, **FORM)
     with pytest.raises(ValueError, match=r"`D_1` has shape \(12, 12\) and `D_2` \(9, 9\)"):
         wsingular.utils.hilbert_distance(C, D)

@@ -18,7 +18,10 @@ from scipy.spatial.distance import pdist, squareform
 
 import cometric.core.problem as module
 from cometric.answers.result import load
-from cometric.core.problem import MERGE_TOLERANCE, BadData, Problem
+from cometric.core import inputs
+from cometric.core.histograms import MERGE_TOLERANCE
+from cometric.core.inputs import BadData, Fault
+from cometric.core.problem import Problem
 from cometric.running.learning import learn
 from strategies import fewer
 
@@ -468,7 +471,7 @@ def test_entries_that_are_not_masses(make, bad, message):
 @pytest.mark.parametrize("layout", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize(("part", "value"), [("indices", 7), ("indices", -1), ("indptr", 8)])
 def test_indices_that_lead_outside(layout, part, value):
-    message = "`X` is no valid sparse matrix: .*(ind|column index|index pointer).* must "
+    message = "`X` is not a valid sparse matrix: .*(ind|column index|index pointer).* must "
     problem, data = Problem.from_data(X), sparse.csr_array(X).asformat(layout)
     getattr(data, part)[1] = value
     before = getattr(data, part).copy()
@@ -484,7 +487,7 @@ def test_indices_that_lead_outside(layout, part, value):
 def test_coordinates_that_lead_outside(axis, value):
     data = sparse.coo_array(X)
     data.coords[axis][0] = value
-    message = rf"`X` is no valid sparse matrix: it has entries outside 0 .. {3 - axis} on axis"
+    message = rf"`X` is not a valid sparse matrix: it has entries outside 0 .. {3 - axis} on axis"
     with pytest.raises(ValueError, match=message):
         Problem.from_data(data)
 
@@ -494,7 +497,7 @@ def test_what_is_wrong_with_data_crosses_processes():
         Problem.from_data(-X)
     for back in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
         assert (type(back), str(back)) == (BadData, str(raised.value))
-        assert (back.row, back.column) == (0, 0)
+        assert (back.fault, back.count, back.row, back.column) == (Fault.NEGATIVE, 9, 0, 0)
 
 
 def test_masked_entries_are_missing():
@@ -548,7 +551,7 @@ def test_explicit_zeros_do_not_fill_a_row():
     ],
 )
 def test_too_little_left_after_dropping(data, found):
-    message = f"`X` keeps {found} once empty ones are dropped; need at least 2 of each"
+    message = f"`X` has {found} left once empty ones are dropped; need at least 2 of each"
     with pytest.raises(ValueError, match=message):
         Problem.from_data(data, drop_empty=True)
 
@@ -874,7 +877,7 @@ def test_mass_on_dropped_items_is_left_out():
     with (
         pytest.warns(UserWarning, match="mass on 1 of its 4 features where"),
         pytest.raises(
-            BadData, match=r"1 sample without mass on anything learned \(first: 1\). Nothing is"
+            BadData, match=r"1 row without mass on anything learned \(first: 1\). Nothing is"
         ),
     ):
         problem.read_new([[1, 0, 1, 0], [0, 0, 0, 1]])
@@ -976,14 +979,14 @@ def test_stored_indices_are_checked(part):
 
 def test_samples_are_read_as_a_copy():
     data = sparse.csr_array(X.astype(float))
-    found = module.read_samples(data)
+    found = inputs.read_samples(data)
     found.data[:] = 0
     assert_array_equal(data.toarray(), X)
-    assert_array_equal(module.read_samples(X * [1, 0, 1]).toarray(), X * [1, 0, 1])
+    assert_array_equal(inputs.read_samples(X * [1, 0, 1]).toarray(), X * [1, 0, 1])
     with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 2\). Drop them: they hold"):
-        module.read_samples(changed(X, 2, 0))
+        inputs.read_samples(changed(X, 2, 0))
     with pytest.raises(ValueError, match=r"`X` has 1 NaN entry \(first: row 3, column 1\)"):
-        module.read_samples(changed(X.astype(float), (3, 1), np.nan))
+        inputs.read_samples(changed(X.astype(float), (3, 1), np.nan))
 
 
 # Manners
@@ -1021,8 +1024,9 @@ def test_problems_are_values_told_apart_by_identity():
 
 
 def test_checks_survive_python_without_assertions():
-    tree = ast.parse(inspect.getsource(module))
-    assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    for checked in (module, inputs):
+        tree = ast.parse(inspect.getsource(checked))
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree))
 
 
 def test_features_left_out_are_named():
@@ -1040,7 +1044,7 @@ def test_blocks_that_are_sparse_are_computed():
     dask = pytest.importorskip("dask.array")
     blocks = dask.from_array(X, chunks=(2, -1)).map_blocks(sparse.csr_matrix)
     for array in (blocks, dask.from_array(X, chunks=2)):
-        assert_array_equal(module._read(array, "X").toarray(), X)
+        assert_array_equal(inputs.read_matrix(array, "X").toarray(), X)
 
 
 def test_data_without_a_matrix_is_told_of_its_layers():

@@ -106,7 +106,7 @@ SLY += ["﹦k", "﹢l", "﹣m", "﹫n", "'=o", "''=p", "\nq"]
 
 @pytest.mark.parametrize("name", SLY)
 def test_formulas_in_disguise_are_quoted_too(tmp_path, name):
-    assert writing.inert(name) == f"'{name}"
+    assert writing._quoted(name) == f"'{name}"
     path = tmp_path / "x.csv"
     writing.save_table(path, np.eye(2), [name, "x"], [name, "x"])
     data = reading.read(path)
@@ -115,7 +115,7 @@ def test_formulas_in_disguise_are_quoted_too(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["a=b", "x-1", "1", "'", "'quoted'", " a", "ä"])
 def test_other_names_are_not_quoted(name):
-    assert writing.inert(name) == name
+    assert writing._quoted(name) == name
 
 
 def test_names_that_cannot_be_written_are_spelled_out(tmp_path):
@@ -255,7 +255,7 @@ def test_cell_ranger_files(tmp_path):
     check(tmp_path / "x.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = X
-    with pytest.raises(ValueError, match="other.h5` is no Cell Ranger matrix"):
+    with pytest.raises(ValueError, match="other.h5` is not a valid Cell Ranger file"):
         reading.read(tmp_path / "other.h5")
 
 
@@ -267,7 +267,9 @@ def test_what_is_not_there_or_not_known(tmp_path):
         reading.read(tmp_path / "x.csv")
     for name in ("x.pkl", "x.rds", "x"):
         (tmp_path / name).write_text("?")
-        with pytest.raises(ValueError, match=f"{name}` has no known format; known are .h5ad, "):
+        with pytest.raises(
+            ValueError, match=f"{name}` is not in a known format; known are .h5ad, "
+        ):
             reading.read(tmp_path / name)
     (tmp_path / "x.csv").touch()
     with pytest.raises(ValueError, match="x.csv` is empty"):
@@ -337,7 +339,9 @@ def test_text_that_unpacks_to_too_much(tmp_path):
 
 def test_npz_of_another_kind(tmp_path):
     np.savez(tmp_path / "two.npz", a=X, b=X)
-    with pytest.raises(ValueError, match=r"holds 2 arrays \(a, b\); pass one, or name the data X"):
+    with pytest.raises(
+        ValueError, match=r"holds 2 arrays \(a, b\); pass one array, or name the data X"
+    ):
         reading.read(tmp_path / "two.npz")
     np.savez(tmp_path / "result.npz", header=np.zeros(3, np.uint8), samples=X)
     with pytest.raises(ValueError, match="is a saved result, not data"):
@@ -432,21 +436,23 @@ def test_h5ad_with_data_elsewhere(h5ad, tmp_path):
     with h5py.File(h5ad, "a") as file:
         external = [(str(tmp_path / "secret"), 0, X.nbytes)]
         file.create_dataset("uns/outside", X.shape, X.dtype, external=external)
-    with pytest.raises(ValueError, match="keeps '/uns/outside' in other files"):
+    with pytest.raises(ValueError, match="stores '/uns/outside' in other files"):
         reading.read(h5ad)
     with h5py.File(h5ad, "a") as file:
         del file["uns/outside"]
         layout = h5py.VirtualLayout(X.shape, X.dtype)
         layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
         file["uns"].create_virtual_dataset("virtual", layout)
-    with pytest.raises(ValueError, match="keeps '/uns/virtual' in other files"):
+    with pytest.raises(ValueError, match="stores '/uns/virtual' in other files"):
         reading.read(h5ad)
 
 
 def test_h5ad_with_objects(h5ad):
     with h5py.File(h5ad, "a") as file:
         file.create_dataset("uns/lists", (3,), h5py.vlen_dtype(np.int64))
-    with pytest.raises(ValueError, match="has objects in '/uns/lists'; numbers and text are read"):
+    with pytest.raises(
+        ValueError, match="has objects in '/uns/lists'; only numbers and text are read"
+    ):
         reading.read(h5ad)
 
 

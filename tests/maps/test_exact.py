@@ -235,7 +235,9 @@ def test_what_is_no_histogram_is_refused(hist, words):
 def test_histograms_whose_indices_lead_outside_are_refused():
     hist = sparse.csr_array(HIST)
     hist.indices[0] = 99
-    with pytest.raises(ValueError, match="`hist` is no valid sparse matrix: .*indices must be <"):
+    with pytest.raises(
+        ValueError, match="`hist` is not a valid sparse matrix: .*indices must be <"
+    ):
         ExactMap(hist)
 
 

@@ -12,7 +12,8 @@ from scipy.optimize import linprog
 
 import cometric as cm
 import rational
-from cometric.core.problem import NORMALIZED, SMOOTHED, Problem
+from cometric.core.histograms import NORMALIZED, SMOOTHED
+from cometric.core.problem import Problem
 from cometric.maps.coupled import fresh_lifts, norm_matrices
 from cometric.maps.masses import quantization_errors, quantize
 from cometric.proofs import certificate

@@ -10,7 +10,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.machine import devices
 from cometric.maps.coupled import exact_lifts
 from cometric.running import estimation, planning
 from cometric.running.estimation import Estimate
@@ -280,14 +279,3 @@ def test_policy_iteration_is_chosen_where_copies_of_the_trees_fit():
         assert one.has_room_to_freeze is fits
         engine = "policy" if fits else "power"
         assert engine in cm.plan(SMALL, 0.0, memory_limit=times * trees).engine
-
-
-def test_the_memory_of_a_group_counts(tmp_path):
-    room = devices._room_in_group
-    assert room(str(tmp_path)) == np.inf
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
-    assert room(str(tmp_path)) == 450.0
-    (tmp_path / "memory.max").write_text("max\n")
-    assert room(str(tmp_path)) == np.inf

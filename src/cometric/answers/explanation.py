@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.core.histograms import MERGE_TOLERANCE
 from cometric.core.names import find
-from cometric.core.problem import MERGE_TOLERANCE, Problem
+from cometric.core.problem import Problem
 from cometric.core.text import printable
 from cometric.core.types import Index, Metrics, Vector
 from cometric.transports.base import Transport

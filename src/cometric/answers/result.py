@@ -28,7 +28,7 @@ from cometric.files.hdf5 import TooLarge
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
-from cometric.transports.base import Resources
+from cometric.transports.base import Resources, Transport
 
 SCHEMA, READABLE = 3, (2, 3)
 """Of the files we write, and of those we read; version 2 has no transport beside eps."""

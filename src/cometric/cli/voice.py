@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cometric.cli.wording import options_of, translate
-from cometric.core.problem import BadData
+from cometric.core.inputs import BadData
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
@@ -138,10 +138,8 @@ class Voice:
         path, data, transpose = self._source or (None, None, False)
         if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
-            words = error.told(str(path), first)  # in the file they may be columns
-            return words.replace("empty row", "empty sample").replace(
-                "empty column", "empty feature"
-            )
+            # In the file, samples may be columns.
+            return error.message(str(path), first, row="sample", column="feature")
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
     def own(self, words: str) -> str:

@@ -168,16 +168,26 @@ def traits_of(solver: Any) -> Traits:
 
 
 class Status(Enum):
-    """How a solve ended; the value is the sentence a user reads."""
+    """How a solve ended: the outcome and its reason; the value is both, as a user reads them."""
 
-    CONVERGED = "converged: the residual is below the tolerance"
-    MAX_ITER = "not converged: the iteration limit came first"
-    INTERRUPTED = "not converged: interrupted"
-    NON_UNIQUE = "not unique: some groups of distances do not depend on one another"
-    BOUNDARY = "on the boundary: some distances tend to zero, no positive answer was found"
-    INNER_NOT_CONVERGED = "not converged: some Sinkhorn problems did not reach their tolerance"
+    CONVERGED = "converged", "the residual is below the tolerance"
+    MAX_ITER = "not converged", "the iteration limit came first"
+    INTERRUPTED = "not converged", "interrupted"
+    NON_UNIQUE = "not unique", "some groups of distances do not depend on one another"
+    BOUNDARY = "on the boundary", "some distances tend to zero, no positive answer was found"
+    INNER_NOT_CONVERGED = "not converged", "some Sinkhorn problems did not reach their tolerance"
     LOOSE = INNER_NOT_CONVERGED  # its name in version 0.1
-    NOT_PSD = "not a divergence: some entropic distances are negative"
+    NOT_PSD = "not a divergence", "some entropic distances are negative"
+
+    outcome: str
+    reason: str
+
+    def __new__(cls, outcome: str, reason: str) -> Status:
+        """One of the members above."""
+        status = object.__new__(cls)
+        status._value_ = f"{outcome}: {reason}"
+        status.outcome, status.reason = outcome, reason
+        return status
 
     @property
     def ok(self) -> bool:

@@ -1,1 +1,1 @@
-"""Reading and writing files, none of which is trusted."""
+"""Reading files that may be damaged or hostile, and writing files that are complete."""

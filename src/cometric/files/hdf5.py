@@ -1,8 +1,7 @@
-"""A look through an HDF5 file before anybody trusts it.
+"""Checks of an HDF5 file before it is read.
 
-The library that reads these files can loop for ever or crash on a damaged one, so the look is
-taken by a child process with little time to spend: this file, run as a program. What it has to
-say it prints.
+The HDF5 library can loop forever or crash on a damaged file, so the checks run in a child process
+with limited time and memory: this file, run as a program. It prints what is wrong.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 CPU_SECONDS, BYTES_PER_SECOND = 8, 5e6
-"""For all names, attributes and sizes, and for text; a million names take a second."""
+"""Time for all names, attributes and sizes, and for text; a million names take a second."""
 
 MAX_DEPTH, MAX_NODES = 16, 100_000
-"""Levels and objects a file may have; hard links can make both endless."""
+"""Levels and objects a file may have; with hard links, both can be infinite."""
 
 STRING_BYTES, STRINGS = 64, 10_000
-"""What a name takes in memory beside its letters, and how many are read at a time."""
+"""Memory of a string beside its characters, and how many strings are read at a time."""
 
 SPARE_BYTES = 2**28
-"""Memory of the child beyond twice what the file may take."""
+"""Memory of the child process beyond twice the limit for the file."""
 
 REFUSED = 3
-"""The exit code of a child that has found something."""
+"""The exit code of a child process that refuses a file."""
 
 
 def check_hdf5(path: Path, limit: float) -> None:
-    """Refuse HDF5 files that reach outside themselves, unpack to too much, or are damaged."""
+    """Raise if an HDF5 file links to other files, is too large once unpacked, or is damaged."""
     child = subprocess.run(
         [sys.executable, "-P", __file__, str(path), repr(float(limit))],  # -P: not our `types`
         capture_output=True,
@@ -44,20 +43,19 @@ def check_hdf5(path: Path, limit: float) -> None:
     if child.returncode == REFUSED:
         raise ValueError(child.stdout.strip())
     raise ValueError(
-        f"`{path}` is damaged: looking through it ended or held up a process "
-        f"(code {child.returncode})."
+        f"`{path}` is damaged: checking it crashed or timed out (exit code {child.returncode})."
     )
 
 
-def _look(path: str, limit: float) -> None:
-    """Walk through all groups; what is wrong is an error."""
+def _check(path: str, limit: float) -> None:
+    """Walk through all groups; raise at the first fault."""
     import h5py
 
     with h5py.File(path, "r") as file:
         total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
         while open_groups:
             group, depth = open_groups.pop()
-            total += _look_at_attributes(group)
+            total += _read_attributes(group)
             check_size(total, limit, path)
             for name in group:
                 nodes += 1
@@ -75,7 +73,7 @@ def _look(path: str, limit: float) -> None:
                 if isinstance(item, h5py.Group):
                     open_groups.append((item, depth + 1))
                 elif isinstance(item, h5py.Dataset):
-                    total += _look_at_attributes(item)
+                    total += _read_attributes(item)
                     _check_dataset(item, path)
                     text = item.dtype.kind == "O"
                     size = STRING_BYTES if text else item.dtype.itemsize
@@ -86,17 +84,17 @@ def _look(path: str, limit: float) -> None:
                     check_size(total, limit, path)
 
 
-def _look_at_attributes(item: Any) -> float:
-    """Read them all; their bytes, and those of a sparse matrix of the shape they tell."""
-    found: dict[str, Any] = {name: item.attrs[name] for name in item.attrs}
-    total = float(sum(getattr(value, "nbytes", 0) for value in found.values()))
-    shape: Any = found.get("shape")
-    numbers = getattr(getattr(shape, "dtype", None), "kind", "") in ("i", "u")
-    return total + (8.0 * float(shape.max()) if numbers and shape.size else 0.0)
+def _read_attributes(item: Any) -> float:
+    """Read all attributes; their bytes, and those of the index of a sparse matrix they describe."""
+    attributes: dict[str, Any] = {name: item.attrs[name] for name in item.attrs}
+    total = float(sum(getattr(value, "nbytes", 0) for value in attributes.values()))
+    shape: Any = attributes.get("shape")
+    integers = getattr(getattr(shape, "dtype", None), "kind", "") in ("i", "u")
+    return total + (8.0 * float(shape.max()) if integers and shape.size else 0.0)
 
 
 def _read_strings(item: Any) -> float:
-    """Bytes of all letters; a damaged length asks for gigabytes, which this process has not."""
+    """Bytes of all strings; a damaged length would exceed the memory limit of this process."""
     if not item.shape:
         return float(len(item[()] or ""))
     parts = (item[start : start + STRINGS] for start in range(0, item.shape[0], STRINGS))
@@ -108,29 +106,29 @@ def _check_dataset(item: Any, path: str) -> None:
 
     if item.external or item.is_virtual:
         raise ValueError(
-            f"`{path}` keeps '{item.name}' in other files, which are not opened. "
+            f"`{path}` stores '{item.name}' in other files, which are not opened. "
             "Write it into one file."
         )
     text = h5py.check_string_dtype(item.dtype) is not None
     if item.dtype.hasobject and not text:
-        raise ValueError(f"`{path}` has objects in '{item.name}'; numbers and text are read.")
+        raise ValueError(f"`{path}` has objects in '{item.name}'; only numbers and text are read.")
 
 
 class TooLarge(ValueError):
-    """A file that would take more memory than its reader allows."""
+    """A file that would take more memory than the limit."""
 
 
 def check_size(size: float, limit: float, path: Path | str) -> None:
-    """Refuse what would take more memory than ``limit``."""
-    if not size <= limit:  # nor if the limit is NaN
+    """Raise if ``size`` bytes are above the limit."""
+    if not size <= limit:  # also if the limit is NaN
         raise TooLarge(
             f"`{path}` holds {size / 1e9:.3g} GB or more once unpacked, above the limit of "
             f"{limit / 1e9:.3g} GB. If you trust it, raise `limit` (--read-limit)."
         )
 
 
-def _hold_down(path: str, limit: float) -> None:
-    """Give this process little time, and little more memory than it has."""
+def _limit_resources(path: str, limit: float) -> None:
+    """Limit the time of this process, and its memory to little more than it has now."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -144,21 +142,21 @@ def _hold_down(path: str, limit: float) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
 
 
-def _complaint(path: str, limit: str) -> str | None:
-    """What is wrong with a file, in one line that names it."""
+def _fault(path: str, limit: str) -> str | None:
+    """What is wrong with a file, in one line that names it; None if nothing is."""
     try:
-        import h5py  # noqa: F401  (before memory is counted)
+        import h5py  # noqa: F401  (before memory is limited)
 
-        _hold_down(path, float(limit))
-        _look(path, float(limit))
+        _limit_resources(path, float(limit))
+        _check(path, float(limit))
     except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        return words if path in words else f"`{path}` cannot be read: {words.rstrip('.')}."
+        text = " ".join(str(error).split()) or type(error).__name__
+        return text if path in text else f"`{path}` cannot be read: {text.rstrip('.')}."
     return None
 
 
 if __name__ == "__main__":
-    found = _complaint(*sys.argv[1:])
-    if found is not None:
-        print(found)
+    fault = _fault(*sys.argv[1:])
+    if fault is not None:
+        print(fault)
         sys.exit(REFUSED)

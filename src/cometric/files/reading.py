@@ -1,8 +1,8 @@
-"""Data from files that nobody vouches for, as an AnnData.
+"""Data from files as an AnnData.
 
-A file may be broken or hostile. So nothing is unpickled, nothing outside the file is opened, and
-sizes are looked at before memory is asked for. What is wrong is a ``ValueError`` that names the
-file; whether the numbers make sense is for :class:`cometric.Problem` to say.
+A file may be damaged or hostile: nothing is unpickled, no other file is opened, and sizes are
+checked before memory is allocated. Errors are a ``ValueError`` that names the file. The numbers
+themselves are checked by :class:`cometric.Problem`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import check_indices
+from cometric.core.inputs import check_indices
 from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 MAX_ITEMS = 1_000_000
-"""Rows or columns a file may have; the distances between so many would take 8 TB."""
+"""Limit for rows and columns; the distances between so many would take 8 TB."""
 
 FORMULA = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]*"
     r"[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b]|[\t\r\n]"
 )
-"""How a cell begins that a spreadsheet takes for a formula: = + - @, also full-width or small,
-after anything that does not show, or a new cell or line at once."""
+"""The start of a cell that a spreadsheet takes for a formula: = + - @, also full-width or small,
+after any invisible characters, or a tab or newline."""
 
 MISSING = ["", "NA", "NaN", "nan"]
 
 TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-"""What separates the cells of a table, by its ending."""
+"""The separator of the cells of a table, by file extension."""
 
 
 def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES) -> AnnData:
@@ -57,9 +57,9 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
         ``.gz``), ``.npz`` (SciPy sparse, or one NumPy array), ``.npy``, or a folder that holds
         ``matrix.mtx``, ``barcodes.tsv`` and ``features.tsv`` or ``genes.tsv``.
     transpose
-        The rows are features, as R keeps them.
+        The rows are features, as usual in R.
     limit
-        Bytes the data may take.
+        Largest size of the data in memory, in bytes.
     """
     path = check_path(path)
     if not path.exists():
@@ -67,12 +67,12 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     kind = "folder" if path.is_dir() else kind_of(path)
     if kind not in READERS:
         raise ValueError(
-            f"`{path}` has no known format; known are {', '.join(list(READERS)[:-1])} (text also "
-            "with .gz), and folders of 10x Genomics."
+            f"`{path}` is not in a known format; known are {', '.join(list(READERS)[:-1])} (text "
+            "also with .gz), and folders of 10x Genomics."
         )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"`{path}` is empty.")
-    with _complaints(path):
+    with _errors_naming(path):
         data = READERS[kind](path, limit)
         _check_shape(data.shape, path)
         data.obs_names, data.var_names = map(_storable, (data.obs_names, data.var_names))
@@ -87,29 +87,29 @@ def place(
     *,
     transpose: bool = False,
 ) -> str:
-    """Where in a file a row, a column or an entry of ``data`` is, as who opens it would say.
+    """Where a row, a column or an entry of ``data`` is in the file it was read from, in words.
 
     By line and column in a table, by names where the format has them, by number otherwise,
-    always counted from 1.
+    counted from 1.
     """
-    at = [(row, data.obs_names), (column, data.var_names)]
+    position = [(row, data.obs_names), (column, data.var_names)]
     kind = "folder" if path.is_dir() else kind_of(path)
     if kind in TEXT:
         head = _head(path, math.inf)
         line = column if transpose else row
         shift = 0 if line is None else _line(path, head, line) - line
         header = head.features is not None
-        words = [("line", shift, head.named), ("column", 1 + head.named, header)]
+        axes = [("line", shift, head.named), ("column", 1 + head.named, header)]
     elif kind in (".npz", ".npy"):
-        words = [("row", 1, False), ("column", 1, False)]
+        axes = [("row", 1, False), ("column", 1, False)]
     else:
-        found = zip(("sample", "feature"), at, strict=True)
-        return ", ".join(f"{item} {names[k]!r}" for item, (k, names) in found if k is not None)
+        items = zip(("sample", "feature"), position, strict=True)
+        return ", ".join(f"{item} {names[k]!r}" for item, (k, names) in items if k is not None)
     if transpose:
-        at.reverse()
+        position.reverse()
     places = [
-        _place(word, k + shift, names[k] if called else None)
-        for (word, shift, called), (k, names) in zip(words, at, strict=True)
+        _place(word, k + shift, names[k] if named else None)
+        for (word, shift, named), (k, names) in zip(axes, position, strict=True)
         if k is not None
     ]
     return ", ".join(places if kind in TEXT else [*places, "counted from 1"])
@@ -120,23 +120,23 @@ def _place(word: str, number: int, name: str | None) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """The extension that says how a file is written, without ``.gz``."""
+    """The extension of a file, in lower case, without ``.gz``."""
     name = path.name.lower()
     return Path(name.removesuffix(".gz")).suffix
 
 
 @contextmanager
-def _complaints(path: Path) -> Iterator[None]:
-    """Whatever a library says of a file, in one line that names it."""
+def _errors_naming(path: Path) -> Iterator[None]:
+    """Turn errors of the libraries that read a file into a ``ValueError`` that names it."""
     try:
         yield
     except (ImportError, MemoryError, PermissionError):
         raise
     except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        if str(path) not in words:
-            words = f"`{path}` cannot be read: {words.rstrip('.')}."
-        raise ValueError(words) from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        if str(path) not in text:
+            text = f"`{path}` cannot be read: {text.rstrip('.')}."
+        raise ValueError(text) from error
 
 
 def _anndata() -> Any:
@@ -148,18 +148,18 @@ def _anndata() -> Any:
 
 
 def _named(X: Any, samples: Iterable[str] | None, features: Iterable[str] | None) -> AnnData:
-    made: AnnData = _anndata().AnnData(X)
+    data: AnnData = _anndata().AnnData(X)
     if samples is not None:
-        made.obs_names = list(samples)
+        data.obs_names = list(samples)
     if features is not None:
-        made.var_names = list(features)
-    return made
+        data.var_names = list(features)
+    return data
 
 
 def _storable(names: Any) -> Any:
-    """The names, with what could not be written again spelled out."""
-    found = [storable(str(name)) for name in names]
-    return names if found == list(names) else found
+    """The names, with characters that no file can hold escaped."""
+    escaped = [storable(str(name)) for name in names]
+    return names if escaped == list(names) else escaped
 
 
 def _check_shape(shape: tuple[int, ...], path: Path) -> None:
@@ -177,18 +177,18 @@ def _check_shape(shape: tuple[int, ...], path: Path) -> None:
 def _read_h5ad(path: Path, limit: float) -> AnnData:
     anndata = _anndata()
     check_hdf5(path, limit)
-    found: AnnData = anndata.read_h5ad(path)
-    return found
+    data: AnnData = anndata.read_h5ad(path)
+    return data
 
 
 def _read_loom(path: Path, limit: float) -> AnnData:
     anndata = _anndata()
     check_hdf5(path, limit)
     try:
-        found: AnnData = anndata.io.read_loom(path, sparse=True)
+        data: AnnData = anndata.io.read_loom(path, sparse=True)
     except ImportError:
         raise ImportError("Reading Loom needs loompy: pip install loompy.") from None
-    return found
+    return data
 
 
 def _read_cellranger(path: Path, limit: float) -> AnnData:
@@ -198,7 +198,9 @@ def _read_cellranger(path: Path, limit: float) -> AnnData:
     with h5py.File(path, "r") as file:
         group = file.get("matrix")
         if group is None or "barcodes" not in group:
-            raise ValueError(f"`{path}` is no Cell Ranger matrix: it has no `matrix/barcodes`.")
+            raise ValueError(
+                f"`{path}` is not a valid Cell Ranger file: it has no `matrix/barcodes`."
+            )
         n_features, n_samples = (int(size) for size in group["shape"][:])
         _check_shape((n_samples, n_features), path)
         parts = tuple(group[name][:] for name in ("data", "indices", "indptr"))
@@ -215,12 +217,12 @@ def _read_cellranger(path: Path, limit: float) -> AnnData:
 
 
 class _Head(NamedTuple):
-    """What the first two lines of a table tell."""
+    """The layout of a table, from its first two lines."""
 
     width: int
-    features: list[str] | None  # names above the numbers, if there are any
+    features: list[str] | None  # names in the header, if there is one
     named: bool  # whether lines begin with a name
-    lines: int  # before the numbers begin
+    lines: int  # of the header, 0 without one
 
 
 def _read_text(path: Path, limit: float) -> AnnData:
@@ -228,12 +230,12 @@ def _read_text(path: Path, limit: float) -> AnnData:
 
     head = _head(path, limit)
     _check_shape((1, head.width), path)
-    # Lines that are too short are filled up: a small file could become a huge table.
+    # Short lines are padded: a small file could become a huge table.
     check_size(8.0 * head.width * _count_lines(path, limit), limit, path)
     columns = range(head.width)
     text_columns = {0: str} if head.named else {}
     with _unpacked(path, limit / 4) as file:
-        # Newlines of any kind become "\n": at a "\r" alone the parser of pandas may never end.
+        # Newlines of any kind become "\n": the parser of pandas may loop forever at a "\r" alone.
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
         try:
             table = pd.read_csv(
@@ -249,14 +251,14 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 low_memory=False,
             )
         except ValueError:
-            _refuse_words(path, head, limit)
+            _find_text_cell(path, head, limit)
             raise
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
     return _named(table.to_numpy(), samples, head.features)
 
 
 def _count_lines(path: Path, limit: float) -> int:
-    """How many lines a table has, at most."""
+    """An upper bound of the number of lines."""
     ends = [0, 0]
     with _unpacked(path, limit / 4) as file:
         while part := file.read(2**20):
@@ -276,10 +278,10 @@ def _head(path: Path, limit: float) -> _Head:
         raise ValueError(f"`{path}` has fewer than two lines; pass a table.")
     if len(header) == len(first) == 1:
         raise ValueError(
-            f"`{path}` has one cell in a line; in {kind_of(path)} files they are separated by "
-            f"{TEXT[kind_of(path)]!r}. Save it so, or under another ending."
+            f"`{path}` has one cell in a line; in {kind_of(path)} files cells are separated by "
+            f"{TEXT[kind_of(path)]!r}. Use this separator, or another file extension."
         )
-    short = len(header) == len(first) - 1  # as R writes it: nothing above the names
+    short = len(header) == len(first) - 1  # as R writes it: no cell above the names
     named = short or not _is_number(first[0]) or header[0] == ""
     has_header = short or header[0] == "" or not all(map(_is_number, header[int(named) :]))
     if has_header and len(header) not in (len(first), len(first) - 1):
@@ -292,7 +294,7 @@ def _head(path: Path, limit: float) -> _Head:
 
 
 def _line(path: Path, head: _Head, row: int) -> int:
-    """The line of the file in which a row of numbers ends; there may be empty ones before it."""
+    """The line of the file where a row of numbers ends; there may be empty lines before it."""
     with _table(path, math.inf) as rows:
         ends = (rows.line_num for cells in rows if rows.line_num > head.lines and _filled(cells))
         end: int = next(islice(ends, row, None))
@@ -300,12 +302,12 @@ def _line(path: Path, head: _Head, row: int) -> int:
 
 
 def _filled(cells: list[str]) -> bool:
-    """Whether this is a row: pandas skips lines of nothing but white space."""
+    """Whether this is a row: pandas skips lines of white space."""
     return len(cells) > 1 or bool("".join(cells).strip())
 
 
-def _refuse_words(path: Path, head: _Head, limit: float) -> None:
-    """Say which cell holds something else than a number; pandas says only what."""
+def _find_text_cell(path: Path, head: _Head, limit: float) -> None:
+    """Raise at the first cell that is not a number; pandas does not say where it is."""
     with _table(path, limit) as rows:
         for row in rows:
             if rows.line_num <= head.lines or not _filled(row):
@@ -324,7 +326,7 @@ def _refuse_words(path: Path, head: _Head, limit: float) -> None:
 @contextmanager
 def _table(path: Path, limit: float) -> Iterator[Any]:
     """A reader of the lines of a table, each a list of cells."""
-    # A number may take two characters, and then takes eight bytes.
+    # A number of two characters takes eight bytes in memory.
     with _unpacked(path, limit / 4) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
         yield csv.reader(text, delimiter=TEXT[kind_of(path)])
 
@@ -334,23 +336,23 @@ def _is_number(cell: str) -> bool:
         value = float(cell)
     except ValueError:
         return cell in MISSING[1:]
-    # To Python alone 1_000 is a number, and 1e999 is infinite.
+    # Python alone accepts 1_000, and reads 1e999 as infinite.
     return "_" not in cell and (math.isfinite(value) or "n" in cell.lower())
 
 
 def _unquoted(name: str) -> str:
-    """A name as it was before :mod:`cometric.files.writing` kept spreadsheets from running it."""
+    """A name without the quote that :mod:`cometric.files.writing` puts before a formula."""
     return name[1:] if name.startswith("'") and is_formula(name) else name
 
 
 def is_formula(name: str) -> bool:
-    """Whether a spreadsheet could run this, or would once quotes before it are gone."""
+    """Whether a spreadsheet could run this as a formula, without quotes before it."""
     return FORMULA.match(name.lstrip("'")) is not None
 
 
 @contextmanager
 def _unpacked(path: Path, limit: float) -> Iterator[IO[bytes]]:
-    """The bytes of a file, gzip undone; no more than ``limit`` of them."""
+    """The bytes of a file, decompressed if it is gzipped; at most ``limit`` of them."""
     try:
         with open(path, "rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -361,10 +363,10 @@ def _unpacked(path: Path, limit: float) -> Iterator[IO[bytes]]:
 
 
 class _Capped(io.RawIOBase):
-    """A stream that refuses to give more than ``limit`` bytes."""
+    """A stream that raises after ``limit`` bytes."""
 
     def __init__(self, source: Any, limit: float, path: Path) -> None:
-        self._source, self._limit, self._path, self._given = source, limit, path, 0
+        self._source, self._limit, self._path, self._total = source, limit, path, 0
 
     def readable(self) -> bool:
         return True
@@ -372,8 +374,8 @@ class _Capped(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         part = self._source.read(len(buffer))
         buffer[: len(part)] = part
-        self._given += len(part)
-        check_size(self._given, self._limit, self._path)
+        self._total += len(part)
+        check_size(self._total, self._limit, self._path)
         return len(part)
 
 
@@ -394,7 +396,7 @@ def _read_folder(path: Path, limit: float) -> AnnData:
     for names, size, file_name in ((samples, n_samples, barcodes), (table, n_features, genes)):
         if len(names) != size:
             raise ValueError(
-                f"`{file_name}` has {len(names)} lines, but `{matrix.name}` has size {size} there."
+                f"`{file_name}` has {len(names)} lines, but `{matrix.name}` has {size} of them."
             )
     with _unpacked(matrix, limit) as file:
         X = sparse.csr_matrix(mmread(file).T)
@@ -423,11 +425,11 @@ def _genes(
     ids: Sequence[str],
     kinds: Sequence[str],
 ) -> AnnData:
-    """Gene expression only, where 10x measured antibodies beside it; unique names."""
+    """Only the gene expression, where 10x also measured antibodies; names made unique."""
     import pandas as pd
 
     genes = np.array(kinds) == "Gene Expression"
-    if not genes.any():  # older files do not tell
+    if not genes.any():  # older files do not say
         genes[:] = True
     unique = _anndata().utils.make_index_unique(pd.Index(np.array(names, dtype=object)[genes]))
     data = _named(X[:, genes], samples, unique)
@@ -445,13 +447,13 @@ def _read_npz(path: Path, limit: float) -> AnnData:
     if "format" in arrays and "shape" in arrays:
         X = sparse.load_npz(path)
         _check_shape(X.shape, path)
-        check_indices(X, str(path))  # before another format is made of them
+        check_indices(X, str(path))  # before conversion, which trusts them
         X = sparse.csr_matrix(X)
         return _named(X, None, None)
     if len(arrays) != 1 and "X" not in arrays:
         raise ValueError(
             f"`{path}` holds {len(arrays)} arrays ({', '.join(sorted(arrays)[:5])}); "
-            "pass one, or name the data X."
+            "pass one array, or name the data X."
         )
     with np.load(path, allow_pickle=False) as archive:
         return _array(archive["X" if "X" in arrays else next(iter(arrays))], path)
@@ -472,8 +474,8 @@ def _array(X: Any, path: Path) -> AnnData:
 
 
 def check_npz(path: Path, limit: float = MAX_BYTES) -> dict[str, tuple[int, ...]]:
-    """The shapes in a ``.npz`` file that holds what it declares, no objects, at most ``limit``."""
-    with _complaints(path), open(path, "rb") as file:
+    """The shapes of the arrays in a ``.npz`` file, after the checks of ``check_arrays``."""
+    with _errors_naming(path), open(path, "rb") as file:
         return check_arrays(file, path, limit)
 
 

@@ -1,4 +1,4 @@
-"""Results and tables into files: complete or not at all, and never over another by accident."""
+"""Results and tables written to files: complete or not at all, never over another by accident."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-"""Of the kinds of table that are written; ``.gz`` may follow."""
+"""The separator of each kind of table that is written; ``.gz`` may follow."""
 
 
 class WriteError(OSError):
-    """Nothing was written; whatever was there before still is."""
+    """A file could not be written; a previous one of that name is intact."""
 
 
 def targets(output: Path) -> list[Path]:
@@ -42,14 +42,14 @@ def targets(output: Path) -> list[Path]:
 
 
 def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse, before any work, what could not be written after it.
+    """Raise, before any work, if the output could not be written after it.
 
-    The ending of ``output`` must be a ``known`` one, and ``paths``, the files it stands for, must
-    be free unless ``force``.
+    The extension of ``output`` must be a ``known`` one, and none of ``paths``, the files to be
+    written, may exist unless ``force``.
     """
     zipped = output.suffix.lower() == ".gz"
     if kind_of(output) not in known or (zipped and kind_of(output) not in SEPARATORS):
-        raise ValueError(f"`{output}` should end in {' or '.join(known)}: it says how to write.")
+        raise ValueError(f"`{output}` should end in {' or '.join(known)}.")
     for path in paths:
         if path.is_dir():
             raise ValueError(f"`{path}` is a folder; pass the name of a file.")
@@ -70,18 +70,18 @@ def aside(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def failures(path: Path) -> Iterator[None]:
-    """What goes wrong with a disk, as a :class:`WriteError` that names the file."""
+    """Turn an ``OSError`` into a :class:`WriteError` that names the file."""
     try:
         yield
     except OSError as error:
-        words = error.strerror or str(error)
-        raise WriteError(f"`{path}` could not be written: {words}.") from error
+        reason = error.strerror or str(error)
+        raise WriteError(f"`{path}` could not be written: {reason}.") from error
 
 
 def save_anndata(data: AnnData, path: Path) -> None:
-    """One ``.h5ad`` file.
+    """Write an ``.h5ad`` file.
 
-    It is made in memory: HDF5 does not recover from a disk that is full.
+    It is built in memory: HDF5 does not recover from a full disk.
     """
     import h5py
     from anndata.io import write_elem
@@ -90,21 +90,21 @@ def save_anndata(data: AnnData, path: Path) -> None:
     with h5py.File(image, "w") as file:
         try:
             write_elem(file, "/", data)
-        except ValueError as error:  # text that HDF5 cannot hold, or another type
+        except ValueError as error:  # strings or types that HDF5 cannot hold
             raise WriteError(f"`{path}` could not be written: {error}.") from error
     with aside(path) as file:
         file.write(image.getbuffer())
 
 
 def save_metrics(result: Result, output: Path) -> None:
-    """Two tables, samples and features, with their names on both sides."""
+    """Write two tables, samples and features, with names of rows and columns."""
     for path, side in zip(targets(output), ("samples", "features"), strict=True):
         names = getattr(result.problem, side).called
         save_table(path, np.asarray(getattr(result, side)), names, names)
 
 
 def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """A matrix with names above and to the left of it."""
+    """Write a matrix with names of rows and columns."""
     lines = ([name, *values.tolist()] for name, values in zip(rows, table, strict=True))
     save_lines(path, ["", *columns], lines)
 
@@ -112,7 +112,7 @@ def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[st
 def save_neighbors(
     path: Path, item: str, rows: Sequence[str], columns: Sequence[str], graph: sparse.csr_matrix
 ) -> None:
-    """A line per entry of ``graph``: the item, its neighbor, the distance."""
+    """Write a line per entry of ``graph``: the item, its neighbor, the distance."""
     starts = graph.indptr
     lines = (
         [name, columns[j], away]
@@ -127,19 +127,19 @@ def save_neighbors(
 
 
 def save_lines(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """A text file of cells, which spreadsheets, R and pandas read; numbers in full."""
+    """Write a table as text that spreadsheets, R and pandas read; numbers with all digits."""
     separator = SEPARATORS[kind_of(path)]
     with aside(path) as raw, ExitStack() as stack:
         file: Any = raw
-        if path.suffix.lower() == ".gz":  # no name, no time: the same table, the same bytes
+        if path.suffix.lower() == ".gz":  # without name and time: same table, same bytes
             file = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
         text = io.TextIOWrapper(file, "utf-8", newline="")
-        stack.callback(text.detach)  # closing it would close the file, which is not ours
+        stack.callback(text.detach)  # closing it would close the file, too
         writer = csv.writer(text, delimiter=separator, lineterminator="\n")
         for line in chain([header], lines):
-            writer.writerow([inert(cell) if isinstance(cell, str) else cell for cell in line])
+            writer.writerow([_quoted(cell) if isinstance(cell, str) else cell for cell in line])
 
 
-def inert(name: str) -> str:
-    """A name that can be written and that no spreadsheet runs: with ' before = + - @."""
+def _quoted(name: str) -> str:
+    """The name, with a ' before a formula so that no spreadsheet runs it."""
     return storable(f"'{name}" if is_formula(name) else name)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
-from cometric.core.problem import read_names, read_samples
+from cometric.core.inputs import read_names, read_samples
 from cometric.core.types import Index, Matrix
 from cometric.large.neighbors import Neighbors, neighbor_graph
 from cometric.running.learning import learn

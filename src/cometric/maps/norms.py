@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import QUANTUM, Histograms
-from cometric.core.problem import MERGE_TOLERANCE, Problem, Side
+from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.problem import Problem, Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import differences, geometry
 

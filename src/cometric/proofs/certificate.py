@@ -15,8 +15,8 @@ import numpy as np
 
 from cometric.core.cones import log_width
 from cometric.core.formula import Formula
-from cometric.core.histograms import quantization_errors
-from cometric.core.problem import MERGE_TOLERANCE, Problem, Side
+from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
+from cometric.core.problem import Problem, Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap
@@ -198,9 +198,8 @@ def rounding_doubts(problem: Problem) -> tuple[Doubt, Doubt]:
 
 def about(problem: Problem) -> str:
     """Of what a certificate speaks, in words."""
-    words = "the data as float64, rows and columns divided by their sums in exact arithmetic"
-    if problem.samples.scale is not None:
-        words = words.replace("the data", "the balanced data")
+    data = "the data" if problem.samples.scale is None else "the balanced data"
+    words = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
     samples, features = problem.merged
     if samples or features:
         words += (

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import cometric.running.learning
+from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import check_count, check_number
-from cometric.core.problem import BadData
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import slots
 
@@ -83,12 +83,12 @@ def learn(
     try:
         result = cometric.running.learning.learn(data, eps, tau, **options)
     except BadData as error:
-        if data is adata and "negative" in error.found:
+        if data is adata and error.fault is Fault.NEGATIVE:
             raise ValueError(
-                f"`adata.X` has {error.found}, as after scaling. Pass counts or their logarithms: "
-                "`layer=...`, or `use_raw=True`."
+                f"`adata.X` has {error.describe()}, as after scaling. Pass counts or their "
+                "logarithms: `layer=...`, or `use_raw=True`."
             ) from error
-        if "empty" in error.found:
+        if error.fault is Fault.EMPTY:
             raise ValueError(_empty(data, error)) from error
         raise
     adata = adata.copy() if copy else adata
@@ -111,9 +111,8 @@ def _empty(data: Any, error: BadData) -> str:
     item, names, k = "cell", data.obs_names, error.row
     if k is None:
         item, names, k = "gene", data.var_names, error.column
-    found = error.found.replace("row", item).replace("column", item)
     return (
-        f"`adata` has {found} (first: {names[k]!r}), without counts. Pass `drop_empty=True` to "
-        f"leave them out, their distances are then NaN; or drop them yourself, with "
-        f"`sc.pp.filter_{item}s(adata, min_counts=1)`."
+        f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. Pass "
+        "`drop_empty=True` to leave them out, their distances are then NaN; or drop them yourself, "
+        f"with `sc.pp.filter_{item}s(adata, min_counts=1)`."
     )

@@ -4,23 +4,24 @@ A script written for it runs when ``import wsingular`` becomes
 ``import cometric.compat.wsingular as wsingular``: names, order of arguments, defaults and torch
 tensors are the same, and so are the numbers, to the float32 rounding of the original. That holds
 for the maps as well: unlike ours, they do not scale ``eps`` and ``tau`` with the largest cost.
-New code is better served by :func:`cometric.learn`, which knows when it is done.
+New code should use :func:`cometric.learn`, which stops when it has converged.
 
 What differs, on purpose:
 
 - Everything is computed in float64, on the CPU; Sinkhorn on the GPU where ``device`` names one.
   The answer has the ``dtype`` and ``device`` asked for.
-- Sinkhorn problems are solved to a marginal error of 1e-7 by the solvers, by logarithms where
-  ``eps`` is small. The maps do what ``stop_threshold`` and ``num_iter_max`` ask for and warn if
-  the first was not reached. ``eps=0`` is exact transport.
+- The solvers solve Sinkhorn problems to a marginal error of 1e-7, in the log domain where ``eps``
+  is small. The maps follow ``stop_threshold`` and ``num_iter_max`` and warn if the threshold was
+  not reached. ``eps=0`` is exact transport.
 - Stochastic solvers take ``n_iter`` steps, not one fewer. Their draws are those of the original,
   from NumPy's global generator: after ``np.random.seed`` so are the numbers.
 - ``log_loss`` returns losses without a ``writer`` too: Hilbert distances to ``C_ref`` and
   ``D_ref``, or, without those, of each iterate to the one before.
-- ``check_uniqueness`` can say False, ``viz_TSNE`` works, ``tau`` > 0 without ``R`` takes p = 1.
-- Bad input is an error that says what is wrong: negative entries, empty rows, rows of ``(A, B)``
-  that do not sum to 1, data without differences. NumPy arrays are read like tensors.
-- Ctrl-C returns what was reached, with a warning.
+- ``check_uniqueness`` can return False, ``viz_TSNE`` works, ``tau`` > 0 without ``R`` takes p = 1.
+- Bad input raises an error that says what is wrong: negative entries, empty rows, rows of
+  ``(A, B)`` that do not sum to 1, rows that are all proportional. NumPy arrays are accepted.
+- Ctrl-C returns the last iterate, with a warning.
+- ``progress_bar`` shows one bar for all iterations.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ except ImportError as missing:
     ) from missing
 
 from cometric.compat.wsingular import distance, utils
-from cometric.compat.wsingular.distance import Lift
+from cometric.compat.wsingular.distance import Lift, Tell
 from cometric.compat.wsingular.utils import check_number, to_matrix
 from cometric.core.cones import hilbert_distance, normalize
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
+from cometric.machine.progress import bar_of_pairs
 
-__version__ = "0.1.7"  # scripts ask which functions there are
+__version__ = "0.1.7"  # of the original; scripts check it
 
 __all__ = [
     "distance",
@@ -91,13 +93,13 @@ def wasserstein_singular_vectors(
     dataset
         Nonnegative matrix, samples as rows, or a tuple of histograms (A, B).
     dtype, device
-        Of the answer.
+        Of the returned tensors.
     n_iter
         Number of iterations.
     tau, p
         Weight and power of the norm R.
     writer
-        Has ``add_scalar(name, value, k)``, called in each iteration with Hilbert distances.
+        Its ``add_scalar(name, value, k)`` is called in each iteration with Hilbert distances.
     small_value, normalization_steps
         See :func:`utils.normalize_dataset`.
     C_ref, D_ref
@@ -105,7 +107,7 @@ def wasserstein_singular_vectors(
     log_loss
         Return (C, D, loss_C, loss_D).
     progress_bar
-        Show how far each map is.
+        Show a progress bar.
     """
     run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
                C_ref, D_ref, progress_bar, eps=0.0)  # fmt: skip
@@ -202,7 +204,7 @@ def stochastic_sinkhorn_singular_vectors(
 
 
 class _Side:
-    """One of the two metrics: where it is, what renews it, how it is called."""
+    """One of the two metrics: its current value, its map, its name."""
 
     def __init__(
         self, name: str, hist: torch.Tensor, eps: float, tau: float, p: float, ref: Any, device: Any
@@ -213,7 +215,9 @@ class _Side:
         self.metric: Matrix = R.copy()
         if not R.any():
             items = {"C": "columns", "D": "rows"}[name]
-            raise ValueError(f"`dataset` has {items} that are all alike up to scale: no distance.")
+            raise ValueError(
+                f"`dataset` has {items} that are all proportional: all distances would be 0."
+            )
         self.ref = None if ref is None else to_matrix(ref, f"{name}_ref").numpy()
         self.value = 1.0  # running estimate of the singular value
         self.losses: list[float] = []
@@ -223,7 +227,7 @@ class _Side:
 
 
 class _Run:
-    """One call of a solver; what all four of them share."""
+    """One call of a solver: what the four of them share."""
 
     def __init__(
         self,
@@ -256,38 +260,39 @@ class _Run:
                 dataset, torch.float64, "cpu", normalization_steps, small_value
             )
         self.form = {"dtype": dtype, "device": device}
-        self.n_iter, self.writer, self.bar = int(n_iter), writer, progress_bar
+        self.n_iter, self.writer, self.progress_bar = int(n_iter), writer, progress_bar
         self.C = _Side("C", B, eps, tau, p, C_ref, device)
         self.D = _Side("D", A, eps, tau, p, D_ref, device)
 
     def power(self, log_loss: bool) -> Pair | PairWithLosses:
         """Lift C to D and D to C, each divided by its maximum."""
 
-        def step(k: int) -> None:
+        def step(k: int, tell: Tell) -> None:
             for side, other in ((self.D, self.C), (self.C, self.D)):
-                image = side.lift(other.metric, self.bar) + side.tau * side.R
-                self._tell(k, side, side.metric, image)
+                image = side.lift(other.metric, tell) + side.tau * side.R
+                self._record(k, side, side.metric, image)
                 side.rescale(image)
 
-        pair = self._repeat(step, range(self.n_iter))
+        sizes = [len(side.metric) for side in (self.C, self.D)]
+        pair = self._repeat(step, range(self.n_iter), sizes)
         return (*pair, self.C.losses, self.D.losses) if log_loss else pair
 
     def stochastic(self, sample_prop: float, step_fn: Any, mult_update: bool) -> Pair:
         """Move the distances among some items toward their image over the singular value."""
 
-        def step(k: int) -> None:
+        def step(k: int, tell: Tell) -> None:
             alpha = float(step_fn(k))
             self._write("step_size", alpha, k)
             names = {"C": "lambda", "D": "mu"}
             for side, other in ((self.C, self.D), (self.D, self.C)):
                 chosen = distance.draw(len(side.metric), sample_prop)
-                image = side.lift.among(other.metric, chosen, self.bar)
+                image = side.lift.among(other.metric, chosen, tell)
                 grid = np.ix_(chosen, chosen)
                 image += side.tau * side.R[grid]
                 old = side.metric[grid]
-                if old.any():  # repeats of one another say nothing
-                    seen = float((image * old).sum() / (old**2).sum())
-                    side.value = (1 - alpha) * side.value + alpha * seen
+                if old.any():  # no estimate from items that are all equal
+                    estimate = float((image * old).sum() / (old**2).sum())
+                    side.value = (1 - alpha) * side.value + alpha * estimate
                 self._write(names[side.name], side.value, k)
                 image /= side.value
                 moved = side.metric.copy()
@@ -296,36 +301,39 @@ class _Run:
                 else:
                     moved[grid] = (1 - alpha) * old + alpha * image
                 np.fill_diagonal(moved, 0.0)
-                self._tell(k, side, moved, moved)
+                self._record(k, side, moved, moved)
                 side.rescale(moved)
 
-        return self._repeat(step, range(1, self.n_iter + 1))
+        sizes = [distance.draw_size(len(side.metric), sample_prop) for side in (self.C, self.D)]
+        return self._repeat(step, range(1, self.n_iter + 1), sizes)
 
-    def _repeat(self, step: Callable[[int], None], numbers: range) -> Pair:
-        for done, k in enumerate(numbers):
-            try:
-                step(k)
-            except KeyboardInterrupt:
-                warn(f"interrupted: this is what {done} of {self.n_iter} iterations gave.")
-                for side in (self.C, self.D):
-                    side.rescale(side.metric)
-                break
-        loose = max(self.C.lift.error, self.D.lift.error)
-        if loose > self.C.lift.tol:
-            distance.warn_of_loose(loose, self.C.lift.tol)
+    def _repeat(self, step: Callable[[int, Tell], None], numbers: range, sizes: list[int]) -> Pair:
+        """All steps, each of which compares the pairs of ``sizes`` items."""
+        pairs = self.n_iter * sum(map(distance.pair_count, sizes))
+        with bar_of_pairs(self.progress_bar, pairs) as tell:
+            for done, k in enumerate(numbers):
+                try:
+                    step(k, tell)
+                except KeyboardInterrupt:
+                    warn(f"interrupted after {done} of {self.n_iter} iterations.")
+                    for side in (self.C, self.D):
+                        side.rescale(side.metric)
+                    break
+        error = max(self.C.lift.error, self.D.lift.error)
+        distance.warn_if_not_converged(error, self.C.lift.tol)
         return (
             torch.as_tensor(self.C.metric).to(**self.form),
             torch.as_tensor(self.D.metric).to(**self.form),
         )
 
-    def _tell(self, k: int, side: _Side, judged: Matrix, image: Matrix) -> None:
-        """How far ``judged`` is from the reference and ``image`` from where the side is now."""
+    def _record(self, k: int, side: _Side, metric: Matrix, image: Matrix) -> None:
+        """Log how far ``metric`` is from the reference, and ``image`` from the current metric."""
         name = side.name
         change = hilbert_distance(side.metric, image)
         if side.ref is None:
             side.losses.append(change)
         else:
-            side.losses.append(hilbert_distance(judged, side.ref))
+            side.losses.append(hilbert_distance(metric, side.ref))
             self._write(f"Hilbert {name},{name}_ref", side.losses[-1], k)
         self._write(f"Hilbert {name},{name}_new", change, k)
 

@@ -1,13 +1,13 @@
 """The maps of ``wsingular``: from a cost between bins to distances between histograms.
 
-They are those of :mod:`cometric.maps` but for one thing: ``eps`` and ``tau`` are not relative to
-the largest cost. What is done otherwise than in the original is said in the package above.
+They are those of :mod:`cometric.maps`, except that ``eps`` and ``tau`` are not relative to the
+largest cost. The package docstring lists the differences from the original.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,9 +26,10 @@ from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 
 ROUNDING = 1e-6
-"""Deviations of sums from 1, of costs from symmetry, up to this are float32 at work."""
+"""Sums this close to 1, and costs this close to symmetric, differ by float32 rounding only."""
 
 Drawn = tuple[torch.Tensor, Matrix, Matrix]
+Tell = Callable[[int, int], None]  # called with the pairs done and their number
 
 
 def wasserstein_map(
@@ -41,7 +42,9 @@ def wasserstein_map(
     progress_bar: bool = False,
 ) -> torch.Tensor:
     """All Wasserstein distances between the rows of ``A`` under the cost ``C``, plus tau R."""
-    D = Lift(A)(_cost(C), progress_bar) + _regularizer(A, R, tau)
+    lift = Lift(A)
+    with bar_of_pairs(progress_bar, pair_count(len(A))) as tell:
+        D = lift(_cost(C), tell) + _regularizer(A, R, tau)
     return torch.as_tensor(D).to(dtype=dtype, device=device)
 
 
@@ -59,13 +62,13 @@ def sinkhorn_map(
 ) -> torch.Tensor:
     """All Sinkhorn divergences between the rows of ``A`` under the cost ``C``, plus tau R.
 
-    Each pair is swept until its marginal error is at most ``stop_threshold``, ``num_iter_max``
-    times at most; a warning tells if that was not enough.
+    Sinkhorn stops when the marginal error of a pair is at most ``stop_threshold``, or after
+    ``num_iter_max`` iterations; then there is a warning.
     """
     lift = Lift(A, eps, stop_threshold, num_iter_max, device)
-    D = lift(_cost(C), progress_bar) + _regularizer(A, R, tau)
-    if lift.error > stop_threshold:
-        warn_of_loose(lift.error, stop_threshold)
+    with bar_of_pairs(progress_bar, pair_count(len(A))) as tell:
+        D = lift(_cost(C), tell) + _regularizer(A, R, tau)
+    warn_if_not_converged(lift.error, stop_threshold)
     return torch.as_tensor(D).to(dtype=dtype, device=device)
 
 
@@ -84,8 +87,8 @@ def stochastic_wasserstein_map(
 ) -> torch.Tensor | Drawn:
     """``D`` with the distances among some items replaced by (W + tau R) / gamma.
 
-    The items are a share ``sqrt(sample_prop)`` of all. With ``return_indices`` their grid (xx, yy)
-    comes along.
+    The items are a random share ``sqrt(sample_prop)`` of all. With ``return_indices`` also
+    returns their grid (xx, yy).
     """
     form = {"dtype": dtype, "device": device}
     return _renew(Lift(A), A, D, C, sample_prop, gamma, R, tau, progress_bar, return_indices, form)
@@ -106,20 +109,19 @@ def stochastic_sinkhorn_map(
     stop_threshold: float = 1e-5,
     num_iter_max: int = 100,
 ) -> torch.Tensor | Drawn:
-    """The same with Sinkhorn divergences; ``batch_size`` is accepted and of no consequence."""
+    """The same with Sinkhorn divergences; ``batch_size`` is ignored."""
     form = {"dtype": getattr(D, "dtype", torch.float64), "device": getattr(D, "device", "cpu")}
     lift = Lift(A, eps, stop_threshold, num_iter_max, form["device"])
     renewed = _renew(lift, A, D, C, sample_prop, gamma, R, tau, progress_bar, return_indices, form)
-    if lift.error > stop_threshold:
-        warn_of_loose(lift.error, stop_threshold)
+    warn_if_not_converged(lift.error, stop_threshold)
     return renewed
 
 
 class Lift:
     """Histograms bound to exact transport (``eps`` = 0) or to Sinkhorn divergences.
 
-    ``error`` is the largest marginal error of the last call. Between calls scalings and trees
-    are kept.
+    ``error`` is the largest marginal error of the last call. Scalings and trees are reused from
+    one call to the next.
     """
 
     def __init__(
@@ -144,26 +146,26 @@ class Lift:
         self._max_sweeps, self._device = max_sweeps, torch.device(device)
         self._phi: ExactMap | EntropicMap | TensorEntropicMap | None = None
 
-    def __call__(self, cost: Matrix, progress_bar: bool = False) -> Matrix:
+    def __call__(self, cost: Matrix, tell: Tell | None = None) -> Matrix:
         phi = self._bind(cost)
         if phi is None:
             return np.zeros((self._hist.shape[0],) * 2)
-        with _bar(phi, self._hist.shape[0], progress_bar):
+        with _telling(phi, tell):
             distances = phi(cost)
         return self._checked(distances, phi)
 
-    def among(self, cost: Matrix, chosen: Index, progress_bar: bool = False) -> Matrix:
+    def among(self, cost: Matrix, chosen: Index, tell: Tell | None = None) -> Matrix:
         """The distances between the histograms ``chosen``."""
         phi = self._bind(cost)
         if phi is None:
             return np.zeros((len(chosen),) * 2)
         index = chosen[all_pairs(len(chosen))]
-        with _bar(phi, len(chosen), progress_bar):
+        with _telling(phi, tell):
             distances = symmetric(phi.pairs(cost, index), len(chosen))
         return self._checked(distances, phi)
 
     def _bind(self, cost: Matrix) -> ExactMap | EntropicMap | TensorEntropicMap | None:
-        """The map for this cost; None if the cost is 0. Ours wants eps relative to it."""
+        """The map for this cost, with eps relative to it; None if the cost is 0."""
         bins = self._hist.shape[1]
         if cost.shape != (bins, bins):
             raise ValueError(
@@ -188,7 +190,7 @@ class Lift:
 
     def _checked(self, distances: Matrix, phi: Any) -> Matrix:
         self.error = getattr(phi, "error", 0.0) if self.eps > 0.0 else 0.0
-        if not np.isfinite(self.error):  # pairs on a device do not tell
+        if not np.isfinite(self.error):  # unknown for pairs on a device
             self.error = 0.0
         lowest = float(distances.min())
         if lowest < -max(1e-9, 10 * self.error) * distances.max():
@@ -202,20 +204,31 @@ class Lift:
 
 
 def draw(n: int, sample_prop: float) -> Index:
-    """Items to renew, drawn as the original draws them."""
-    check_number("sample_prop", sample_prop, 0 < sample_prop <= 1, "a number in (0, 1]")
-    size = max(2, int(np.sqrt(sample_prop) * n))
-    chosen: Index = np.random.choice(n, size=size, replace=False)  # noqa: NPY002, seeds as there
+    """Items whose distances to renew, drawn as the original draws them."""
+    size = draw_size(n, sample_prop)
+    chosen: Index = np.random.choice(n, size=size, replace=False)  # noqa: NPY002, the same seeds
     return chosen
 
 
-def warn_of_loose(error: float, tol: float) -> None:
-    """Tell that Sinkhorn stopped early."""
-    warn(
-        f"some Sinkhorn problems stopped at a marginal error of {error:.1e}, above {tol:.1e}. "
-        "Pass a larger `eps`, or to the maps a larger `num_iter_max`.",
-        ConvergenceWarning,
-    )
+def draw_size(n: int, sample_prop: float) -> int:
+    """How many items to draw so that their pairs are this share of all pairs."""
+    check_number("sample_prop", sample_prop, 0 < sample_prop <= 1, "a number in (0, 1]")
+    return max(2, int(np.sqrt(sample_prop) * n))
+
+
+def pair_count(n: int) -> int:
+    """The number of pairs of n items."""
+    return n * (n - 1) // 2
+
+
+def warn_if_not_converged(error: float, tol: float) -> None:
+    """Warn if Sinkhorn stopped at a marginal error above the tolerance."""
+    if error > tol:
+        warn(
+            f"some Sinkhorn problems stopped at a marginal error of {error:.1e}, above {tol:.1e}. "
+            "Pass a larger `eps`, or to the maps a larger `num_iter_max`.",
+            ConvergenceWarning,
+        )
 
 
 def _renew(
@@ -236,22 +249,23 @@ def _renew(
     chosen = draw(len(renewed), sample_prop)
     xx, yy = np.meshgrid(chosen, chosen)
     grid = np.ix_(chosen, chosen)
-    image = lift.among(_cost(C), chosen, progress_bar)
+    with bar_of_pairs(progress_bar, pair_count(len(chosen))) as tell:
+        image = lift.among(_cost(C), chosen, tell)
     if tau > 0:
         image += _regularizer(A, R, tau)[grid]
     renewed[grid] = image / gamma
-    found = torch.as_tensor(renewed).to(**form)
-    return (found, xx, yy) if return_indices else found
+    distances = torch.as_tensor(renewed).to(**form)
+    return (distances, xx, yy) if return_indices else distances
 
 
 def _cost(C: Any) -> Matrix:
-    """The cost, float32 rounding of its symmetry and its diagonal repaired."""
+    """The cost as float64, made exactly symmetric with a zero diagonal."""
     cost: Matrix = to_matrix(C, "C").numpy()
     if cost.shape[0] != cost.shape[1]:
         raise ValueError(f"`C` has shape {cost.shape}; a cost is a square matrix.")
     size = cost.max(initial=0.0)
     if np.abs(cost - cost.T).max(initial=0.0) > ROUNDING * size:
-        raise ValueError("`C` is not symmetric; pass (C + C.T) / 2 if that is meant.")
+        raise ValueError("`C` is not symmetric; symmetrize it, for example as (C + C.T) / 2.")
     if np.abs(np.diagonal(cost)).max(initial=0.0) > ROUNDING * size:
         raise ValueError("`C` has a non-zero diagonal; a bin is at distance 0 from itself.")
     cost = 0.5 * (cost + cost.T)
@@ -260,24 +274,23 @@ def _cost(C: Any) -> Matrix:
 
 
 def _regularizer(A: Any, R: Any, tau: float) -> Matrix:
-    """Tau R; R has p = 1 unless given."""
+    """The matrix tau R, with R by default the l1 distances between the rows of A."""
     check_number("tau", tau, 0 <= tau < math.inf, "a number >= 0")
     n = len(A)
     if tau == 0:
         return np.zeros((n, n))
-    given = regularization_matrix(A, 1, torch.float64, "cpu") if R is None else to_matrix(R, "R")
-    if tuple(given.shape) != (n, n):
-        raise ValueError(f"`R` has shape {tuple(given.shape)}; there are {n} rows in `A`.")
-    term: Matrix = tau * given.numpy()
+    norms = regularization_matrix(A, 1, torch.float64, "cpu") if R is None else to_matrix(R, "R")
+    if tuple(norms.shape) != (n, n):
+        raise ValueError(f"`R` has shape {tuple(norms.shape)}; `A` has {n} rows: pass {n} x {n}.")
+    term: Matrix = tau * norms.numpy()
     return term
 
 
 @contextmanager
-def _bar(phi: Any, n: int, show: bool) -> Iterator[None]:
-    """A bar that counts the pairs of a call, gone when it is done."""
-    with bar_of_pairs(show, n * (n - 1) // 2) as tell:
-        phi.on_progress = tell if show else None
-        try:
-            yield
-        finally:
-            phi.on_progress = None
+def _telling(phi: Any, tell: Tell | None) -> Iterator[None]:
+    """Report the progress of a map while inside."""
+    phi.on_progress = tell
+    try:
+        yield
+    finally:
+        phi.on_progress = None

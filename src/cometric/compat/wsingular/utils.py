@@ -1,4 +1,4 @@
-"""The helpers of ``wsingular``: normalizing, norms, Hilbert's metric, uniqueness, pictures."""
+"""The helpers of ``wsingular``: normalization, norms, Hilbert's metric, uniqueness, plots."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ def regularization_matrix(A: Any, p: float, dtype: torch.dtype, device: Any) -> 
     """Distances between the rows of ``A`` in the p-norm."""
     check_number("p", p, p > 0, "a number > 0")
     rows = to_matrix(A, "A")
-    # Without matrix products, which would leave noise on the diagonal.
-    exactly = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(rows, rows, p=float(p), compute_mode=exactly).to(dtype=dtype, device=device)
+    mode = "donot_use_mm_for_euclid_dist"  # matrix products would leave noise on the diagonal
+    return torch.cdist(rows, rows, p=float(p), compute_mode=mode).to(dtype=dtype, device=device)
 
 
 def hilbert_distance(D_1: Any, D_2: Any) -> float:
-    """Hilbert's distance between two matrices: the spread of log(D_1 / D_2) off the diagonal.
+    """Hilbert's distance between two matrices: max - min of log(D_1 / D_2) off the diagonal.
 
-    Pairs at which both are 0 do not count.
+    Entries that are 0 in both are ignored.
     """
     one, other = to_matrix(D_1, "D_1"), to_matrix(D_2, "D_2")
     if one.shape != other.shape:
         raise ValueError(
-            f"`D_1` has shape {tuple(one.shape)} and `D_2` {tuple(other.shape)}; "
-            "compare equal shapes."
+            f"`D_1` has shape {tuple(one.shape)} and `D_2` {tuple(other.shape)}; pass equal shapes."
         )
     return cones.hilbert_distance(one.numpy(), other.numpy())
 
@@ -55,9 +53,9 @@ def normalize_dataset(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The histograms (A, B): rows and columns of ``dataset``, each divided by its sum.
 
-    ``small_value`` is added to every bin, and the sums brought back to 1; 0 leaves empty bins
-    empty. Each further step normalizes the columns of A and those of B and lets them change
-    places, so that with many of them both tend to bistochastic matrices.
+    ``small_value`` is added to every bin before the rows are normalized again; 0 leaves empty bins
+    empty. Each further step replaces (A, B) by (B.T, A.T) with normalized rows; with many steps
+    both tend to bistochastic matrices.
     """
     steps = normalization_steps
     check_number("normalization_steps", steps, steps >= 1 and steps == int(steps), "a number >= 1")
@@ -77,7 +75,7 @@ def normalize_dataset(
 
 
 def check_uniqueness(A: Any, B: Any, C: Any, D: Any) -> bool:
-    """Whether the graph of optimal couplings proves (C, D) to be the only singular vectors."""
+    """Whether the graph of optimal couplings proves that (C, D) are unique."""
     A, B, C, D = (to_matrix(x, name).numpy() for x, name in zip((A, B, C, D), "ABCD", strict=True))
     return uniqueness(Metrics(samples=D, features=C), ExactMap(A), ExactMap(B)).unique is True
 
@@ -113,7 +111,7 @@ def viz_TSNE(D: Any, labels: Iterable[Any] | None = None) -> None:
 
 
 def to_matrix(X: Any, name: str) -> torch.Tensor:
-    """A nonnegative float64 matrix on the CPU, or an error that says what is wrong."""
+    """The data as a nonnegative float64 matrix on the CPU."""
     if not isinstance(X, torch.Tensor):
         X = torch.as_tensor(np.asarray(X))
     if X.layout != torch.strided:
@@ -131,10 +129,10 @@ def to_matrix(X: Any, name: str) -> torch.Tensor:
     return matrix
 
 
-def check_number(name: str, value: Any, fine: bool, wanted: str) -> None:
-    """Refuse a value that is not fine."""
-    if not fine:
-        raise ValueError(f"`{name}` is {value!r}; pass {wanted}.")
+def check_number(name: str, value: Any, valid: bool, expected: str) -> None:
+    """Raise unless the value is valid."""
+    if not valid:
+        raise ValueError(f"`{name}` is {value!r}; pass {expected}.")
 
 
 def _unit_rows(matrix: torch.Tensor) -> torch.Tensor:
@@ -142,7 +140,7 @@ def _unit_rows(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _labels(labels: Iterable[Any], n: int) -> Any:
-    found = np.asarray(labels if hasattr(labels, "__len__") else list(labels))
-    if len(found) != n:
-        raise ValueError(f"`labels` has {len(found)} entries; `D` has {n} rows.")
-    return found
+    array = np.asarray(labels if hasattr(labels, "__len__") else list(labels))
+    if len(array) != n:
+        raise ValueError(f"`labels` has {len(array)} entries; `D` has {n} rows.")
+    return array

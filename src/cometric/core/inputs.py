@@ -1,0 +1,232 @@
+"""Data of any kind read as a sparse matrix, and errors that say what is wrong with them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.core.text import storable
+from cometric.core.warn import warn
+
+WIDE_RANGE = 1e12
+"""Ratio of the largest to the smallest positive entry above which a warning is given."""
+
+Mask = NDArray[np.bool_]
+
+
+class Fault(Enum):
+    """What a matrix must not have; the value describes it around the word for an item."""
+
+    NAN = "NaN {}"
+    INFINITE = "infinite {}"
+    NEGATIVE = "negative {}"
+    EMPTY = "empty {}"
+    UNKNOWN = "{} without mass on anything learned"
+
+
+class BadData(ValueError):
+    """Entries, rows or columns that a matrix must not have.
+
+    ``row`` and ``column`` are the place of the first of ``count``; a faulty row has no ``column``,
+    a faulty column no ``row``. Callers that know the data by another name, or its rows and
+    columns as samples and features, build their own message from these fields.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fault: Fault,
+        count: int,
+        remedy: str,
+        row: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        self.name, self.fault, self.count, self.remedy = name, fault, count, remedy
+        self.row, self.column = row, column
+        super().__init__(self.message(name, self._place()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: an error that cannot be unpickled hangs a pool of processes."""
+        fields = (self.name, self.fault, self.count, self.remedy, self.row, self.column)
+        return type(self), fields
+
+    def describe(self, row: str = "row", column: str = "column") -> str:
+        """What was found, for example "3 empty rows", with other words for rows and columns."""
+        word = column if self.row is None else row if self.column is None else "entry"
+        return f"{self.count} {self.fault.value.format(plural(self.count, word))}"
+
+    def message(self, name: str, first: str, row: str = "row", column: str = "column") -> str:
+        """The whole message, for data called ``name`` and the place ``first``."""
+        return f"`{name}` has {self.describe(row, column)} (first: {first}). {self.remedy}"
+
+    def _place(self) -> str:
+        if self.row is None or self.column is None:  # the description says which of them it is
+            return f"{self.column if self.row is None else self.row}"
+        return f"row {self.row}, column {self.column}"
+
+
+def read_samples(X: Any) -> sparse.csr_array:
+    """A float64 CSR copy of the matrix: finite, nonnegative, with some mass in every row."""
+    matrix = read_matrix(X, "X")
+    check_entries(matrix, "X")
+    check_not_empty(np.diff(matrix.indptr) > 0, "X", "row", "Drop them: they hold no mass.")
+    return matrix
+
+
+def read_names(X: Any) -> tuple[list[str] | None, list[str] | None]:
+    """What AnnData or pandas call the rows and the columns; None where there are no names."""
+    return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
+
+
+def _names(X: Any, *attributes: str) -> list[str] | None:
+    """What AnnData or pandas call the items of one side."""
+    if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
+        return None
+    found = next(getattr(X, name) for name in attributes if hasattr(X, name))
+    return [storable(str(name)) for name in found]
+
+
+def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
+    """A fresh float64 CSR copy: indices sorted, int32 if they fit; no entry twice, no zero."""
+    found = _unwrap(X, name)
+    if found.ndim != 2:
+        raise ValueError(
+            f"`{name}` has {counted(found.ndim, 'dimension')}; pass a matrix, samples by features. "
+            "(A tuple of length two is read as the histograms (A, B).)"
+        )
+    rows, columns = least
+    if found.shape[0] < rows or found.shape[1] < columns:
+        raise ValueError(
+            f"`{name}` has shape {tuple(found.shape)}; need at least {counted(rows, 'row')} and "
+            f"{counted(columns, 'column')}."
+        )
+    if found.dtype.kind not in "biuf":
+        raise ValueError(
+            f"`{name}` has dtype {found.dtype}; pass real numbers, for example "
+            f"`{name}.astype(float)`."
+        )
+    if found.dtype == np.float16:
+        _warn_half(name, "float16")
+    check_indices(found, name)
+    with np.errstate(over="ignore"):  # a long double too large for float64: caught as inf
+        # Convert before merging entries given twice: their sum may not fit a small integer.
+        matrix = sparse.csr_array(found.astype(np.float64))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
+    matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
+    return matrix
+
+
+def check_indices(matrix: Any, name: str) -> None:
+    """Refuse sparse matrices whose indices lead outside: SciPy and our kernels trust them."""
+    if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may change what it looks at
+        parts = matrix.data, matrix.indices, matrix.indptr
+        try:
+            type(matrix)(parts, shape=matrix.shape).check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"`{name}` is not a valid sparse matrix: {error}.") from error
+    elif getattr(matrix, "format", "") == "coo":
+        for axis, (index, size) in enumerate(zip(matrix.coords, matrix.shape, strict=True)):
+            if len(index) and not (index.min() >= 0 and index.max() < size):
+                raise ValueError(
+                    f"`{name}` is not a valid sparse matrix: it has entries outside "
+                    f"0 .. {size - 1} on axis {axis}."
+                )
+
+
+def _unwrap(X: Any, name: str) -> Any:
+    """The NumPy array or SciPy sparse matrix inside ``X``, by what it can do, not its class."""
+    if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
+        if X.X is None:
+            raise ValueError(
+                f"`{name}` is an AnnData whose `.X` is None. Pass one of its layers: "
+                f"{list(getattr(X, 'layers', ()))}."
+            )
+        X = X.X.to_memory() if hasattr(X.X, "to_memory") else X.X
+    if hasattr(X, "__dask_graph__"):  # NumPy would not look into blocks that are sparse
+        X = X.compute()
+    if sparse.issparse(X):
+        return X
+    if hasattr(X, "detach"):  # torch
+        X = X.detach().cpu()
+        if str(X.dtype) == "torch.bfloat16":  # unknown to NumPy
+            _warn_half(name, "bfloat16")
+            X = X.float()
+        if str(X.layout) != "torch.strided":
+            X = X.to_sparse_coo().coalesce()
+            return sparse.coo_array((X.values().numpy(), X.indices().numpy()), shape=tuple(X.shape))
+        return X.numpy()
+    if hasattr(X, "to_numpy"):  # pandas and its like
+        columns = list(X.dtypes) if hasattr(X, "columns") else [None]
+        if columns and all(getattr(dtype, "fill_value", None) == 0 for dtype in columns):
+            return X.sparse.to_coo()
+        values = X.to_numpy()
+        if values.dtype == object and all(getattr(t, "kind", "O") in "biuf" for t in columns):
+            return X.to_numpy(dtype=float, na_value=np.nan)  # bool beside float, or nullable
+        return values
+    if np.ma.is_masked(X):
+        return np.ma.filled(X.astype(np.float64), np.nan)  # missing: reported as NaN
+    if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
+        return np.from_dlpack(X)
+    try:
+        found = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+    if found.ndim == 0 and found.dtype.kind in "OUS":  # NumPy found nothing to look into
+        raise ValueError(
+            f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
+            "a sparse matrix, a DataFrame or an AnnData."
+        )
+    return found
+
+
+def check_entries(matrix: sparse.csr_array, name: str) -> None:
+    """Refuse entries that are not finite and nonnegative, warn of a very wide range."""
+    data = matrix.data
+    for bad, fault, remedy in (
+        (np.isnan(data), Fault.NAN, "Fill them in, or leave out their rows or columns."),
+        (np.isinf(data), Fault.INFINITE, "Replace them by finite values."),
+        (data < 0, Fault.NEGATIVE, "Shift or clip the data: masses are nonnegative."),
+    ):
+        where = np.flatnonzero(bad)
+        if len(where):
+            row = int(np.searchsorted(matrix.indptr, where[0], side="right")) - 1
+            column = int(matrix.indices[where[0]])
+            raise BadData(name, fault, len(where), remedy, row=row, column=column)
+    low, top = (float(data.min()), float(data.max())) if len(data) else (1.0, 1.0)
+    if low * WIDE_RANGE < top:
+        warn(
+            f"`{name}` ranges from {low:.3g} to {top:.3g}, more than a factor {WIDE_RANGE:.0e}: "
+            "its smallest entries hardly count. Check its units."
+        )
+
+
+def check_not_empty(used: Mask, name: str, item: str, remedy: str) -> None:
+    """Raise if a row or a column (``item``) is not ``used``: it holds no mass."""
+    empty = np.flatnonzero(~used)
+    if len(empty):
+        raise BadData(name, Fault.EMPTY, len(empty), remedy, **{item: int(empty[0])})
+
+
+def plural(k: int, word: str) -> str:
+    """The word for k things."""
+    if k == 1:
+        return word
+    return f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
+
+
+def counted(k: int, word: str) -> str:
+    """A number and the word for so many things."""
+    return f"{k} {plural(k, word)}"
+
+
+def _warn_half(name: str, dtype: str) -> None:
+    warn(
+        f"`{name}` is {dtype}, which keeps 2 or 3 digits; they are read as float64 without "
+        "gaining any. Pass float32 or float64 if you have it."
+    )
