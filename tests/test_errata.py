@@ -13,8 +13,9 @@ from cometric import EntropicMap, LimitMap, learn
 from cometric.core.cones import hilbert_distance, normalize, ratio_bounds
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.exact import ExactMap
+from cometric.maps.norms import norm_matrices
+from lifts import exact_lifts, regularize
 
 
 def symmetric(*above):

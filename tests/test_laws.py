@@ -15,11 +15,12 @@ from cometric import learn
 from cometric.core.cones import hilbert_distance, ratio_bounds
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
+from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import Regularized, Restarted, norm_matrix
 from cometric.solvers.power import PowerIteration
+from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
 
 TAU = 0.1

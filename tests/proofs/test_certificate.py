@@ -15,9 +15,10 @@ import cometric as cm
 import naive
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.maps.coupled import fresh_lifts, norm_matrices
 from cometric.maps.exact import ExactMap
+from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
+from lifts import fresh_lifts
 from strategies import perturbed
 
 TRIDIAGONAL = [[2, 1, 0], [1, 2, 1], [0, 1, 2]]

@@ -7,8 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.maps.coupled import fresh_lifts, norm_matrices
+from cometric.maps.norms import norm_matrices
 from cometric.proofs.diagnosis import diagnose
+from lifts import fresh_lifts
 
 X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
 

@@ -12,11 +12,11 @@ from scipy.optimize import linprog
 
 import cometric as cm
 import rational
-from cometric.core.histograms import NORMALIZED, SMOOTHED
+from cometric.core.histograms import NORMALIZED, SMOOTHED, quantization_errors, quantize
 from cometric.core.problem import Problem
-from cometric.maps.coupled import fresh_lifts, norm_matrices
-from cometric.maps.masses import quantization_errors, quantize
+from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
+from lifts import fresh_lifts
 from strategies import perturbed
 
 KINDS = (

@@ -10,10 +10,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.maps.coupled import exact_lifts
 from cometric.running import estimation, planning
 from cometric.running.estimation import Estimate
 from cometric.running.rehearsal import take_part
+from lifts import exact_lifts
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
 SMALL = np.random.default_rng(0).gamma(0.5, size=(20, 15))

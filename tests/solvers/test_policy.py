@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import cometric as cm
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.policy import PolicyIteration
+from lifts import exact_lifts, regularize
 
 
 def lifts(X, tau, **options):
