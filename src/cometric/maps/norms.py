@@ -32,12 +32,13 @@ def _norm(side: Side, norm: Any, device: Any) -> Any:
     return norm_matrix(side.full_histograms, side.reduce(np.asarray(norm)))
 
 
-def norm_matrix(hist: Histograms, norm: Any, device: Any = None) -> Matrix:
+def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
     """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
 
     With a torch ``device``, l1, l2 and linf are computed there and stay there.
     """
-    k = hist.rows.shape[0]
+    hist = Histograms.of(hist)
+    k = hist.shape[0]
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)

@@ -8,7 +8,7 @@ that are stored (section 3.8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -112,25 +112,40 @@ class _Side(NamedTuple):
     rounding: float  # largest relative widening by the doubt
 
 
-def certify(
-    problem: Problem,
+def certify(problem: Problem, metrics: Metrics, lifts: tuple[ExactMap, ExactMap]) -> Certificate:
+    """Certify a pair of metrics for the formula of a problem.
+
+    ``lifts`` are the exact maps to samples and to features, without the share of R.
+    """
+    norms = norm_matrices(problem, problem.formula.norm)
+    spreads = norm_matrices(problem, "l1")
+    proof = prove(metrics, lifts, problem.formula, norms, spreads, rounding_doubts(problem))
+    return replace(proof, about=about(problem))
+
+
+def prove(
     metrics: Metrics,
     lifts: tuple[ExactMap, ExactMap],
+    formula: Formula,
+    norms: Metrics,
+    spreads: Metrics,
     doubts: tuple[Doubt, Doubt] | None = None,
 ) -> Certificate:
-    """Certify a pair of metrics for the formula of a problem.
+    """The same from its ingredients.
 
     Parameters
     ----------
-    problem
-        The histograms and the formula.
     metrics
         The pair to certify: positive between different items, zero elsewhere.
     lifts
         The exact maps to samples and to features, without the share of R.
+    formula, norms
+        What distances are made of; R between samples and between features.
+    spreads
+        The l1 distances between the histograms of either side.
     doubts
-        How far the histograms of samples and of features can be from the exact ones; by default
-        what rounding can have done to them.
+        How far the histograms of samples and of features can be from the exact ones; without
+        it, those that are stored are meant.
     """
     for name, metric in zip(metrics._fields, metrics, strict=True):
         off = ~np.eye(len(metric), dtype=bool)
@@ -144,9 +159,8 @@ def certify(
             raise ValueError(f"`metrics.{name}` is not symmetric; only metrics can be certified.")
     samples, features = metrics
     n, m = len(samples), len(features)
-    formula, (to_samples, to_features) = problem.formula, lifts
-    norms, spreads = norm_matrices(problem, formula.norm), norm_matrices(problem, "l1")
-    first, second = rounding_doubts(problem) if doubts is None else doubts
+    to_samples, to_features = lifts
+    first, second = doubts or (_no_doubt(n), _no_doubt(m))
     a = _bound(to_samples, features, samples, formula, norms.samples, spreads.samples, first)
     b = _bound(to_features, samples, features, formula, norms.features, spreads.features, second)
     r1, r2 = log_width((a.low, a.high)), log_width((b.low, b.high))
@@ -170,7 +184,6 @@ def certify(
         else Uniqueness(True, 1, 1, f"since {formula.weight_name} > 0"),
         restart=formula.restart,
         rounding=max(a.rounding, b.rounding),
-        about=about(problem),
     )
 
 
@@ -207,6 +220,10 @@ def about(problem: Problem) -> str:
             f"{MERGE_TOLERANCE:.0e}) count as one"
         )
     return words
+
+
+def _no_doubt(n: int) -> Doubt:
+    return Doubt(np.zeros(n), np.zeros(n), 0.0)
 
 
 def _bound(
