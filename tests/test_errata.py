@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import naive
-from cometric import EntropicMap, LimitMap, learn
+from cometric import Entropic, EntropicMap, LimitMap, learn
 from cometric.core.cones import hilbert_distance, normalize, ratio_bounds
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
@@ -64,7 +64,7 @@ def test_t03_sinkhorn_divergence_is_not_monotone(x, value):
     hist = np.array([[0.5, 0, 0.5], [0, 1, 0]])
     phi = EntropicMap(hist, 0.5, tol=1e-14)  # the largest cost is 1: a dearer x, a shorter distance
     assert_allclose(phi(symmetric(1.0, x, 1.0))[0, 1], value, atol=1e-8)
-    assert not phi.monotone
+    assert not Entropic.monotone
 
 
 @pytest.mark.parametrize(("eps", "value"), [(5.0, -0.11901848), (1.0, 0.07294693)])

@@ -37,7 +37,8 @@ def in_memory(result):
     by = HeldDistances(result, "samples", hist, full)
     eps = result.parameters.eps
     make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}
-    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=by.tol))(hist)
+    inner = getattr(by.phi, "tol", None)
+    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=inner))(hist)
     return np.maximum(by.scale * phi(by.cost) + by.weight * norm_matrix(full, "l1"), 0.0)
 
 

@@ -59,8 +59,6 @@ def test_it_knows_its_shape_and_says_what_it_is():
     phi = ExactMap(HIST)
     assert phi.shape == (3, 4)
     assert repr(phi) == "ExactMap(3 histograms on 4 bins, 2.7 used by each)"
-    assert phi.homogeneous
-    assert phi.monotone
 
 
 # Plans and bounds

@@ -64,7 +64,6 @@ def test_tiles_of_any_size_are_the_map_itself(make, tile):
     assert_array_equal(tiled(COST), make(HIST)(COST))
     assert_allclose(tiled.pairs(COST, index), make(HIST).pairs(COST, index), atol=1e-12)
     assert tiled.shape == (40, 20)
-    assert tiled.monotone is make(HIST).monotone
 
 
 def test_tiles_remember_nothing():

@@ -116,7 +116,6 @@ def test_without_room_for_trees_power_iteration_is_chosen():
 
 def test_other_maps_are_refused_with_a_remedy():
     class Plain:
-        homogeneous = monotone = True
         shape = (2, 2)
 
         def __call__(self, cost):

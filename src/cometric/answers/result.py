@@ -61,13 +61,13 @@ class Parameters:
         """The parameters that :meth:`to_json` stored."""
         transport = stored.get("transport")  # version 0.1 stored eps only
         return cls(
-            eps=float(stored["eps"]),
-            tau=float(stored["tau"]),
+            eps=_number(stored, "eps"),
+            tau=_number(stored, "tau"),
             norm=str(stored["norm"]),
             solver=str(stored["solver"]),
-            tol=float(stored["tol"]),
+            tol=_number(stored, "tol"),
             max_iter=int(stored["max_iter"]),
-            restart=float(stored.get("restart", 0.0)),
+            restart=_number({"restart": 0.0, **stored}, "restart"),
             transport=None if transport is None else transports.from_json(transport),
         )
 
@@ -75,6 +75,11 @@ class Parameters:
     def formula(self) -> Formula:
         """What distances are made of, beside transport; given norms are named only."""
         return Formula(self.tau, self.restart, self.norm)
+
+
+def _number(stored: Mapping[str, Any], name: str) -> float:
+    require(isinstance(stored[name], Real), f"{name} is {stored[name]!r}")
+    return float(stored[name])
 
 
 @dataclass(frozen=True, eq=False)

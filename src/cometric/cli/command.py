@@ -29,6 +29,7 @@ def command(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]],
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         groups = {p.name: p.annotation for p in own if hasattr(p.annotation, "_fields")}
         found = {"context": _parameter("context", typer.Context, inspect.Parameter.empty)}
+        own.sort(key=lambda p: p.default is not p.empty or p.name in groups)
         for p in own:
             if p.kind is p.VAR_KEYWORD:
                 found |= _learning_options(without)
@@ -71,7 +72,8 @@ def _learning_options(without: tuple[str, ...]) -> dict[str, inspect.Parameter]:
         name = about["option"] or f"--{part.name.replace('_', '-')}"
         shown = {"help": about["help"], "rich_help_panel": about["panel"]}
         option = flag(name, **shown) if isinstance(kind, Flag) else of_kind(name, kind, **shown)
-        annotation = Annotated[bool if isinstance(kind, Flag) else Any, option]
+        value: Any = bool if isinstance(kind, Flag) else Any
+        annotation = Annotated[value, option]
         found[part.name] = _parameter(part.name, annotation, kind.to_json(part.default))
     return found
 

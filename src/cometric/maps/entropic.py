@@ -89,9 +89,6 @@ class EntropicMap:
            [1.431, 0.   ]])
     """
 
-    homogeneous = True
-    monotone = False
-
     def __init__(
         self,
         hist: Any,

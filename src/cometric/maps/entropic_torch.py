@@ -89,9 +89,6 @@ class TensorEntropicMap:
         kept, and each call starts from the scalings of every histogram to itself.
     """
 
-    homogeneous = True
-    monotone = False
-
     def __init__(
         self,
         hist: Any,
