@@ -244,7 +244,7 @@ def test_search_finds_names_whatever_their_case(visit, result):
     visit.search("cell 3")
     assert visit.page.locator("#selection h3").inner_text() == "1 sample: cell 3"
     visit.search("no such thing")
-    assert visit.page.locator("#selection").inner_text() == 'Nothing here is called "no such thing".'
+    assert visit.page.locator("#selection").inner_text() == 'No item is named "no such thing".'
     assert not visit.page.locator("#clear").is_enabled()
 
 

@@ -212,7 +212,7 @@
     const across = other[state.side];
     const heading = element("h3", `${many(state.chosen.size, state.side)}: `);
     heading.append(name(state.title));
-    const parts = element("div", undefined, { className: "found" });
+    const parts = element("div", undefined, { className: "tables" });
     const percent = (share) => (100 * share).toPrecision(2) + " %";
     if (state.top.length) {
       parts.append(table(
