@@ -28,7 +28,7 @@ from cometric.running.run import ConvergenceWarning
 ROUNDING = 1e-6
 """Sums this close to 1, and costs this close to symmetric, differ by float32 rounding only."""
 
-Drawn = tuple[torch.Tensor, Matrix, Matrix]
+Drawn = tuple[torch.Tensor, Index, Index]
 Tell = Callable[[int, int], None]  # called with the pairs done and their number
 
 
@@ -241,7 +241,7 @@ def _renew(
     R: Any,
     tau: float,
     progress_bar: bool,
-) -> tuple[Matrix, Matrix, Matrix]:
+) -> tuple[Matrix, Index, Index]:
     """``D`` with the distances among random items renewed, and the grid of these items."""
     check_number("gamma", gamma, gamma > 0, "a number > 0")
     renewed = to_matrix(D, "D").numpy().copy()
@@ -257,7 +257,7 @@ def _renew(
 
 
 def _with_indices(
-    drawn: tuple[Matrix, Matrix, Matrix], return_indices: bool, dtype: torch.dtype, device: Any
+    drawn: tuple[Matrix, Index, Index], return_indices: bool, dtype: torch.dtype, device: Any
 ) -> torch.Tensor | Drawn:
     renewed, xx, yy = drawn
     distances = torch.as_tensor(renewed).to(dtype=dtype, device=device)
