@@ -79,8 +79,8 @@ def test_gene_vectors_of_the_published_format(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("CD3D 1 2\nLYZ 1\n", "`genes.txt`, line 2: 1 numbers, 2 on the lines before"),
-        ("CD3D 1 2\nLYZ 1 x\n", "`genes.txt`, line 2: not a gene and its numbers"),
+        ("CD3D 1 2\nLYZ 1\n", "`genes.txt`, line 2: 1 numbers instead of 2"),
+        ("CD3D 1 2\nLYZ 1 x\n", "`genes.txt`, line 2: expected a gene and its numbers"),
         ("CD3D\n", "`genes.txt`, line 1: 0 numbers"),
         ("\n", "`genes.txt` holds no gene vectors"),
     ],
@@ -115,7 +115,7 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
         (lambda: baselines.gene_mover(X, ["A"], {}), "`genes` has 1 names for 9 columns"),
         (
             lambda: baselines.gene_mover(X, list("ABCDEFGHI"), {"A": [1.0]}),
-            "`vectors` knows 1 of the 9 genes",
+            "`vectors` has 1 of the 9 genes",
         ),
         (
             lambda: baselines.gene_mover(

@@ -12,10 +12,13 @@ from cometric.maps import tiled
 
 CALLS = {
     "anndata": [
-        (lambda path: cm.datasets.pbmc68k_reduced(path), r"cells need anndata: .*\[scverse\]"),
+        (
+            lambda path: cm.datasets.pbmc68k_reduced(path),
+            r"this data set needs anndata: .*\[scverse\]",
+        ),
         (lambda path: reading.read(path), r"Reading files needs anndata: .*\[cli\]"),
     ],
-    "scanpy": [(lambda path: cm.datasets.pbmc3k(), r"these cells need scanpy: .*\[scverse\]")],
+    "scanpy": [(lambda path: cm.datasets.pbmc3k(), r"this data set needs scanpy: .*\[scverse\]")],
     "distributed": [(lambda path: tiled.active_client(), r"Dask is not installed: .*\[dask\]")],
     "loompy": [
         (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip install")

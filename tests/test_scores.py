@@ -78,7 +78,7 @@ def test_neighborhoods_agree_with_themselves_and_by_chance():
         (lambda: scores.neighbors(DISTANCES, 0), "`k` is 0; choose between 1 and 59"),
         (
             lambda: scores.neighborhood_agreement(DISTANCES, DISTANCES[:9, :9]),
-            "`one` is about 60 items and `other` about 9",
+            r"`one` has shape \(60, 60\) and `other` \(9, 9\)",
         ),
     ],
 )

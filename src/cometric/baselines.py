@@ -1,4 +1,4 @@
-"""The distances others use, each between all samples: what learned ones are compared with.
+"""Common distances between all samples, to compare the learned ones with.
 
 ``X`` is samples by features. For distances between features pass ``X.T``.
 """
@@ -54,7 +54,7 @@ def cosine(X: Any) -> Matrix:
 
 
 def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
-    """Euclidean distances in the plane of the first principal components."""
+    """Euclidean distances on the first principal components."""
     from sklearn.decomposition import PCA
 
     dense = _dense(X)
@@ -74,8 +74,8 @@ def kernel_pca(
 
     dense = _dense(X)
     _check_components(n_components, len(dense))
-    make = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
-    return l2(make.fit_transform(dense))
+    model = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
+    return l2(model.fit_transform(dense))
 
 
 def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
@@ -86,10 +86,10 @@ def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) ->
     eps
         Entropic regularization relative to the largest cost; 0 for exact transport.
     ground
-        The cost between features, by default one minus the cosine between their columns: the
-        choice of Huizing, Peyré and Cantini (2022) for single cells.
+        The cost between features, by default one minus the cosine between their columns, as in
+        Huizing, Peyré and Cantini (2022) for single cells.
     tol
-        Marginal error to which every Sinkhorn problem is solved; values are right to its square.
+        Marginal error of every Sinkhorn problem; the error of a value is of its square.
     """
     problem = Problem.from_data(X)
     cost = cosine(X.T) if ground is None else np.asarray(ground, dtype=np.float64)
@@ -105,9 +105,9 @@ def gene_mover(
     vectors: Mapping[str, Any],
     eps: float = 0.0,
 ) -> Matrix:
-    """Gene Mover Distance: transport between cells, genes as far apart as their vectors.
+    """Gene Mover Distance: transport between cells, with distances between gene vectors as cost.
 
-    Genes without a vector are left out, with a warning that says how many.
+    Genes without a vector are left out, with a warning.
 
     Parameters
     ----------
@@ -125,8 +125,8 @@ def gene_mover(
     known = np.flatnonzero([gene in vectors for gene in genes])
     if len(known) < 2:
         raise ValueError(
-            f"`vectors` knows {len(known)} of the {len(genes)} genes. Are both human gene symbols, "
-            "in the same spelling?"
+            f"`vectors` has {len(known)} of the {len(genes)} genes. Check that both use the same "
+            "gene symbols."
         )
     columns = sparse.csr_array(X)[:, known]
     empty = np.flatnonzero(np.asarray(columns.sum(axis=1)).ravel() == 0)
@@ -136,18 +136,16 @@ def gene_mover(
             "Drop them."
         )
     if len(known) < len(genes):
-        warn(
-            f"{len(genes) - len(known)} of {len(genes)} genes have no vector and are left out.",
-        )
+        warn(f"{len(genes) - len(known)} of {len(genes)} genes have no vector and are left out.")
     ground = l2(np.array([vectors[gene] for gene in genes if gene in vectors], dtype=np.float64))
     return sinkhorn(columns, eps, ground)
 
 
 def read_gene2vec(path: str | Path) -> dict[str, NDArray[np.float32]]:
-    """Gene vectors from the text file that Gene2Vec publishes, plain or gzipped.
+    """Gene vectors from the text file published by Gene2Vec, plain or gzipped.
 
-    One gene per line: its symbol, then the numbers, separated by blanks or tabs. A first line
-    with the number of genes and of dimensions, as word2vec writes it, may be there.
+    One gene per line: its symbol, then the numbers, separated by spaces or tabs. The first line
+    may hold the number of genes and of dimensions, as word2vec writes it.
     """
     path = Path(path)
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
@@ -164,12 +162,10 @@ def _vectors(lines: Iterable[str], name: str) -> dict[str, NDArray[np.float32]]:
         try:
             vector = np.array(entries, dtype=np.float32)
         except ValueError:
-            raise ValueError(f"`{name}`, line {number}: not a gene and its numbers.") from None
+            raise ValueError(f"`{name}`, line {number}: expected a gene and its numbers.") from None
         size = size or len(vector)
         if len(vector) != size or size == 0:
-            raise ValueError(
-                f"`{name}`, line {number}: {len(vector)} numbers, {size} on the lines before."
-            )
+            raise ValueError(f"`{name}`, line {number}: {len(vector)} numbers instead of {size}.")
         vectors[gene] = vector
     if not vectors:
         raise ValueError(f"`{name}` holds no gene vectors.")
@@ -179,8 +175,8 @@ def _vectors(lines: Iterable[str], name: str) -> dict[str, NDArray[np.float32]]:
 def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: int = 0) -> Matrix:
     """Euclidean distances between the latent means of scVI, trained on raw counts.
 
-    Needs scvi-tools, which no extra of ours brings. One thread is used: more of them wait for
-    one another on batches this small.
+    Needs scvi-tools, which is in none of our extras. Uses one thread: more are slower on batches
+    this small.
     """
     try:
         import scvi as tools

@@ -1,4 +1,4 @@
-"""Data to try the metrics on, with what is known of their samples and features."""
+"""Example data, with labels of samples and features."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Seed = int | np.random.Generator | None
 
 
 class Labeled(NamedTuple):
-    """Data ``X`` (samples x features), a label per sample, and what is known of each feature."""
+    """Data ``X`` (samples x features), a label per sample, and one per feature."""
 
     X: Matrix | csr_array
     labels: Index
@@ -60,7 +60,7 @@ _TEMPLATES: dict[str, Callable[[Matrix], Matrix]] = {
 
 
 def torus(template: str = "unimodal", n: int = 100, m: int = 80) -> Matrix:
-    """A template translated around the circle, the illustration of the paper.
+    """A template translated around the circle: the example of the paper.
 
     X[i, k] = h(i/n - k/m), with t = i/n - k/m taken modulo 1, d(t, c) the distance on the
     circle and h one of
@@ -72,7 +72,7 @@ def torus(template: str = "unimodal", n: int = 100, m: int = 80) -> Matrix:
     Parameters
     ----------
     template
-        Which h.
+        The name of h.
     n, m
         Number of samples and of features.
 
@@ -107,9 +107,9 @@ def torus2d(
     Parameters
     ----------
     template
-        Which h, as in :func:`torus`.
+        The name of h, as in :func:`torus`.
     n, m
-        Side lengths of the grids of samples and of features; one integer stands for a square.
+        Side lengths of the grids of samples and of features; an integer means a square grid.
 
     Returns
     -------
@@ -127,18 +127,18 @@ def block_diagonal(
 ) -> Matrix:
     """Positive random blocks on the diagonal, zeros elsewhere.
 
-    No mass can move between blocks for free: with two blocks or more and ``tau > 0`` the
-    l1-regularized exact metrics are 1 across blocks and lam * mu = (1 + 2 tau)².
+    With two blocks or more and ``tau > 0``, the l1-regularized exact metrics are 1 across blocks
+    and lam * mu = (1 + 2 tau)².
 
     Parameters
     ----------
     sizes
         Shape (samples, features) of each block.
     random_state
-        Seed of the entries, drawn uniformly from [0.1, 1).
+        Seed for the entries, drawn uniformly from [0.1, 1).
     """
     if len(sizes) == 0:
-        raise ValueError("`sizes` is empty; give the shape of one block or more.")
+        raise ValueError("`sizes` is empty; pass the shape of one block or more.")
     for size in sizes:
         _sides("sizes", size)
     rng = np.random.default_rng(random_state)
@@ -149,7 +149,7 @@ def block_diagonal(
 def digits(n: int | None = None) -> Labeled:
     """Handwritten digits, images x pixels, as shipped with scikit-learn.
 
-    Pixels that no image lights are left out: an empty feature has no histogram.
+    Pixels that are 0 in all images are left out: an empty feature has no histogram.
 
     Parameters
     ----------
@@ -158,8 +158,8 @@ def digits(n: int | None = None) -> Labeled:
 
     Returns
     -------
-    ``X`` of intensities 0 to 16; ``labels`` the digits; ``features`` the pixels kept, numbered
-    row by row in the 8 x 8 image.
+    ``X``, intensities 0 to 16; ``labels``, the digits; ``features``, the number of each pixel, row
+    by row in the 8 x 8 image.
     """
     from sklearn.datasets import load_digits
 
@@ -167,17 +167,17 @@ def digits(n: int | None = None) -> Labeled:
     if n is not None and not 1 <= n <= len(images):
         raise ValueError(f"`n` is {n}; choose between 1 and {len(images)} images.")
     X = np.asarray(images[:n], dtype=np.float64)
-    lit = np.flatnonzero(X.any(axis=0))
-    return Labeled(X[:, lit], np.asarray(labels[:n], dtype=np.int64), lit)
+    used = np.flatnonzero(X.any(axis=0))
+    return Labeled(X[:, used], np.asarray(labels[:n], dtype=np.int64), used)
 
 
 def pbmc68k_reduced(path: str | Path | None = None) -> AnnData:
-    """700 blood cells, 765 genes, log-normalized counts: the cells that come with scanpy.
+    """700 blood cells, 765 genes, log-normalized counts: a data set that scanpy includes.
 
     Parameters
     ----------
     path
-        The file, where it is not that of an installed scanpy.
+        The file; by default that of the installed scanpy.
 
     Returns
     -------
@@ -186,17 +186,17 @@ def pbmc68k_reduced(path: str | Path | None = None) -> AnnData:
     try:
         import anndata
     except ImportError:
-        raise ImportError("cells need anndata: pip install 'cometric[scverse]'.") from None
+        raise ImportError("this data set needs anndata: pip install 'cometric[scverse]'.") from None
     if path is None:
-        spec = importlib.util.find_spec("scanpy")  # found, not imported: that takes seconds
+        spec = importlib.util.find_spec("scanpy")  # importing it takes seconds
         if spec is None or spec.origin is None:
             raise ImportError(
-                "these cells come with scanpy, which is not installed: pip install scanpy, or "
+                "this data set is part of scanpy, which is not installed: pip install scanpy, or "
                 "pass the `path` of 10x_pbmc68k_reduced.h5ad."
             )
         path = Path(spec.origin).parent / "datasets" / "10x_pbmc68k_reduced.h5ad"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the file is of an older format
+        warnings.simplefilter("ignore")  # of an older file format
         whole = anndata.read_h5ad(path)
         cells = whole.raw.to_adata() if whole.raw is not None else whole
     column = "bulk_labels" if "bulk_labels" in cells.obs else "cell_type"
@@ -212,7 +212,7 @@ CELL_TYPES = {
     "Mono": "Monocyte",
     "NK": "Natural Killer",
 }
-"""The six types of the paper, by the names Azimuth has for them."""
+"""The six cell types of the paper, by their names in Azimuth."""
 
 
 def pbmc3k(
@@ -224,24 +224,24 @@ def pbmc3k(
 ) -> AnnData:
     """The blood cells of the paper, from raw counts: "PBMC 3k" of 10x Genomics.
 
-    Cells with 200 to 2500 genes and less than 5 % of mitochondrial counts, genes in at least 3
-    of them, scaled to a million counts per cell, log(1 + x), then the most variable genes and
-    the marker genes. The paper does not say which of scanpy's ways to choose variable genes it
-    took; it matters (docs/choosing.md).
+    Cells with 200 to 2500 genes and less than 5 % mitochondrial counts, genes in at least 3 cells,
+    scaled to a million counts per cell, log(1 + x), then the most variable genes and the marker
+    genes. The paper does not say which of scanpy's selections of variable genes it used; it
+    matters (docs/choosing.md).
 
     Parameters
     ----------
     folder
-        Where ``pbmc3k_raw.h5ad`` is, and beside it, if they are to be used, cell types
-        (``pbmc3k_labels.csv.gz``, columns ``barcode``, ``cell_type``) and Azimuth's table of
-        markers (``azimuth_pbmc_markers_l1.csv``). Without a folder scanpy downloads the counts
-        and the cell types of its tutorial, and no markers are added.
+        Holds ``pbmc3k_raw.h5ad``, the cell types (``pbmc3k_labels.csv.gz``, columns ``barcode``,
+        ``cell_type``) and Azimuth's table of markers (``azimuth_pbmc_markers_l1.csv``). Without a
+        folder scanpy downloads the counts and the cell types of its tutorial, and no markers are
+        added.
     n_top_genes, flavor
         Of ``scanpy.pp.highly_variable_genes``: "cell_ranger", "seurat" (on the logarithms) or
         "seurat_v3" (on the counts).
     select
-        A true-or-false column of the table of cell types: the cells to keep. None keeps all
-        that pass and have a type.
+        A boolean column of the table of cell types: the cells to use. None uses all that pass
+        the filters and have a type.
 
     Returns
     -------
@@ -252,7 +252,7 @@ def pbmc3k(
         import pandas as pd
         import scanpy as sc
     except ImportError:
-        raise ImportError("these cells need scanpy: pip install 'cometric[scverse]'.") from None
+        raise ImportError("this data set needs scanpy: pip install 'cometric[scverse]'.") from None
     markers: dict[str, set[str]] = {}
     if folder is None:
         cells = sc.datasets.pbmc3k()
@@ -273,11 +273,11 @@ def pbmc3k(
     share = np.asarray(cells.X[:, mitochondrial].sum(axis=1)).ravel() / totals
     genes = np.asarray((cells.X > 0).sum(axis=1)).ravel()
     kinds = table["cell_type"].reindex(cells.obs_names)
-    kept = (genes >= 200) & (genes < 2500) & (share < 0.05) & kinds.notna().to_numpy()
+    passing = (genes >= 200) & (genes < 2500) & (share < 0.05) & kinds.notna().to_numpy()
     if select is not None:
-        kept &= table[select].reindex(cells.obs_names).fillna(False).to_numpy(dtype=bool)
-    cells = cells[kept].copy()
-    cells.obs["cell_type"] = pd.Categorical(kinds[kept])
+        passing &= table[select].reindex(cells.obs_names).fillna(False).to_numpy(dtype=bool)
+    cells = cells[passing].copy()
+    cells.obs["cell_type"] = pd.Categorical(kinds[passing])
 
     sc.pp.filter_genes(cells, min_cells=3)
     cells.layers["counts"] = cells.X.copy()
@@ -293,7 +293,7 @@ def pbmc3k(
 
 
 def _azimuth_markers(table: Any) -> dict[str, set[str]]:
-    """The types each gene marks, of those of the paper."""
+    """The cell types of the paper that each gene marks."""
     markers: dict[str, set[str]] = {}
     for label, genes in zip(table["Label"], table["Markers"], strict=True):
         if label in CELL_TYPES:
@@ -315,33 +315,33 @@ def simulate_counts(
 
     X[i, k] ~ Poisson(s_i g_k f_ck),    f_ck = 10 if gene k marks type c, else 1,
 
-    all of it scaled so that the expected share of nonzero entries is ``density``. A quarter of
-    the genes are markers, spread evenly over the types, as the cells are. A row or column that
-    comes out empty gets one count where its mean is highest, so every cell and gene has a
-    histogram; when ``density`` leaves a few counts per row only, this makes X denser than asked.
+    scaled so that the expected share of nonzero entries is ``density``. A quarter of the genes are
+    markers; markers and cells are spread evenly over the types. An empty row or column gets one
+    count where its mean is highest, so that every cell and gene has a histogram; with few counts
+    per row, this makes X denser than ``density``.
 
     Parameters
     ----------
     n, m
-        Number of cells and of genes. A dense (n, m) array of means is formed on the way.
+        Number of cells and of genes. A dense (n, m) array of means is computed.
     types
         Number of cell types.
     density
         Share of nonzero entries, between 0 and 1.
     random_state
-        Seed of all draws.
+        Random seed.
 
     Returns
     -------
-    ``X`` in CSR format, float64 holding integers; ``labels`` the type of each cell;
-    ``features`` the type each gene marks, -1 for none.
+    ``X`` in CSR format, integers as float64; ``labels``, the type of each cell; ``features``, the
+    type each gene marks, -1 for none.
     """
     n, m = _at_least_one("n", n), _at_least_one("m", m)
     if not 1 <= types <= n:
         raise ValueError(f"`types` is {types}; choose between 1 and n = {n}.")
     if not 0.0 < density < 1.0:
         raise ValueError(f"`density` is {density}; choose a share strictly between 0 and 1.")
-    from scipy.optimize import brentq  # here: slow to load, used nowhere else
+    from scipy.optimize import brentq  # slow to load
 
     rng = np.random.default_rng(random_state)
 

@@ -1,6 +1,6 @@
-"""Pictures of a result: convergence, distances, maps of items, neighbors, flows of mass.
+"""Plots of a result: convergence, distances, embeddings, neighbors, flows of mass.
 
-Each function draws on ``ax``, or on a new figure, and returns the Axes; none shows it.
+Each function draws on ``ax``, or on a new figure, and returns the Axes without showing it.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def __dir__() -> list[str]:
 
 
 MARKERS = "os^Dv"
-"""A second round of colors gets the second marker, and so on."""
+"""When colors repeat, the marker changes."""
 
 CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
-"""Where the names of marked items go, in turn: neighbors would cover one another's."""
+"""Directions of the names of marked items, in turn, so that close names do not overlap."""
 
 FENCE = 3.0
-"""Interquartile ranges above the upper quartile, beyond which distances are outliers (Tukey)."""
+"""Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
 
-NAMED = 40
-"""Rows of a matrix up to which each is named."""
+MAX_NAMES = 40
+"""Up to this many rows of a matrix are labeled."""
 
 AGAINST = {
     "iteration": "iteration",
@@ -70,11 +70,11 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
     if against not in AGAINST:
         raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
     ax = _axes(ax, (5.5, 3.6))
-    lines = [line for line in result.history if np.isfinite(line.residual)]
-    at = [getattr(line, against) for line in lines]
-    # An exact zero has no logarithm; it is drawn at the level of rounding.
-    residuals = [max(line.residual, np.finfo(float).eps) for line in lines]
-    ax.semilogy(at, residuals, color=COLORS[0], marker="o", ms=4, lw=1.5, label="residual")
+    records = [record for record in result.history if np.isfinite(record.residual)]
+    x = [getattr(record, against) for record in records]
+    # Zero has no logarithm: it is drawn at the level of rounding.
+    residuals = [max(record.residual, np.finfo(float).eps) for record in records]
+    ax.semilogy(x, residuals, color=COLORS[0], marker="o", ms=4, lw=1.5, label="residual")
     tol = result.parameters.tol
     if tol > 0:
         ax.axhline(tol, color=COLORS[3], ls="--", lw=1.2, label=f"tolerance {tol:.0e}")
@@ -104,20 +104,20 @@ def distances(
     of
         "samples" or "features".
     labels
-        A label per item: those of one label stand together, and labels near one another.
+        A label per item: items are grouped by label, and similar groups are placed side by side.
     names
-        What the items are called, where the data brought no names or not those to show.
+        Names of the items, instead of those in the data.
     vmax
-        The distance at which the colors end; 1, the largest distance, shows all of them. By
-        default outliers are clipped, so that a few items far from all others do not leave one
-        color to the rest: the scale ends three interquartile ranges above the upper quartile of
-        the distances, if the largest is farther. The label of the color bar says so.
+        The distance at which the color scale ends; 1, the largest distance, shows all of them. By
+        default outliers are clipped, so that a few items far from all others do not use up the
+        scale: it ends three interquartile ranges above the upper quartile of the distances, if
+        the largest is above that. The label of the color bar says so.
     """
     metric = metric_of(result, of)
     n = len(metric)
     groups = _groups(metric, None if labels is None else checked(labels, "labels", n, of))
     order = np.concatenate([members for _, members in groups])
-    called = names_of(result, of, names)
+    item_names = names_of(result, of, names)
     low, high = _color_limits(metric, vmax)
     ax = _axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
     image = ax.imshow(
@@ -129,11 +129,11 @@ def distances(
         for end in ends[:-1]:
             ax.axhline(end - 0.5, color="white", lw=0.6)
             ax.axvline(end - 0.5, color="white", lw=0.6)
-        shown = [g for g, (_, members) in enumerate(groups) if len(members) >= n / NAMED]
+        shown = [g for g, (_, members) in enumerate(groups) if len(members) >= n / MAX_NAMES]
         middles = [ends[g] - len(groups[g][1]) / 2 - 0.5 for g in shown]
         ax.set_yticks(middles, [str(groups[g][0]) for g in shown])
-    elif n <= NAMED:
-        ax.set_yticks(range(n), [called[i] for i in order], fontsize=8)
+    elif n <= MAX_NAMES:
+        ax.set_yticks(range(n), [item_names[i] for i in order], fontsize=8)
     else:
         ax.set_yticks([])
         ax.set_ylabel(f"{of}, clustered")
@@ -159,29 +159,29 @@ def embedding(
     mark: Sequence[int | str] = (),
     names: Sequence[Any] | None = None,
 ) -> Axes:
-    """A map of the samples or features, made from their distances alone.
+    """An embedding of the samples or features in the plane, from their distances alone.
 
     Parameters
     ----------
     of
         "samples" or "features".
     method, random_state
-        "umap" (needs umap-learn) or "tsne", and its seed.
+        "umap" (needs umap-learn) or "tsne", and its random seed.
     labels
-        Colors: floating-point numbers on a scale, anything else as categories.
+        Colors: floating-point numbers on a color scale, anything else as categories.
     mark
         Items, by name or number, whose names are written beside their points.
     names
-        What the items are called, where the data brought no names or not those to show.
+        Names of the items, instead of those in the data.
 
     Notes
     -----
-    A few points far from all others would leave little room for these: such points are drawn at
-    the border, with a cross, and counted in the title.
+    A few points far from all others are drawn at the border, with a cross, and counted in the
+    title: otherwise they would shrink the rest.
     """
     metric = metric_of(result, of)
-    called = names_of(result, of, names)
-    marked = [find(item, called, "mark", of) for item in mark]
+    item_names = names_of(result, of, names)
+    marked = [find(item, item_names, "mark", of) for item in mark]
     values = None if labels is None else checked(labels, "labels", len(metric), of)
     places = coordinates(metric, method, random_state)
     inside = np.clip(places, *frame(places))
@@ -193,7 +193,7 @@ def embedding(
     if len(away):
         ax.scatter(x[away], y[away], s=4 * size, marker="x", color="0.3", lw=1.2)
     for at, item in enumerate(marked):
-        _mark(ax, x[item], y[item], called[item], CORNERS[at % len(CORNERS)])
+        _mark(ax, x[item], y[item], item_names[item], CORNERS[at % len(CORNERS)])
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
     ax.set(
         title=f"{len(metric)} {of}, by their learned distances{beyond}",
@@ -216,8 +216,8 @@ def nearest(
     ax: Axes | None = None,
 ) -> Axes:
     """The k features nearest to one, by name or number, and their distances to it."""
-    called = names_of(result, "features", names)
-    chosen = find(feature, called, "feature", "features", names_of(result, "samples"))
+    item_names = names_of(result, "features", names)
+    chosen = find(feature, item_names, "feature", "features", names_of(result, "samples"))
     if k < 1:
         raise ValueError(f"`k` is {k}; pass at least 1.")
     away = metric_of(result, "features")[chosen]
@@ -228,8 +228,8 @@ def nearest(
     ax.hlines(rows, 0, away[order], color="0.8", lw=1.5, zorder=1)
     ax.plot(away[order], rows, "o", color=COLORS[0], ms=7)
     ax.axvline(median, color="0.4", ls="--", lw=1.2, label="median of all features")
-    ax.set_yticks(rows, [called[l] for l in order])
-    ax.set(title=f"Nearest to {called[chosen]}", xlabel=f"distance from {called[chosen]}")
+    ax.set_yticks(rows, [item_names[l] for l in order])
+    ax.set(title=f"Nearest to {item_names[chosen]}", xlabel=f"distance from {item_names[chosen]}")
     ax.invert_yaxis()
     ax.set_xlim(left=0)
     ax.legend(frameon=False)
@@ -251,13 +251,13 @@ def changes(
 
     Samples are given by name or number. Bars to the left are features on which i has more mass,
     those to the right features on which j has more, ``top`` of each; the darker, the farther this
-    mass goes. ``names`` are those of the features. With ``of="features"``, i and j are features
+    mass moves. ``names`` are names of the features. With ``of="features"``, i and j are features
     and the bars are samples. See :meth:`cometric.Result.explain`.
     """
-    told = _explained(result, i, j, of, names, top)
-    losses, gains = told.losses[:top], told.gains[:top]
+    explanation = _explained(result, i, j, of, names, top)
+    losses, gains = explanation.losses[:top], explanation.gains[:top]
     ax = _axes(ax, (5.2, 1.4 + 0.24 * (len(losses) + len(gains))))
-    _draw_changes(ax, told, top)
+    _draw_changes(ax, explanation, top)
     return ax
 
 
@@ -269,22 +269,22 @@ def flows(
     names: Sequence[Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Whose mass goes where from sample i to sample j: the costliest flows of the optimal plan.
+    """The costliest flows of the optimal transport plan from sample i to sample j.
 
     Samples are given by name or number. Bands run from the features of i, left, to those of j,
-    right, as wide as the mass they carry; the darker, the farther it goes. ``names`` are those of
-    the features. With eps > 0 the plan is blurred, and a few flows are a small part of it, as the
-    title says: a new figure therefore also shows the net :func:`changes`, beside the flows.
+    right, as wide as the mass they carry; the darker, the farther it moves. ``names`` are names of
+    the features. With eps > 0 the plan is blurred, and a few flows are a small part of it, given
+    in the title; so a new figure also shows the net :func:`changes`, beside the flows.
     """
-    told = _explained(result, i, j, "samples", names, top)
-    chosen = told.flows[:top]
+    explanation = _explained(result, i, j, "samples", names, top)
+    chosen = explanation.flows[:top]
     if ax is None:
-        nets = len(told.losses[: top // 2]) + len(told.gains[: top // 2])
+        nets = len(explanation.losses[: top // 2]) + len(explanation.gains[: top // 2])
         figure = plt.figure(
             figsize=(11.0, 1.5 + 0.24 * max(nets, len(chosen))), layout="constrained"
         )
         beside, ax = figure.subplots(1, 2, width_ratios=[1, 1.3])
-        _draw_changes(beside, told, max(1, top // 2))
+        _draw_changes(beside, explanation, max(1, top // 2))
     total = sum(flow.mass for flow in chosen)
     scale = Normalize(min(flow.cost for flow in chosen), max(flow.cost for flow in chosen))
     shades = mpl.colormaps["viridis_r"]
@@ -305,9 +305,9 @@ def flows(
     ax.axis("off")
     share = sum(flow.share for flow in chosen)
     ax.set_title(
-        f"From {told.items[0]} to {told.items[1]}\n"
-        f"{len(chosen)} of {len(told.flows)} flows, {100 * share:.3g} % of the cost, "
-        f"{100 * total:.3g} % of the mass; {100 * told.stays:.3g} % stays",
+        f"From {explanation.items[0]} to {explanation.items[1]}\n"
+        f"{len(chosen)} of {len(explanation.flows)} flows, {100 * share:.3g} % of the cost, "
+        f"{100 * total:.3g} % of the mass; {100 * explanation.stays:.3g} % stays",
         fontsize=10,
     )
     ax.figure.colorbar(
@@ -323,25 +323,27 @@ def _explained(
     result: Result, i: int | str, j: int | str, of: str, names: Sequence[Any] | None, top: int
 ) -> Explanation:
     """The explanation of two items that differ, with other names for its bins where given."""
-    told = result.explain(i, j, of=of)
+    explanation = result.explain(i, j, of=of)
     if top < 1:
         raise ValueError(f"`top` is {top}; pass at least 1.")
-    if not told.flows:
-        raise ValueError(f"no mass moves between {told.items[0]} and {told.items[1]}.")
+    if not explanation.flows:
+        raise ValueError(
+            f"no mass moves between {explanation.items[0]} and {explanation.items[1]}."
+        )
     if names is None:
-        return told
+        return explanation
     bins = "features" if of == "samples" else "samples"
     new = dict(zip(names_of(result, bins), names_of(result, bins, names), strict=True))
     return replace(
-        told,
-        flows=[f._replace(source=new[f.source], target=new[f.target]) for f in told.flows],
-        changes=[change._replace(name=new[change.name]) for change in told.changes],
+        explanation,
+        flows=[f._replace(source=new[f.source], target=new[f.target]) for f in explanation.flows],
+        changes=[change._replace(name=new[change.name]) for change in explanation.changes],
     )
 
 
-def _draw_changes(ax: Axes, told: Explanation, top: int) -> None:
+def _draw_changes(ax: Axes, explanation: Explanation, top: int) -> None:
     """Bars to the left for the largest losses, to the right for the largest gains."""
-    losses, gains = told.losses[:top], told.gains[:top]
+    losses, gains = explanation.losses[:top], explanation.gains[:top]
     shown = [*losses, *gains]
     scale = Normalize(0.0, max(change.distance for change in shown))
     shades = mpl.colormaps["viridis_r"]
@@ -357,16 +359,16 @@ def _draw_changes(ax: Axes, told: Explanation, top: int) -> None:
     ax.set_yticks(rows, [change.name for change in shown], fontsize=8)
     ax.invert_yaxis()
     part = sum(abs(change.change) for change in shown)
-    whole = sum(abs(change.change) for change in told.changes)
-    first, second = told.items
+    whole = sum(abs(change.change) for change in explanation.changes)
+    first, second = explanation.items
     ax.set_xlabel(f"← more in {first}      % of the mass      more in {second} →", fontsize=8)
     ax.set_title(
-        f"Net change from {first} to {second}\n{len(shown)} of {len(told.changes)} changes, "
+        f"Net change from {first} to {second}\n{len(shown)} of {len(explanation.changes)} changes, "
         f"{100 * part / whole:.3g} % of the mass that changes",
         fontsize=10,
     )
     ax.figure.colorbar(
-        mpl.cm.ScalarMappable(scale, shades), ax=ax, shrink=0.6, label="mean distance it goes"
+        mpl.cm.ScalarMappable(scale, shades), ax=ax, shrink=0.6, label="mean distance it moves"
     )
     _plain(ax)
 
@@ -380,10 +382,10 @@ def _plain(ax: Axes) -> None:
 
 
 def _color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
-    """The distances of the first and the last color; outliers do not count.
+    """The distances of the first and the last color, without outliers.
 
-    A quantile of the distances would not do for the last: k outliers among n items are in 2k / n
-    of all pairs, so a few of them reach any fixed quantile.
+    A fixed quantile of the distances would not do for the last: k outliers among n items are in a
+    share 2k / n of all pairs.
     """
     if vmax is not None:
         check_number("vmax", vmax)
@@ -418,7 +420,7 @@ def _points(ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any] | 
 
 
 def _mark(ax: Axes, x: float, y: float, name: str, corner: tuple[int, int]) -> None:
-    """A ring around a point, and its name toward a corner."""
+    """A ring around a point, with its name in the direction ``corner``."""
     right, up = corner
     ax.annotate(
         name,
@@ -437,15 +439,15 @@ def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:
     """Labels in the order of a clustering of their mean distances, members in their own."""
     if labels is None:
         return [("", leaf_order(metric))]
-    found = by_size(labels)
-    means = np.array([[metric[np.ix_(a, b)].mean() for _, b in found] for _, a in found])
+    largest = by_size(labels)
+    means = np.array([[metric[np.ix_(a, b)].mean() for _, b in largest] for _, a in largest])
     np.fill_diagonal(means, 0.0)
-    groups = [found[g] for g in leaf_order(means)]
+    groups = [largest[g] for g in leaf_order(means)]
     return [(name, own[leaf_order(metric[np.ix_(own, own)])]) for name, own in groups]
 
 
 def _stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[float, float]]:
-    """Top and height of each bin of one side, the heaviest first, downward from 0."""
+    """Upper edge and height of each bin of one side, the heaviest first, downward from 0."""
     masses: dict[str, float] = {}
     for flow in chosen:
         masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass

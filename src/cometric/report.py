@@ -1,4 +1,4 @@
-"""A result as one HTML file to look at offline: two linked maps, and what is known of them."""
+"""A result as one HTML file that works offline: two linked maps, convergence, certificate."""
 
 from __future__ import annotations
 
@@ -47,20 +47,19 @@ def __dir__() -> list[str]:
 
 
 MAX_POINTS = 2_000
-"""Points drawn per map; more are slow to draw and to select."""
+"""Most points per map; more are slow to draw and to select."""
 
 MAX_ENTRIES = 1_000_000
-"""Nonzero entries of the data kept in the page, six bytes each."""
+"""Most nonzero entries of the data in the page, six bytes each."""
 
 NEAREST = 8
-"""Neighbors told of each item."""
+"""Neighbors listed for each item."""
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
-"""A second round of colors gets the second symbol, and so on."""
+"""When colors repeat, the symbol changes."""
 
 SHRINK = 0.1
-"""Added to both means before their ratio is taken, in units of the mean of all: little mass
-is little evidence."""
+"""Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
 
 PCA_COMPONENTS = 10
 
@@ -81,24 +80,24 @@ def write(
 ) -> Path:
     """Write the report of a result to one HTML file, and return its path.
 
-    The page shows a map of the samples and one of the features. Whatever is selected on one,
-    the other shows what carries it: where the mean mass is larger in the selection than in the
-    rest. Nothing is loaded from anywhere; the file is about 5 MB and a few bytes per entry of
-    the data.
+    The page shows a map of the samples and one of the features. A selection on one map is
+    explained on the other: there, items are colored by how much larger their mean mass is in the
+    selection than in the rest. The page loads nothing; the file takes about 5 MB, and a few bytes
+    per entry of the data.
 
     Parameters
     ----------
     labels
-        A label per sample, for colors and to compare the learned distance with others. Without
-        them the samples are clustered.
+        A label per sample, for colors and to compare the learned distance with others. By default
+        the samples are clustered.
     sample_names, feature_names
-        Where the data brought none, or not those to show.
+        Names to show instead of those in the data.
     force
         Overwrite a file that exists.
     certificate
-        What ``result.certify()`` gave, to be told in words; it is not computed here.
+        What ``result.certify()`` returned, to be described; it is not computed here.
     method, random_state
-        How the maps are made: "tsne", or "umap" (needs umap-learn), and their seed.
+        The embedding: "tsne", or "umap" (needs umap-learn), and its random seed.
     progress
         Show a bar with the time left.
     """
@@ -106,16 +105,16 @@ def write(
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     n = len(result.problem.samples.labels)
-    known = None if labels is None else checked(labels, "labels", n, "samples")
+    given_labels = None if labels is None else checked(labels, "labels", n, "samples")
     names = (
         _names(result, "samples", sample_names, "sample_names"),
         _names(result, "features", feature_names, "feature_names"),
     )
     A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
-    rows, columns = _drawn(A, random_state)
+    rows, columns = _choose_items(A, random_state)
     A, B = A[rows][:, columns], B[columns][:, rows]
     with bar_of_pairs(progress, len(rows) + len(columns), "item", "drawing maps") as tell:
-        samples = _map(result, "samples", rows, names[0], method, random_state, known)
+        samples = _map(result, "samples", rows, names[0], method, random_state, given_labels)
         tell(len(rows), len(rows))
         features = _map(result, "features", columns, names[1], method, random_state)
         tell(len(columns), len(columns))
@@ -125,9 +124,9 @@ def write(
             "features": features.payload(),
             "mass": _pack(A, B),
             "history": [
-                [line.iteration, _round(line.residual), _round(line.seconds)]
-                for line in result.history
-                if np.isfinite(line.residual)
+                [record.iteration, _round(record.residual), _round(record.seconds)]
+                for record in result.history
+                if np.isfinite(record.residual)
             ],
             "tol": result.parameters.tol,
         },
@@ -135,14 +134,14 @@ def write(
         result=result,
         samples=samples,
         features=features,
-        labeled=known is not None,
+        labeled=given_labels is not None,
         method={"umap": "UMAP", "tsne": "t-SNE"}[method],
         status=_status(result),
-        certificate=None if certificate is None else _words(certificate),
+        certificate=None if certificate is None else _sentences(certificate),
         proved=isinstance(certificate, Certificate),
         details=str(certificate),
         typical=_typical(A, samples, features),
-        silhouettes=[] if known is None else _silhouettes(A, samples),
+        silhouettes=[] if given_labels is None else _silhouettes(A, samples),
     )
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
@@ -151,15 +150,15 @@ def write(
 
 @dataclass(frozen=True)
 class _Map:
-    """What is drawn of one side."""
+    """The map of one side."""
 
     of: str
-    total: int  # items there are; ``names`` are those drawn
-    names: list[str]
+    total: int  # number of items, drawn or not
+    names: list[str]  # of the items drawn, as in all that follows
     places: Matrix
-    distances: Matrix  # between those drawn
+    distances: Matrix
     groups: list[str]
-    group: Index  # of each item
+    group: Index  # the group of each item
 
     def nearest(self, item: int) -> list[tuple[int, float]]:
         """The nearest items and their distances."""
@@ -173,10 +172,7 @@ class _Map:
             "x": self.places[:, 0].round(3).tolist(),
             "y": self.places[:, 1].round(3).tolist(),
             "group": self.group.tolist(),
-            "groups": [
-                {"name": name, **dict(zip(("color", "symbol"), _look(g), strict=True))}
-                for g, name in enumerate(self.groups)
-            ],
+            "groups": [{"name": name, **_style(g)} for g, name in enumerate(self.groups)],
             "nearest": [
                 [[k, round(away, 4)] for k, away in self.nearest(item)]
                 for item in range(len(self.names))
@@ -195,33 +191,33 @@ def _map(
 ) -> _Map:
     whole = metric_of(result, of)
     metric = whole[np.ix_(chosen, chosen)]
-    called = [storable(names[k]) for k in chosen]
+    shown = [storable(names[k]) for k in chosen]
     if labels is not None:
-        found = by_size([storable(str(label)) for label in labels[chosen]])
-        groups = [label for label, _ in found]
+        clusters = by_size([storable(str(label)) for label in labels[chosen]])
+        groups = [label for label, _ in clusters]
     else:
-        found = by_size(_clusters(metric))
-        inner = [metric[np.ix_(members, members)].sum(axis=0) for _, members in found]
-        centers = [members[row.argmin()] for (_, members), row in zip(found, inner, strict=True)]
-        groups = [f"around {called[center]}" for center in centers]
+        clusters = by_size(_clusters(metric))
+        sums = [metric[np.ix_(members, members)].sum(axis=0) for _, members in clusters]
+        centers = [members[row.argmin()] for (_, members), row in zip(clusters, sums, strict=True)]
+        groups = [f"around {shown[center]}" for center in centers]
     group = np.empty(len(metric), np.int64)
-    for g, (_, members) in enumerate(found):
+    for g, (_, members) in enumerate(clusters):
         group[members] = g
     places = coordinates(metric, method, random_state)
     places = places - places.mean(axis=0)
-    return _Map(of, len(whole), called, 100 * places / np.abs(places).max(), metric, groups, group)
+    return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, groups, group)
 
 
 def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
-    """Names as told or found; a number alone would say nothing on a page with two sides."""
-    found = names_of(result, of, names, argument)
-    nameless = names is None and getattr(result.problem, of).names is None
-    return [f"{of[:-1]} {name}" for name in found] if nameless else found
+    """The names given, or those of the data; numbers get "sample" or "feature" before them."""
+    shown = names_of(result, of, names, argument)
+    numbers = names is None and getattr(result.problem, of).names is None
+    return [f"{of[:-1]} {name}" for name in shown] if numbers else shown
 
 
-def _look(group: int) -> tuple[str, str]:
+def _style(group: int) -> dict[str, str]:
     turn, color = divmod(group, len(COLORS))
-    return COLORS[color], SYMBOLS[turn % len(SYMBOLS)]
+    return {"color": COLORS[color], "symbol": SYMBOLS[turn % len(SYMBOLS)]}
 
 
 def _histograms(side: Side) -> sparse.csr_array:
@@ -229,8 +225,8 @@ def _histograms(side: Side) -> sparse.csr_array:
     return side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
 
 
-def _drawn(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
-    """Samples at random and features with the most mass, few enough to draw."""
+def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
+    """The items to draw, if there are too many: random samples, features with the most mass."""
     columns = np.sort(np.argsort(-A.sum(axis=0), kind="stable")[:MAX_POINTS])
     rows = np.random.default_rng(random_state).permutation(A.shape[0])[:MAX_POINTS]
     entries = np.cumsum(np.diff(A[rows][:, columns].indptr))
@@ -240,7 +236,7 @@ def _drawn(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
 
 
 def _clusters(metric: Matrix) -> Index:
-    """Ward's clusters, 2 to 8: the most whose silhouette is within a tenth of the best."""
+    """Ward's clusters, 2 to 8: the largest number whose silhouette is 0.9 of the best or more."""
     n = len(metric)
     if n < 4 or not metric.any():
         return np.zeros(n, np.int64)
@@ -254,8 +250,8 @@ def _clusters(metric: Matrix) -> Index:
     return np.asarray((good or cuts[:1])[-1], np.int64)
 
 
-def _carriers(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
-    """For each bin log2 of mean mass in ``members`` over that in the rest, as in the page."""
+def _enrichment(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
+    """For each bin, log2 of its mean mass in ``members`` over that in the rest, as in the page."""
     floor = SHRINK / hist.shape[1]
     inside, outside = (np.asarray(hist[part].mean(axis=0)) for part in (members, ~members))
     ratio: Vector = np.log2((inside + floor) / (outside + floor))
@@ -263,13 +259,13 @@ def _carriers(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
 
 
 def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[str, Any]]:
-    """For each group of samples the feature that carries it most, and its neighbors."""
+    """For each group of samples, its most enriched feature, and the neighbors of that feature."""
     rows: list[dict[str, Any]] = []
     for g, name in enumerate(samples.groups):
         members = samples.group == g
         if members.all():
             continue
-        score = _carriers(A, members)
+        score = _enrichment(A, members)
         best = int(score.argmax())
         rows.append(
             {
@@ -285,7 +281,7 @@ def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[st
 
 
 def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
-    """How well the labels form groups, by the learned distance and by others; best first."""
+    """Silhouettes of the labels under the learned distance and others, best first."""
     if not 2 <= len(samples.groups) < len(samples.names):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
@@ -301,13 +297,13 @@ def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
 
 
 def _status(result: Result) -> tuple[str, str]:
-    """How it ended: a word, and a sentence or two."""
+    """How the solve ended: a heading, and a sentence or two."""
     sentence = f"{_capitalize(result.status.reason)}."
     if result.history:
         last = result.history[-1]
         sentence += (
             f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
-            f"change no ratio of distances by more than {_percent(np.expm1(last.residual))}."
+            f"change ratios of distances by at most {_percent(np.expm1(last.residual))}."
         )
     return _capitalize(result.status.outcome), sentence
 
@@ -318,27 +314,27 @@ def _capitalize(text: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """Two digits, without an exponent, in one piece."""
+    """A percentage of two digits, without exponent, with a nonbreaking space."""
     digits = np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim="-")
     return f"{digits}\u00a0%"
 
 
-def _words(certificate: Certificate | Diagnosis) -> list[str]:
-    """A certificate in plain sentences."""
+def _sentences(certificate: Certificate | Diagnosis) -> list[str]:
+    """A certificate in sentences."""
     triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
     triangle = f"{_capitalize(triangle)}."
     if isinstance(certificate, Diagnosis):
         residual = 100 * np.expm1(max(certificate.residuals))
         words = [
-            "Nothing is proved of these distances as a whole: for eps > 0 no theorem says that a "
-            "small residual means a small error.",
-            f"Checked afresh on {certificate.pairs:,} pairs, the two distances reproduce one "
-            f"another up to a common factor and {residual:.2g} %.",
+            "These distances are not certified: for eps > 0 no theorem bounds the error by the "
+            "residual.",
+            f"Recomputed on {certificate.pairs:,} pairs, each distance is the lift of the other up "
+            f"to a common factor and {residual:.2g} %.",
         ]
         if certificate.bracket is not None:
             words.append(
-                f"Each of those transport problems is proved solved to {certificate.bracket:.1g} "
-                "of the largest distance."
+                f"Each of these transport problems is proved to be solved to within "
+                f"{certificate.bracket:.1g} of the largest distance."
             )
         if certificate.negatives:
             words.append(f"{certificate.negatives} of the divergences are negative.")
@@ -351,19 +347,19 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
             for bound in (certificate.samples_error, certificate.features_error)
         )
         words.append(
-            f"No distance between samples is off by more than {samples:.1g} % of itself, and none "
-            f"between features by more than {features:.1g} %."
+            f"The relative error of distances is at most {samples:.1g} % between samples, and at "
+            f"most {features:.1g} % between features."
         )
     elif certificate.contracts:
         words.append("The residual is too large for a bound on the error of the distances.")
     else:
         words.append("At tau = 0 no bound on the error of the distances exists.")
     verdict = {
-        True: "There is no other answer",
-        False: "There are other answers",
-        None: "Whether there are other answers is undecided",
+        True: "The solution is unique",
+        False: "The solution is not unique",
+        None: "Whether the solution is unique is undecided",
     }[certificate.uniqueness.unique]
-    words.append(f"{verdict}: {certificate.uniqueness.reason}.")
+    words.append(f"{verdict} ({certificate.uniqueness.reason}).")
     words.append(
         f"All {certificate.pairs:,} transport problems are solved to a relative gap of "
         f"{certificate.gap:.1e}."
@@ -377,46 +373,46 @@ def _words(certificate: Certificate | Diagnosis) -> list[str]:
 def _render(*, data: dict[str, Any], **context: Any) -> str:
     page = resources.files("cometric.drawing") / "page"
     style, script = ((page / name).read_text("utf-8") for name in ("report.css", "report.js"))
-    plotly = get_plotlyjs().replace("</script", "<\\/script")  # the same to JavaScript
-    text = _inert(data)
+    plotly = get_plotlyjs().replace("</script", "<\\/script")  # equivalent in JavaScript
+    text = _embeddable_json(data)
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string((page / "report.html").read_text("utf-8"))
     return template.render(
         **context,
-        data=_ours(text),
-        style=_ours(style),
-        script=_ours(script),
-        plotly=_ours(plotly),
+        data=_unescaped(text),
+        style=_unescaped(style),
+        script=_unescaped(script),
+        plotly=_unescaped(plotly),
         policy=_policy(plotly, script),
         megabytes=sum(map(len, (text, style, script, plotly))) / 1e6,
     )
 
 
-def _ours(text: str) -> Any:
-    """Text that goes into the page as it is: written by us, or escaped already."""
+def _unescaped(text: str) -> Any:
+    """Text to insert without escaping: trusted, or escaped already."""
     from markupsafe import Markup
 
     return Markup(text)
 
 
 def _policy(*scripts: str) -> str:
-    """A content security policy: these scripts run, and nothing is loaded from anywhere."""
-    codes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    # Plotly writes style attributes and one style element of its own, which no hash can name
-    # for all its versions. Without images and fonts no style can reach out.
+    """A content security policy: only these scripts run, and nothing is loaded."""
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    # Plotly writes style attributes and a style element that differ between versions, so that no
+    # hash covers them. Without images and fonts, styles cannot load anything.
     return (
-        f"default-src 'none'; script-src {codes}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _digest(text: str) -> str:
+def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
 
 
-def _inert(data: Any) -> str:
-    """JSON that ends no script element, starts no comment, and needs no other escape."""
+def _embeddable_json(data: Any) -> str:
+    """JSON that can stand in a script element: it contains no end tag and no comment."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # all ASCII
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -428,7 +424,7 @@ def _round(number: float) -> float:
 
 
 def _pack(A: sparse.csr_array, B: sparse.csr_array) -> dict[str, Any]:
-    """Both families of histograms on their common support, row by row, 16 bits a number."""
+    """Both families of histograms on their common support, row by row, 16 bits per number."""
     both = sparse.csr_array((A != 0) + (B.T != 0)).astype(np.float64)
     both.sort_indices()
     row = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))

@@ -119,7 +119,7 @@ def test_the_page_tells_status_values_and_silhouettes(result, page):
     assert "Converged The residual is below the tolerance." in text
     assert f"lam = {result.values[0]:.6g}" in text
     assert "What is proved" in text
-    assert "There is no other answer: since tau > 0." in text
+    assert "The solution is unique (since tau > 0)." in text
     scores = re.findall(r"(Learned|l1|Euclidean|Cosine) distance (-?\d\.\d+)", text)
     assert {name for name, _ in scores} == {"Learned", "l1", "Euclidean", "Cosine"}
     from sklearn.metrics import silhouette_score
@@ -213,7 +213,7 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, mon
 
 def test_many_entries_mean_fewer_samples(result, monkeypatch):
     monkeypatch.setattr(report, "MAX_ENTRIES", 155)  # ten of each sample
-    rows, columns = report._drawn(result.problem.samples.full, 0)
+    rows, columns = report._choose_items(result.problem.samples.full, 0)
     assert (len(rows), len(columns)) == (15, 10)
 
 
@@ -232,7 +232,7 @@ def test_repeats_are_drawn_too(tmp_path):
 def test_small_shares_are_written_without_an_exponent(result, residual, words):
     last = result.history[-1]._replace(residual=residual)
     _, sentence = report._status(replace(result, history=[last]))
-    assert sentence.endswith(f"by more than {words}.")
+    assert sentence.endswith(f"by at most {words}.")
 
 
 def test_an_unconverged_result_says_so(tmp_path):
@@ -252,19 +252,19 @@ def test_an_unconverged_result_says_so(tmp_path):
         ({"samples_error": np.inf, "tau": 0.0}, "At tau = 0 no bound on the error"),
         (
             {"uniqueness": Uniqueness(False, 3, 2, "2 groups of distances do not depend")},
-            "There are other answers: 2 groups",
+            "The solution is not unique (2 groups",
         ),
-        ({"uniqueness": Uniqueness(None, 3, 1, "tied")}, "is undecided: tied"),
+        ({"uniqueness": Uniqueness(None, 3, 1, "tied")}, "is undecided (tied)"),
         ({"triangle": (0.02, 0.0)}, "direct distance, by up to 2 % of the largest"),
     ],
 )
 def test_a_certificate_in_words(result, changes, words):
-    assert words in " ".join(report._words(replace(result.certify(), **changes)))
+    assert words in " ".join(report._sentences(replace(result.certify(), **changes)))
 
 
 def test_a_diagnosis_claims_no_proof():
     found = cm.learn(cm.datasets.torus(n=8, m=6), eps=0.1, tau=0.1).certify()
-    words = " ".join(report._words(replace(found, negatives=3)))
-    assert words.startswith("Nothing is proved of these distances as a whole")
+    words = " ".join(report._sentences(replace(found, negatives=3)))
+    assert words.startswith("These distances are not certified")
     assert f"on {found.pairs} pairs" in words
     assert "3 of the divergences are negative" in words

@@ -121,7 +121,7 @@ class Visit:
 
     def told(self):
         """First column of the first table of what was selected."""
-        return self.page.locator("#told table").first.locator("tbody th").all_inner_texts()
+        return self.page.locator("#selection table").first.locator("tbody th").all_inner_texts()
 
     def press(self, side, label):
         self.page.locator(f"#{side}-groups button", has_text=label).click()
@@ -184,7 +184,7 @@ def test_a_group_of_samples_lights_up_the_features_that_carry_it(visit, result):
     button = visit.page.locator("#samples-groups button", has_text="late")
     assert button.get_attribute("aria-pressed") == "true"
     button.click()  # once more lets go
-    assert visit.page.locator("#told").inner_text() == ""
+    assert visit.page.locator("#selection").inner_text() == ""
 
 
 def test_a_group_of_features_lights_up_the_samples_that_carry_it(visit, result):
@@ -214,7 +214,7 @@ def test_points_drawn_around_are_selected(visit):
     for x, y in ((middle, top), (middle, bottom), (left, bottom), (left, top + 1)):
         visit.page.mouse.move(x, y, steps=8)
     visit.page.mouse.up()
-    visit.page.wait_for_selector("#told table")
+    visit.page.wait_for_selector("#selection table")
     bright = np.array(visit.marker("samples", "opacity")) > 0.5
     # Plotly draws markers where the data are, to a fraction of a pixel.
     clear = np.abs(np.array(dots)[:, 0] - middle) > 1
@@ -229,22 +229,22 @@ def test_a_point_can_be_pressed_and_is_named_when_hovered(visit):
     hovered = visit.page.locator("#features-map .hoverlayer text").first.text_content()
     visit.page.mouse.down()
     visit.page.mouse.up()
-    visit.page.wait_for_selector("#told table")
-    title = visit.page.locator("#told h3").inner_text()
+    visit.page.wait_for_selector("#selection table")
+    title = visit.page.locator("#selection h3").inner_text()
     assert title.startswith("1 feature: gene ")
     assert hovered.startswith(title.removeprefix("1 feature: "))
 
 
 def test_search_finds_names_whatever_their_case(visit, result):
     visit.search("GENE 17")
-    assert visit.page.locator("#told h3").inner_text() == "1 feature: gene 17"
-    nearest = visit.page.locator("#told table").nth(1).locator("tbody th").all_inner_texts()
+    assert visit.page.locator("#selection h3").inner_text() == "1 feature: gene 17"
+    nearest = visit.page.locator("#selection table").nth(1).locator("tbody th").all_inner_texts()
     order = np.argsort(result.features[17], kind="stable")[1:9]
     assert nearest == [f"gene {k}" for k in order]
     visit.search("cell 3")
-    assert visit.page.locator("#told h3").inner_text() == "1 sample: cell 3"
+    assert visit.page.locator("#selection h3").inner_text() == "1 sample: cell 3"
     visit.search("no such thing")
-    assert visit.page.locator("#told").inner_text() == 'Nothing here is called "no such thing".'
+    assert visit.page.locator("#selection").inner_text() == 'No item is named "no such thing".'
     assert not visit.page.locator("#clear").is_enabled()
 
 
@@ -252,9 +252,9 @@ def test_the_keyboard_is_enough(visit):
     visit.page.locator("#search").focus()
     visit.page.locator("#samples-groups button").first.focus()
     visit.page.keyboard.press("Enter")
-    assert visit.page.locator("#told h3").inner_text() == "60 samples: early"
+    assert visit.page.locator("#selection h3").inner_text() == "60 samples: early"
     visit.page.keyboard.press("Escape")
-    assert visit.page.locator("#told").inner_text() == ""
+    assert visit.page.locator("#selection").inner_text() == ""
 
 
 def test_a_phone_shows_all_of_it(browser, file):
@@ -291,7 +291,7 @@ def test_hostile_names_are_only_names(browser, result, tmp_path, monkeypatch):
         visit.page.locator("#features-groups button").first.click()
         counts.append(visit.tags())
         visit.search(names[0])
-        assert visit.page.locator("#told h3 bdi").get_attribute("title") == names[0]
+        assert visit.page.locator("#selection h3 bdi").get_attribute("title") == names[0]
         visit.page.locator("#features-map .scatterlayer path.point").nth(3).hover(force=True)
         visit.page.wait_for_selector("#features-map .hoverlayer text")
         counts.append(visit.tags())

@@ -140,7 +140,7 @@ def test_large_data_keep_their_nearest_neighbors(adata, tmp_path):
     assert_allclose(again.obsp["connectivities"].toarray(), full.obsp["connectivities"].toarray())
     with pytest.raises(ValueError, match="`n_neighbors` is 11, but only the 9 nearest"):
         cms.pp.neighbors(again, 11)
-    with pytest.raises(ValueError, match="keeps the nearest neighbors only under 'cometric'"):
+    with pytest.raises(ValueError, match="stores only nearest neighbors under 'cometric'"):
         cms.get.result(again)
 
 
@@ -289,7 +289,7 @@ def test_data_that_changed_give_no_result(adata):
 def test_norm_matrices_are_not_kept(adata):
     norms = tuple(1.0 - np.eye(k) for k in (36, 18))
     cms.tl.learn(adata, norm=norms, **QUICK)
-    with pytest.raises(ValueError, match="given as matrices, which are not kept"):
+    with pytest.raises(ValueError, match="given as matrices, which an AnnData does not store"):
         cms.get.result(adata)
 
 
@@ -368,5 +368,5 @@ def test_scaled_data_are_refused_with_a_way_out():
 def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words):
     cms.tl.learn(adata, **QUICK)
     forge(adata.uns["cometric"], adata.obsp["cometric_distances"])
-    with pytest.raises(ValueError, match=f"keeps under 'cometric' is damaged: .*{words}"):
+    with pytest.raises(ValueError, match=f"has damaged metrics under 'cometric': .*{words}"):
         cms.get.result(adata)

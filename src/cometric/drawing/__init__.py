@@ -1,1 +1,1 @@
-"""Pictures and pages."""
+"""What plots and the report share, and the page of the report."""

@@ -1,4 +1,4 @@
-"""Where things go in a picture, and what they are called: shared by plots and the report."""
+"""Positions, orders, names and colors of items, shared by plots and the report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cometric.core.problem import Side
 from cometric.core.types import Index, Matrix, Vector
 
 OPTIMAL_ORDER = 1_000
-"""Items up to which leaves are put in the best order; it takes cubic time."""
+"""Up to this many items the order of leaves is optimized, which takes cubic time."""
 
 OUTSIDE = 0.01
-"""The share of items, at each end, that may lie outside the frame of a map; at least one."""
+"""The share of items, at each end of an axis, that may lie outside the frame; at least one."""
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
-"""Told apart with any kind of color vision (Okabe and Ito), less their yellow, pale on white."""
+"""Safe for color-blind readers (Okabe and Ito), without their yellow, which is pale on white."""
 
 
 def metric_of(result: Result, of: str) -> Matrix:
@@ -37,7 +37,7 @@ def metric_of(result: Result, of: str) -> Matrix:
 def names_of(
     result: Result, of: str, names: Sequence[Any] | None = None, argument: str = "names"
 ) -> list[str]:
-    """What the items of a side are called: as told, as in the data, or by their number there."""
+    """Names of the items of a side: those given, those of the data, or numbers."""
     side: Side = getattr(result.problem, of)
     if names is None:
         return list(side.called)
@@ -46,17 +46,17 @@ def names_of(
 
 def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
     """``items`` as an array, one for each of the n items of a side."""
-    found = np.asarray(items)
-    if found.shape != (n,):
+    array = np.asarray(items)
+    if array.shape != (n,):
         raise ValueError(
-            f"`{argument}` has shape {found.shape}; there are {n} {of}, so pass {n} of them "
-            "(those that were kept, where empty ones were dropped)."
+            f"`{argument}` has shape {array.shape}; there are {n} {of}, so pass {n} of them "
+            "(without empty items that were dropped)."
         )
-    return found
+    return array
 
 
 def by_size(labels: Any) -> list[tuple[str, Index]]:
-    """Each label as text and the items that bear it, the largest group first."""
+    """Each label as text and the items with that label, the largest group first."""
     texts = np.array([str(label) for label in labels])
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -76,26 +76,26 @@ def leaf_order(distances: Matrix) -> Index:
 
 
 def coordinates(distances: Matrix, method: str = "umap", random_state: int | None = 0) -> Matrix:
-    """A place in the plane (n, 2) for each item, neighbors by distance kept together."""
+    """An embedding in the plane, (n, 2), by UMAP or t-SNE."""
     n = len(distances)
     if method not in ("umap", "tsne"):
         raise ValueError(f"`method` is {method!r}; choose 'umap' or 'tsne'.")
-    begin = _classical(distances)
-    if n < 5:  # too few for neighborhoods to mean anything
-        return begin
+    start = _classical_scaling(distances)
+    if n < 5:  # too few for neighborhoods
+        return start
     if method == "tsne":
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
 
-        begin *= 1e-4 / begin[:, 0].std()
-        make = TSNE(
+        start *= 1e-4 / start[:, 0].std()
+        model = TSNE(
             metric="precomputed",
-            init=begin,
+            init=start,
             perplexity=min(30.0, (n - 1) / 3),
             random_state=random_state,
         )
-        with threadpool_limits(1):  # its threads wait for one another at every step: slow if shared
-            made = make.fit_transform(distances)
+        with threadpool_limits(1):  # its threads synchronize at every step: slow on shared cores
+            embedded = model.fit_transform(distances)
     else:
         try:
             from umap import UMAP
@@ -103,23 +103,24 @@ def coordinates(distances: Matrix, method: str = "umap", random_state: int | Non
             raise ImportError(
                 "UMAP needs umap-learn: pip install 'cometric[plot]', or pass method='tsne'."
             ) from None
-        begin *= 10 / np.abs(begin).max()
+        start *= 10 / np.abs(start).max()
         with warnings.catch_warnings():
-            # It says that a seed means one thread, and that distances cannot be inverted.
+            # That a seed means one thread, and that distances cannot be inverted.
             warnings.simplefilter("ignore")
-            made = UMAP(
+            embedded = UMAP(
                 metric="precomputed",
-                init=begin,
+                init=start,
                 n_neighbors=min(15, n - 1),
                 random_state=random_state,
             ).fit_transform(distances)
-    return np.asarray(made, dtype=np.float64)
+    return np.asarray(embedded, dtype=np.float64)
 
 
 def frame(places: Matrix) -> tuple[Vector, Vector]:
-    """The lower left and upper right corner of what to show, so that few do not shrink many.
+    """The lower left and upper right corner of the part of a map to show.
 
-    All items, unless a few lie farther out than the others are apart; then half as far.
+    It contains all items, unless a few lie farther out than the extent of the others; then it
+    ends half that extent beyond the others.
     """
     ordered = np.sort(places, axis=0)
     few = 0 if len(places) < 10 else max(1, int(OUTSIDE * len(places)))
@@ -131,8 +132,8 @@ def frame(places: Matrix) -> tuple[Vector, Vector]:
     )
 
 
-def _classical(distances: Matrix) -> Matrix:
-    """Classical multidimensional scaling: where embeddings begin, so that islands lie well."""
+def _classical_scaling(distances: Matrix) -> Matrix:
+    """Classical multidimensional scaling, the start of embeddings: it places clusters well."""
     from scipy.sparse.linalg import eigsh
 
     squares = distances**2
@@ -144,6 +145,6 @@ def _classical(distances: Matrix) -> Matrix:
         values, vectors = eigsh(gram, 2, which="LA", v0=np.ones(len(gram)) + np.arange(len(gram)))
     top = np.argsort(values)[::-1][:2]
     axes = vectors[:, top] * np.sqrt(np.maximum(values[top], 1e-30))
-    # The sign of an eigenvector means nothing: make it the same everywhere.
+    # The sign of an eigenvector is arbitrary: make it the same on all machines.
     axes *= np.where(axes[np.abs(axes).argmax(axis=0), range(len(top))] < 0, -1.0, 1.0)
     return np.pad(axes, ((0, 0), (0, 2 - len(top))))

@@ -1,4 +1,4 @@
-"""Signals that ask a long run to stop where it can go on later."""
+"""Signals that stop a long run after an iteration, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Interruption:
-    """Hears Ctrl-C and SIGTERM, and leaves it to the run when to obey.
+    """Records Ctrl-C and SIGTERM instead of raising, so that the run can stop between iterations.
 
-    ``number`` is the signal that came. A second one does not wait: it raises at once.
+    ``number`` is the signal received. A second signal raises at once.
     """
 
     def __init__(self) -> None:
@@ -20,22 +20,22 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handlers are set in the main thread only, where Python allows it, and put back."""
+        """Handle signals while inside; only in the main thread, as Python requires."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before: dict[int, Any] = {}
         try:
             for known in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(known) is not signal.SIG_IGN:  # as under nohup: stay deaf
-                    before[known] = signal.signal(known, self._hear)
+                if signal.getsignal(known) is not signal.SIG_IGN:  # stay ignored, as under nohup
+                    before[known] = signal.signal(known, self._handle)
             yield
         finally:
             for number, handler in before.items():
-                # None is a handler that was not set from Python: it cannot be put back.
+                # None is a handler that was not set from Python: it cannot be restored.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _hear(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         if self.number is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.number = number

@@ -1,7 +1,7 @@
-"""Progress of long computations: one line redrawn on a terminal, a line now and then in a log.
+"""Progress of long computations: a bar on a terminal, a line now and then in a log.
 
-The time left is that of the whole run. It follows from the rate at which the residual falls, and
-is not shown where that rate says nothing.
+The time left is that of the whole run, estimated from the rate at which the residual falls. It is
+not shown where the residual does not fall.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from typing import Any, NamedTuple
 from cometric.core.types import Coupled
 
 EVERY = 10.0
-"""Seconds between two lines of a log, at least."""
+"""Least number of seconds between two lines of a log."""
 
 SHARE = 0.1
-"""The same as a share of the time since the beginning: an hour takes some 50 lines."""
+"""The same as a share of the time since the start: an hour gives some 50 lines, a day some 80."""
 
 DELAY = 0.5
-"""Seconds after which a terminal shows anything: short computations show nothing."""
+"""Seconds before a terminal shows a bar: short computations show none."""
 
 FEWEST = 3
-"""Iterations from which a rate is estimated."""
+"""Least number of iterations to estimate a rate from."""
 
 FARTHEST = 20.0
-"""A decay is extrapolated to at most this many times what was seen of it."""
+"""A decay is extrapolated to at most this many times the decay observed."""
 
 
 class Ahead(NamedTuple):
-    """What a run has to do until it ends, seen from one of its stages."""
+    """The work until the end of a run, seen from one of its stages."""
 
-    tol: float  # down to which the residual falls at the rate of this stage
+    tol: float  # the residual at which this stage ends
     iterations: int  # the limit for this stage
-    extra: float = 0.0  # work after that, in iterations of this stage
+    extra: float = 0.0  # work after this stage, in its iterations
     repeats: int = 0  # stages that follow, each about as long as this one
 
 
 class Bar:
-    """What a run says of itself: iterations, residual, time left, how far the current map is.
+    """Progress of a run: iterations, residual, time left, share of the current map done.
 
-    It lives as long as the run, over all its stages. Without ``show`` it says nothing.
+    One bar serves all stages of a run. Without ``show`` it does nothing.
     """
 
     def __init__(self, show: bool) -> None:
         self._display: _Terminal | _Log | None = None
-        self._end: float | None = None  # when the run should be over, by the clock
-        self._records: list[tuple[float, float]] = []  # residual and seconds, of this stage
+        self._end: float | None = None  # estimated end of the run, by the monotonic clock
+        self._records: list[tuple[float, float]] = []  # residual and seconds, in this stage
         self._ahead = Ahead(0.0, 1)
         self._begun, self._done, self._residual = 0.0, 0, math.nan
         self._map, self._map_began = "", 0.0
@@ -66,7 +66,7 @@ class Bar:
             self._display.close()
 
     def say(self, words: str) -> None:
-        """Write a line that stays."""
+        """Write a permanent line."""
         if self._display is not None:
             self._display.write(words)
 
@@ -74,7 +74,7 @@ class Bar:
     def stage(
         self, phi: Coupled, ahead: Ahead, done: int = 0, seconds: float = 0.0
     ) -> Iterator[None]:
-        """Follow a stage: its maps block by block, and the compiler.
+        """Follow a stage: the blocks of its maps, and compilation.
 
         ``done`` and ``seconds`` are the iterations and the time of the stages before it.
         """
@@ -97,18 +97,18 @@ class Bar:
                 part.on_progress = None
 
     def update(self, residual: float, seconds: float) -> None:
-        """Tell of a finished iteration."""
+        """Show a finished iteration."""
         if self._display is None:
             return
         self._done, self._residual, self._map = self._done + 1, residual, ""
         self._records.append((residual, seconds))
-        if len(self._records) >= FEWEST:  # until then the last estimate runs on
+        if len(self._records) >= FEWEST:  # until then the last estimate holds
             left = run_left(self._records, self._ahead, self._begun)
             self._end = None if left is None else time.monotonic() + left
         self._display.update(self._done, self._words())
 
     def _within(self, name: str, done: int, total: int) -> None:
-        """Tell of a finished block of a map; short maps are not worth a word."""
+        """Show a finished block of a map."""
         if self._display is None:
             return
         now = time.monotonic()
@@ -118,7 +118,7 @@ class Bar:
         self._map_began = self._map_began or now
         self._map = f"{name} {100 * done // total} %"
         spent = now - self._map_began
-        if self._end is None and spent > 0.0:  # at least something, and not called the run's
+        if self._end is None and spent > 0.0:  # at least the time left of this map
             self._map += f" (about {duration(spent * (total - done) / done)} more)"
         self._display.show(self._done, self._words())
 
@@ -136,7 +136,10 @@ class Bar:
 def bar_of_pairs(
     show: bool, count: int, unit: str = "pair", doing: str = "comparing"
 ) -> Iterator[Callable[[int, int], None]]:
-    """What tells of the pairs (or samples) done, block after block, if anything is to be told."""
+    """A function to call with the pairs (or samples) done and their number, after each block.
+
+    Reaching that number ends a part: the next call counts from there.
+    """
     if not show:
         yield lambda done, total: None
         return
@@ -161,14 +164,14 @@ def bar_of_pairs(
 
 
 def redraws() -> bool:
-    """Whether what is written to standard error can be drawn again: a terminal, or a notebook."""
+    """Whether standard error can redraw a line: it is a terminal, or a notebook."""
     return sys.stderr is not None and (
         sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
     )
 
 
 class _Terminal:
-    """One line, redrawn."""
+    """Iterations on one line that is redrawn."""
 
     def __init__(self) -> None:
         from tqdm.auto import tqdm
@@ -195,7 +198,7 @@ class _Terminal:
 
 
 class _Log:
-    """A line now and then, more seldom as time goes by."""
+    """Iterations as a line now and then, less often as time passes."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -214,7 +217,7 @@ class _Log:
     update = show
 
     def due(self) -> bool:
-        """Whether it is time for another line; if so, it counts as written."""
+        """Whether it is time for another line, which the caller then writes."""
         now = time.monotonic()
         if now - self._last < max(EVERY, SHARE * (now - self._began)):
             return False
@@ -222,15 +225,15 @@ class _Log:
         return True
 
     def write(self, words: str) -> None:
-        if sys.stderr is not None:  # a program without a console has none
+        if sys.stderr is not None:  # it is, in a program without a console
             print(words, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 class _Counter:
-    """A bar of things done, of so many."""
+    """Items done, as a bar."""
 
     def __init__(self, count: int, unit: str, doing: str) -> None:
         from tqdm.auto import tqdm
@@ -250,7 +253,7 @@ class _Counter:
 
 
 class _LoggedCounter(_Log):
-    """The same as a line now and then."""
+    """Items done, as a line now and then."""
 
     def __init__(self, count: int, unit: str, doing: str) -> None:
         super().__init__()
@@ -273,7 +276,7 @@ def run_left(
 ) -> float | None:
     """Seconds until a run ends, from the pairs (residual, seconds) of a stage begun at ``begun``.
 
-    None where they do not say. A stage ends at its limit of iterations at the latest.
+    None if they do not allow an estimate. A stage ends at its limit of iterations at the latest.
     """
     left = seconds_left(records, ahead.tol)
     if left is None:
@@ -287,9 +290,8 @@ def run_left(
 def seconds_left(records: Sequence[tuple[float, float]], tol: float) -> float | None:
     """Seconds until the residual is ``tol``, from all pairs (residual, seconds) so far.
 
-    The rate is that of the second half of the iterations. Residuals may rise on the way, so the
-    least so far is followed; where it does not fall, or has to fall much further than it did,
-    the answer is None.
+    The rate is that of the second half of the iterations. Residuals may rise in between, so the
+    least so far is used. None if it does not fall, or has to fall much further than it has.
     """
     if len(records) < FEWEST or not tol > 0.0:
         return None
@@ -306,14 +308,14 @@ def seconds_left(records: Sequence[tuple[float, float]], tol: float) -> float | 
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person would say them."""
+    """Seconds in readable units."""
     if seconds < 100:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def amount(size: float) -> str:
-    """Bytes as a person would say them."""
+    """Bytes in readable units."""
     for unit, name in ((1e9, "GB"), (1e6, "MB")):
         if size >= unit:
             return f"{size / unit:.3g} {name}"

@@ -1,4 +1,4 @@
-"""Threads and processes: who may run the kernels, and on how many cores."""
+"""The number of threads of the kernels and of BLAS."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cometric.kernels import check_process, thread_count, threads
 
 
 class _OneBlasThread:
-    """BLAS on one thread while anybody asks for it.
+    """BLAS limited to one thread while any caller is inside.
 
-    Threads of BLAS beside those of our kernels would fight for the same cores, and how many there
-    are changes the order of its sums, hence the last bits. The setting belongs to the whole
-    process, so calls from several threads count themselves in and out.
+    Threads of BLAS would compete with those of our kernels for the same cores, and their number
+    changes the order of sums, hence the last bits. The setting is global to the process, so calls
+    from several threads are counted.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ one_blas_thread = _OneBlasThread()
 
 
 @contextmanager
-def workers(asked: int | None) -> Iterator[None]:
-    """Run on so many threads, all of them our own; everything is put back afterwards."""
+def workers(n_threads: int | None) -> Iterator[None]:
+    """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
     check_process()
-    with one_blas_thread(), threads(thread_count(asked)):
+    with one_blas_thread(), threads(thread_count(n_threads)):
         yield

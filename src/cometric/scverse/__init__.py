@@ -1,4 +1,4 @@
-"""Metrics of cells and genes on AnnData, named as scanpy names things.
+"""Metrics of cells and genes on AnnData, with the conventions of scanpy.
 
 >>> import cometric.scverse as cms
 >>> cms.tl.learn(adata)  # obsp, varp and uns, under "cometric"
@@ -20,7 +20,7 @@ __all__ = ["get", "pl", "pp", "tl"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "pl":  # when first used: matplotlib is an extra of its own
+    if name == "pl":  # on first use: matplotlib is an optional dependency
         return import_module("cometric.scverse.pl")
     raise AttributeError(f"module 'cometric.scverse' has no attribute {name!r}")
 

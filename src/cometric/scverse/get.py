@@ -1,4 +1,4 @@
-"""Find again in an AnnData what ``tl.learn`` wrote there."""
+"""Read from an AnnData what ``tl.learn`` stored in it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def distances(
 ) -> Matrix | sparse.csr_matrix:
     """The learned distances between cells, or between genes with ``of="features"``."""
     check_side(of)
-    kept = slots.read(adata, key)
-    if of == "features" and "features" in kept:
-        return kept["features"]["distances"]
+    stored = slots.read(adata, key)
+    if of == "features" and "features" in stored:
+        return stored["features"]["distances"]
     place, where = (adata.obsp, "obsp") if of == "samples" else (adata.varp, "varp")
-    slot = kept["distances_key"]
+    slot = stored["distances_key"]
     if slot not in place:
-        raise KeyError(f"`adata.{where}` has no {slot!r} any more. Learn again.")
+        raise KeyError(f"`adata.{where}` no longer has {slot!r}. Learn again.")
     return place[slot]
 
 
@@ -45,9 +45,9 @@ def names(adata: AnnData, of: str = "samples", *, key: str = "cometric") -> list
     """The names of the rows of :func:`distances`."""
     if of == "samples":
         return [str(name) for name in adata.obs_names]
-    kept = slots.read(adata, key)
-    found = kept["features"]["names"] if "features" in kept else adata.var_names
-    return [str(name) for name in found]
+    stored = slots.read(adata, key)
+    genes = stored["features"]["names"] if "features" in stored else adata.var_names
+    return [str(name) for name in genes]
 
 
 def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
@@ -58,34 +58,33 @@ def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
 
 
 def result(adata: AnnData, *, key: str = "cometric") -> Result:
-    """The result as :func:`cometric.learn` gave it, made from ``adata`` again.
+    """The result that :func:`cometric.learn` returned, rebuilt from ``adata``.
 
-    It can then certify, explain, transform and save itself. The data must still be those that
-    were learned from: they are compared.
+    The data must be those that were learned from; this is checked.
     """
-    kept = slots.read(adata, key)
-    params: dict[str, Any] = dict(kept["params"])
+    stored = slots.read(adata, key)
+    params: dict[str, Any] = dict(stored["params"])
     metrics = [distances(adata, of, key=key) for of in ("samples", "features")]
     if any(sparse.issparse(metric) for metric in metrics):
         raise ValueError(
-            f"`adata` keeps the nearest neighbors only under {key!r}, and a result needs all "
+            f"`adata` stores only nearest neighbors under {key!r}, and a result needs all "
             "distances. Learn with a larger `max_dense`, or use `cometric.learn`."
         )
     if params["norm"] == "matrix":
         raise ValueError(
-            f"The norm under {key!r} was given as matrices, which are not kept in an AnnData. "
+            f"The norm under {key!r} was given as matrices, which an AnnData does not store. "
             "Use `cometric.learn` and `Result.save`."
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said when learning
+        warnings.simplefilter("ignore")  # given when learning
         problem = Problem.from_data(
             slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
             **{name: params[name] for name in slots.HISTOGRAMS if name in params},
         )
-    if fingerprint(problem) != kept["fingerprint"]:
+    if fingerprint(problem) != stored["fingerprint"]:
         raise ValueError(
-            f"`adata` is not what the metrics under {key!r} were learned from: cells, genes or "
-            "entries have changed since. Learn again, or keep the data in a layer."
+            f"`adata` has other data than the metrics under {key!r} were learned from: cells, "
+            "genes or entries have changed since. Learn again, or keep the data in a layer."
         )
     samples, features = (
         np.asarray(metric)[np.ix_(side.kept, side.kept)]
@@ -93,33 +92,33 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
     )
     try:
         records = history(adata, key=key)
-        return _result(kept, params, samples, features, records, problem)
+        return _result(stored, params, samples, features, records, problem)
     except (KeyError, TypeError, ValueError) as error:
-        words = error if type(error) is ValueError else repr(error)
-        raise ValueError(f"What `adata` keeps under {key!r} is damaged: {words}.") from error
+        reason = error if type(error) is ValueError else repr(error)
+        raise ValueError(f"`adata` has damaged metrics under {key!r}: {reason}.") from error
 
 
 def _result(
-    kept: dict[str, Any],
+    stored: dict[str, Any],
     params: dict[str, Any],
     samples: Matrix,
     features: Matrix,
     records: list[Record],
     problem: Problem,
 ) -> Result:
-    lam, mu = kept["values"]
-    low, high = kept["bracket"]
+    lam, mu = stored["values"]
+    low, high = stored["bracket"]
     known = {part.name: params[part.name] for part in fields(Parameters) if part.name in params}
     parameters = Parameters.from_json(known)
-    found = Result(
+    result = Result(
         samples=samples,
         features=features,
         values=(float(lam), float(mu)),
-        status=Status[kept["status"]],
+        status=Status[stored["status"]],
         history=records,
         bracket=(float(low), float(high)),
         parameters=parameters,
         problem=replace(problem, formula=parameters.formula),
     )
-    check_result(found)
-    return found
+    check_result(result)
+    return result

@@ -1,4 +1,4 @@
-"""Plots: the pictures of :mod:`cometric.plot`, of metrics kept in an AnnData.
+"""The plots of :mod:`cometric.plot`, of metrics stored in an AnnData.
 
 Each draws on ``ax``, or on a new figure, and returns the Axes; none shows it.
 """
@@ -40,13 +40,13 @@ def distances(
     key: str = "cometric",
     ax: Axes | None = None,
 ) -> Axes:
-    """The learned distances in the order of a clustering, grouped by a column if asked.
+    """The learned distances in the order of a clustering, grouped by the column ``groupby``.
 
-    Colors end at ``vmax``, by default where outliers begin; 1 shows all distances.
+    Colors end at ``vmax``; by default outliers are clipped, 1 shows all distances.
     """
-    found = get.result(adata, key=key)
-    labels = _column(adata, found, of, groupby, key)
-    return plot.distances(found, of, labels, ax=ax, vmax=vmax)
+    result = get.result(adata, key=key)
+    labels = _column(adata, result, of, groupby, key)
+    return plot.distances(result, of, labels, ax=ax, vmax=vmax)
 
 
 def embedding(
@@ -61,9 +61,9 @@ def embedding(
     ax: Axes | None = None,
 ) -> Axes:
     """A map of the cells, or of the genes, made from their learned distances alone."""
-    found = get.result(adata, key=key)
-    labels = _column(adata, found, of, color, key)
-    return plot.embedding(found, of, method, labels, random_state, ax, mark=mark)
+    result = get.result(adata, key=key)
+    labels = _column(adata, result, of, color, key)
+    return plot.embedding(result, of, method, labels, random_state, ax, mark=mark)
 
 
 def nearest(
@@ -87,7 +87,7 @@ def flows(
     key: str = "cometric",
     ax: Axes | None = None,
 ) -> Axes:
-    """Whose mass goes where from cell i to cell j: net changes, and the costliest flows."""
+    """The transport plan from cell i to cell j: net changes, and the costliest flows."""
     return plot.flows(get.result(adata, key=key), i, j, top, ax=ax)
 
 
@@ -101,15 +101,15 @@ def changes(
     key: str = "cometric",
     ax: Axes | None = None,
 ) -> Axes:
-    """The genes that lose or gain the most mass from cell i to cell j, and how far it goes.
+    """The genes that lose or gain the most mass from cell i to cell j, and how far it moves.
 
-    With ``of="features"``: the cells that do, from gene i to gene j.
+    With ``of="features"``: the cells that do so from gene i to gene j.
     """
     return plot.changes(get.result(adata, key=key), i, j, top, of=of, ax=ax)
 
 
-def _column(adata: AnnData, found: Result, of: str, name: str | None, key: str) -> Any:
-    """A column of ``obs`` (or ``var``), for the cells (or genes) that were learned from."""
+def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str) -> Any:
+    """A column of ``obs`` (or ``var``), without cells (or genes) that were dropped."""
     if name is None:
         return None
     params = slots.read(adata, key)["params"]
@@ -117,4 +117,4 @@ def _column(adata: AnnData, found: Result, of: str, name: str | None, key: str) 
     table, where = (adata.obs, "obs") if of == "samples" else (genes, where)
     if name not in table:
         raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
-    return table[name].to_numpy()[getattr(found.problem, of).kept]
+    return table[name].to_numpy()[getattr(result.problem, of).kept]

@@ -65,11 +65,11 @@ def neighbors(
     import scanpy as sc
 
     adata = adata.copy() if copy else adata
-    # scanpy reads `use_rep` for the size of the data only: the transformer knows the neighbors.
+    # scanpy reads `use_rep` for the size of the data only: the transformer has the neighbors.
     sc.pp.neighbors(
         adata,
         use_rep="X",
-        transformer=_Known(index, near),
+        transformer=_Precomputed(index, near),
         method=method,
         random_state=random_state,
         key_added=key_added,
@@ -78,8 +78,8 @@ def neighbors(
     return adata if copy else None
 
 
-class _Known:
-    """What scanpy calls a transformer, for neighbors that were found before."""
+class _Precomputed:
+    """A transformer in the sense of scanpy that returns precomputed neighbors."""
 
     def __init__(self, index: np.ndarray, distances: np.ndarray) -> None:
         self._graph = neighbor_matrix(index, distances, len(index))
@@ -94,8 +94,8 @@ class _Known:
 
 def _nearest(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
-    stored = distances.data if sparse.issparse(distances) else distances
-    if np.isnan(stored).any():
+    values = distances.data if sparse.issparse(distances) else distances
+    if np.isnan(values).any():
         raise ValueError(
             f"`adata` has cells without counts, whose distances are NaN. Leave them out: "
             f"`adata = adata[~np.isnan(adata.obsp[{slots.distances_key(key)!r}]).all(axis=1)]`."
@@ -105,7 +105,7 @@ def _nearest(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarr
     sizes = np.diff(distances.indptr)
     if sizes.min() < count:
         raise ValueError(
-            f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell were "
-            "kept. Pass fewer, or learn with a larger `n_neighbors` or `max_dense`."
+            f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
+            "stored. Pass fewer, or learn with a larger `n_neighbors` or `max_dense`."
         )
     return nearest_stored(distances, count)

@@ -1,4 +1,4 @@
-"""What is kept of a result in an AnnData, and where: written and found again here only."""
+"""Where and how a result is stored in an AnnData."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 MAX_DENSE = 10_000
-"""Cells (or genes) whose distances are kept in full; 10,000 take 0.8 GB."""
+"""Up to this many cells (or genes) all distances are stored; 10,000 take 0.8 GB."""
 
-NEIGHBORS_KEPT = 100
-"""Nearest cells (or genes) kept of each, above that."""
+NEIGHBORS_STORED = 100
+"""Nearest neighbors of each cell (or gene) that are stored, above that."""
 
 HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
-"""Options of ``learn`` that say how histograms are made of the data."""
+"""Options of ``learn`` that determine the histograms."""
 
 
 def distances_key(key: str) -> str:
@@ -37,7 +37,7 @@ def distances_key(key: str) -> str:
 
 
 def check_key(key: Any) -> None:
-    """Refuse names that h5ad, whose groups are nested by slashes, would not give back."""
+    """Raise unless h5ad files can hold this name; a slash would make a nested group."""
     if not isinstance(key, str) or not key or "/" in key or storable(key) != key:
         raise ValueError(
             f"`key_added` is {key!r}; pass a name, without '/', NUL and lone surrogates."
@@ -72,16 +72,16 @@ def store(
     options: dict[str, Any],
     certificate: Certificate | Diagnosis | None = None,
     max_dense: int = MAX_DENSE,
-    n_neighbors: int = NEIGHBORS_KEPT,
+    n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
-    """Write ``result`` to ``obsp``, ``varp`` and ``uns``, nothing that h5ad cannot hold."""
+    """Write ``result`` to ``obsp``, ``varp`` and ``uns``, in types that h5ad files can hold."""
     import pandas as pd
 
     limits = max_dense, n_neighbors
     slot = distances_key(key)
     used = {name: options[name] for name in HISTOGRAMS if name in options}
     params = {**result.parameters.to_json(), **source, **used}
-    kept: dict[str, Any] = {
+    stored: dict[str, Any] = {
         "params": {name: value for name, value in params.items() if value is not None},
         "distances_key": slot,
         "values": np.array(result.values),
@@ -94,42 +94,42 @@ def store(
         "fingerprint": fingerprint(result.problem),
     }
     if certificate is not None:
-        kept["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
-    adata.obsp[slot] = _shape("cells", result.problem.samples, result.samples, *limits)
-    features = _shape("genes", result.problem.features, result.features, *limits)
+        stored["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
+    adata.obsp[slot] = _stored_distances("cells", result.problem.samples, result.samples, *limits)
+    features = _stored_distances("genes", result.problem.features, result.features, *limits)
     if source.get("use_raw") and not adata.raw.var_names.equals(adata.var_names):
-        kept["features"] = {
+        stored["features"] = {
             "names": adata.raw.var_names.to_numpy(dtype=object),
             "distances": features,
         }
         adata.varp.pop(slot, None)
     else:
         adata.varp[slot] = features
-    adata.uns[key] = kept
+    adata.uns[key] = stored
 
 
 def read(adata: AnnData, key: str) -> dict[str, Any]:
     """``uns[key]`` as :func:`store` wrote it."""
-    found = adata.uns.get(key)
-    if not isinstance(found, dict) or "fingerprint" not in found:
+    stored = adata.uns.get(key)
+    if not isinstance(stored, dict) or "fingerprint" not in stored:
         raise KeyError(
             f"`adata.uns` has no metrics under {key!r}. Run `cometric.scverse.tl.learn` first, "
             "or pass the `key` it was given as `key_added`."
         )
-    return found
+    return stored
 
 
-def words(adata: AnnData, key: str) -> str:
-    """Where things were written, for a log."""
+def places(adata: AnnData, key: str) -> str:
+    """The slots that were written, for a log."""
     slot = distances_key(key)
     features = f"uns[{key!r}]['features']" if "features" in adata.uns[key] else f"varp[{slot!r}]"
     return f"obsp[{slot!r}], {features}, uns[{key!r}]"
 
 
-def _shape(
+def _stored_distances(
     items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
 ) -> Matrix | sparse.csr_matrix:
-    """The matrix to keep: with NaN for what was dropped, sparse where it is large."""
+    """The matrix to store: NaN for dropped items, sparse above ``max_dense``."""
     distances = np.asarray(distances)
     if not side.kept.all():
         whole = np.full((len(side.kept), len(side.kept)), np.nan)
@@ -139,8 +139,8 @@ def _shape(
     if n <= max_dense:
         return distances
     warn(
-        f"{n} {items} are more than `max_dense` = {max_dense}: of the learned distances only "
-        f"those to the {min(n_neighbors, n - 1)} nearest are kept, as a sparse graph."
+        f"{n} {items} are more than `max_dense` = {max_dense}: only the distances to the "
+        f"{min(n_neighbors, n - 1)} nearest are stored, as a sparse graph."
     )
     return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
 

@@ -1,4 +1,4 @@
-"""Tools: learn both metrics of an AnnData and keep them there."""
+"""Tools: learn both metrics of an AnnData and store them in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def learn(
     key_added: str = "cometric",
     certify: bool = False,
     max_dense: int = slots.MAX_DENSE,
-    n_neighbors: int = slots.NEIGHBORS_KEPT,
+    n_neighbors: int = slots.NEIGHBORS_STORED,
     copy: bool = False,
     **options: Any,
 ) -> AnnData | None:
@@ -49,18 +49,17 @@ def learn(
     layer, use_raw
         Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
     key_added
-        The name under which everything is written.
+        The name under which results are stored.
     certify
-        Also say what is proved of the answer; takes a few more transport sweeps.
+        Also store a certificate; takes a few more transport sweeps.
     max_dense, n_neighbors
-        Above ``max_dense`` cells (or genes) only the ``n_neighbors`` nearest of each are kept,
-        as a sparse graph, and a warning says so.
+        Above ``max_dense`` cells (or genes) only the distances to the ``n_neighbors`` nearest are
+        stored, as a sparse graph, with a warning.
     copy
         Return a copy rather than writing to ``adata``.
     options
-        All other options of :func:`cometric.learn`. Cells and genes without counts, as
-        subsampling leaves them, are an error unless ``drop_empty=True``; their distances are
-        then NaN.
+        All other options of :func:`cometric.learn`. Cells and genes without counts, common after
+        subsampling, are an error unless ``drop_empty=True``; their distances are then NaN.
 
     Returns
     -------
@@ -74,7 +73,7 @@ def learn(
         ``names`` and ``distances``.
     ``uns["cometric"]``
         ``params``, ``values`` (lam, mu), ``status``, ``message``, ``converged``, ``residual``,
-        ``bracket``, ``history`` (a table) and, if asked for, ``certificate``.
+        ``bracket``, ``history`` (a table) and, with ``certify``, ``certificate``.
     """
     slots.check_key(key_added)
     check_number("max_dense", max_dense)
@@ -89,7 +88,7 @@ def learn(
                 "logarithms: `layer=...`, or `use_raw=True`."
             ) from error
         if error.fault is Fault.EMPTY:
-            raise ValueError(_empty(data, error)) from error
+            raise ValueError(_empty_message(data, error)) from error
         raise
     adata = adata.copy() if copy else adata
     slots.store(
@@ -102,12 +101,12 @@ def learn(
         max_dense=max_dense,
         n_neighbors=n_neighbors,
     )
-    log.info("added %s", slots.words(adata, key_added))
+    log.info("added %s", slots.places(adata, key_added))
     return adata if copy else None
 
 
-def _empty(data: Any, error: BadData) -> str:
-    """What :func:`learn` says of cells or genes without counts."""
+def _empty_message(data: Any, error: BadData) -> str:
+    """The message about cells or genes without counts."""
     item, names, k = "cell", data.obs_names, error.row
     if k is None:
         item, names, k = "gene", data.var_names, error.column

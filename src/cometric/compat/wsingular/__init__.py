@@ -109,8 +109,9 @@ def wasserstein_singular_vectors(
     progress_bar
         Show a progress bar.
     """
-    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
-               C_ref, D_ref, progress_bar, eps=0.0)  # fmt: skip
+    histograms = _histograms(dataset, normalization_steps, small_value)
+    form = {"dtype": dtype, "device": device}
+    run = _Run(histograms, (C_ref, D_ref), form, n_iter, 0.0, tau, p, writer, progress_bar)
     return run.power(log_loss)
 
 
@@ -134,8 +135,9 @@ def sinkhorn_singular_vectors(
 
     ``eps`` is the entropic regularization; all else as in :func:`wasserstein_singular_vectors`.
     """
-    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
-               C_ref, D_ref, progress_bar, eps=eps)  # fmt: skip
+    histograms = _histograms(dataset, normalization_steps, small_value)
+    form = {"dtype": dtype, "device": device}
+    run = _Run(histograms, (C_ref, D_ref), form, n_iter, eps, tau, p, writer, progress_bar)
     return run.power(log_loss)
 
 
@@ -170,8 +172,9 @@ def stochastic_wasserstein_singular_vectors(
 D_ref, progress_bar
         As in :func:`wasserstein_singular_vectors`.
     """
-    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
-               C_ref, D_ref, progress_bar, eps=0.0)  # fmt: skip
+    histograms = _histograms(dataset, normalization_steps, small_value)
+    form = {"dtype": dtype, "device": device}
+    run = _Run(histograms, (C_ref, D_ref), form, n_iter, 0.0, tau, p, writer, progress_bar)
     return run.stochastic(sample_prop, step_fn, mult_update)
 
 
@@ -198,9 +201,25 @@ def stochastic_sinkhorn_singular_vectors(
     ``eps`` is the entropic regularization; all else as in
     :func:`stochastic_wasserstein_singular_vectors`.
     """
-    run = _Run(dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps,
-               C_ref, D_ref, progress_bar, eps=eps)  # fmt: skip
+    histograms = _histograms(dataset, normalization_steps, small_value)
+    form = {"dtype": dtype, "device": device}
+    run = _Run(histograms, (C_ref, D_ref), form, n_iter, eps, tau, p, writer, progress_bar)
     return run.stochastic(sample_prop, step_fn, mult_update)
+
+
+def _histograms(dataset: Any, normalization_steps: int, small_value: float) -> Pair:
+    """The histograms (A, B), or those of the rows and columns of a matrix."""
+    if not (isinstance(dataset, tuple | list) and [np.ndim(part) for part in dataset] == [2, 2]):
+        return utils.normalize_dataset(
+            dataset, torch.float64, "cpu", normalization_steps, small_value
+        )
+    A, B = to_matrix(dataset[0], "A"), to_matrix(dataset[1], "B")
+    if A.shape != B.shape[::-1]:
+        raise ValueError(
+            f"`A` has shape {tuple(A.shape)} and `B` has shape {tuple(B.shape)}; "
+            "if A is n x m, B must be m x n."
+        )
+    return A, B
 
 
 class _Side:
@@ -231,38 +250,24 @@ class _Run:
 
     def __init__(
         self,
-        dataset: Any,
-        dtype: torch.dtype,
-        device: Any,
+        histograms: Pair,
+        refs: tuple[Any, Any],
+        form: dict[str, Any],
         n_iter: int,
+        eps: float,
         tau: float,
         p: float,
         writer: Any,
-        small_value: float,
-        normalization_steps: int,
-        C_ref: Any,
-        D_ref: Any,
         progress_bar: bool,
-        eps: float,
     ) -> None:
         check_number("n_iter", n_iter, n_iter >= 1 and n_iter == int(n_iter), "a whole number >= 1")
         check_number("tau", tau, 0 <= tau < math.inf, "a number >= 0")
         check_number("p", p, p > 0, "a number > 0")
-        if isinstance(dataset, tuple | list) and [np.ndim(part) for part in dataset] == [2, 2]:
-            A, B = to_matrix(dataset[0], "A"), to_matrix(dataset[1], "B")
-            if A.shape != B.shape[::-1]:
-                raise ValueError(
-                    f"`A` has shape {tuple(A.shape)} and `B` has shape {tuple(B.shape)}; "
-                    "if A is n x m, B must be m x n."
-                )
-        else:
-            A, B = utils.normalize_dataset(
-                dataset, torch.float64, "cpu", normalization_steps, small_value
-            )
-        self.form = {"dtype": dtype, "device": device}
+        (A, B), (C_ref, D_ref) = histograms, refs
+        self.form = form
         self.n_iter, self.writer, self.progress_bar = int(n_iter), writer, progress_bar
-        self.C = _Side("C", B, eps, tau, p, C_ref, device)
-        self.D = _Side("D", A, eps, tau, p, D_ref, device)
+        self.C = _Side("C", B, eps, tau, p, C_ref, form["device"])
+        self.D = _Side("D", A, eps, tau, p, D_ref, form["device"])
 
     def power(self, log_loss: bool) -> Pair | PairWithLosses:
         """Lift C to D and D to C, each divided by its maximum."""

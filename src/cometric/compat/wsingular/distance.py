@@ -28,7 +28,7 @@ from cometric.maps.exact import ExactMap
 ROUNDING = 1e-6
 """Sums this close to 1, and costs this close to symmetric, differ by float32 rounding only."""
 
-Drawn = tuple[torch.Tensor, Matrix, Matrix]
+Drawn = tuple[torch.Tensor, Index, Index]
 Tell = Callable[[int, int], None]  # called with the pairs done and their number
 
 
@@ -90,8 +90,8 @@ def stochastic_wasserstein_map(
     The items are a random share ``sqrt(sample_prop)`` of all. With ``return_indices`` also
     returns their grid (xx, yy).
     """
-    form = {"dtype": dtype, "device": device}
-    return _renew(Lift(A), A, D, C, sample_prop, gamma, R, tau, progress_bar, return_indices, form)
+    drawn = _renew(Lift(A), A, D, C, sample_prop, gamma, R, tau, progress_bar)
+    return _with_indices(drawn, return_indices, dtype, device)
 
 
 def stochastic_sinkhorn_map(
@@ -110,11 +110,11 @@ def stochastic_sinkhorn_map(
     num_iter_max: int = 100,
 ) -> torch.Tensor | Drawn:
     """The same with Sinkhorn divergences; ``batch_size`` is ignored."""
-    form = {"dtype": getattr(D, "dtype", torch.float64), "device": getattr(D, "device", "cpu")}
-    lift = Lift(A, eps, stop_threshold, num_iter_max, form["device"])
-    renewed = _renew(lift, A, D, C, sample_prop, gamma, R, tau, progress_bar, return_indices, form)
+    dtype, device = getattr(D, "dtype", torch.float64), getattr(D, "device", "cpu")
+    lift = Lift(A, eps, stop_threshold, num_iter_max, device)
+    drawn = _renew(lift, A, D, C, sample_prop, gamma, R, tau, progress_bar)
     warn_if_not_converged(lift.error, stop_threshold)
-    return renewed
+    return _with_indices(drawn, return_indices, dtype, device)
 
 
 class Lift:
@@ -241,9 +241,8 @@ def _renew(
     R: Any,
     tau: float,
     progress_bar: bool,
-    return_indices: bool,
-    form: dict[str, Any],
-) -> torch.Tensor | Drawn:
+) -> tuple[Matrix, Index, Index]:
+    """``D`` with the distances among random items renewed, and the grid of these items."""
     check_number("gamma", gamma, gamma > 0, "a number > 0")
     renewed = to_matrix(D, "D").numpy().copy()
     chosen = draw(len(renewed), sample_prop)
@@ -254,7 +253,14 @@ def _renew(
     if tau > 0:
         image += _regularizer(A, R, tau)[grid]
     renewed[grid] = image / gamma
-    distances = torch.as_tensor(renewed).to(**form)
+    return renewed, xx, yy
+
+
+def _with_indices(
+    drawn: tuple[Matrix, Index, Index], return_indices: bool, dtype: torch.dtype, device: Any
+) -> torch.Tensor | Drawn:
+    renewed, xx, yy = drawn
+    distances = torch.as_tensor(renewed).to(dtype=dtype, device=device)
     return (distances, xx, yy) if return_indices else distances
 
 

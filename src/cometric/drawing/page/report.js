@@ -206,22 +206,22 @@
   };
 
   const tell = () => {
-    const told = document.getElementById("told");
-    told.replaceChildren();
+    const shown = document.getElementById("selection");
+    shown.replaceChildren();
     if (!state.side) return;
     const across = other[state.side];
     const heading = element("h3", `${many(state.chosen.size, state.side)}: `);
     heading.append(name(state.title));
-    const parts = element("div", undefined, { className: "found" });
+    const parts = element("div", undefined, { className: "tables" });
     const percent = (share) => (100 * share).toPrecision(2) + " %";
     if (state.top.length) {
       parts.append(table(
-        `The ${across} that carry ${state.chosen.size === 1 ? "it" : "them"} most: mean share of mass, here and in the other ${state.side}`,
+        `Most enriched ${across}: mean share of mass in the selection and in the other ${state.side}`,
         [across, "here", "others", "times"],
         state.top.map((item) => [data[across].names[item], percent(state.inside[item]),
           percent(state.outside[item]), times(state.ratio[item])])));
     } else {
-      parts.append(element("p", `None of the ${across} carries more mass here than elsewhere.`));
+      parts.append(element("p", `None of the ${across} has more mass in the selection than elsewhere.`));
     }
     if (state.chosen.size === 1) {
       const [item] = state.chosen;
@@ -229,7 +229,7 @@
         data[state.side].nearest[item].map(([near, away]) =>
           [data[state.side].names[near], away.toFixed(3)])));
     }
-    told.append(heading, parts);
+    shown.append(heading, parts);
   };
 
   // ---------------------------------------------------------------- the controls
@@ -280,7 +280,7 @@
       }
     }
     select(null, []);
-    document.getElementById("told").append(element("p", `Nothing here is called "${short(text)}".`));
+    document.getElementById("selection").append(element("p", `No item is named "${short(text)}".`));
   };
   document.getElementById("search").addEventListener("change", (event) => find(event.target.value));
   const clear = () => {
