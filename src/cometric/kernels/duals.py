@@ -109,7 +109,7 @@ def values_and_gaps(histograms, trees, cost, source, sink, tasks):
     pair, from its offset in ``trees`` on.
     """
     pairs, parents, offsets, states = trees
-    indptr, bins, _ = histograms
+    indptr, bins = histograms.indptr, histograms.bins
     values, gaps = np.zeros(len(pairs)), np.zeros(len(pairs))
     nodes, _ = largest_pair(indptr, pairs)
     finished = np.zeros(tasks, np.bool_)

@@ -202,7 +202,7 @@ def lift_tree(node, histograms, i, j, s, t):
     becomes a leaf below the other; where they are equal, the source becomes a child of the root,
     without flow, and the sink its child. So arcs without flow have a source as child.
     """
-    indptr, bins, _ = histograms
+    indptr, bins = histograms.indptr, histograms.bins
     a, b = indptr[i], indptr[j]
     sources, sinks = indptr[i + 1] - a, indptr[j + 1] - b
     k = 0
