@@ -313,7 +313,7 @@ def test_rows_are_divided_by_their_sums(lift):
 
 
 def test_couplings_need_a_solve_first():
-    with pytest.raises(ValueError, match="no couplings are kept yet; call `freeze` first"):
+    with pytest.raises(ValueError, match="no couplings are stored yet; call `freeze` first"):
         ExactMap(np.eye(3)).couplings()
 
 
