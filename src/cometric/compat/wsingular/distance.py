@@ -20,9 +20,10 @@ from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.maps.checks import all_pairs, check_histograms
-from cometric.maps.entropic import SAFE, EntropicMap
+from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
+from cometric.maps.sinkhorn import SAFE
 from cometric.running.run import ConvergenceWarning
 
 ROUNDING = 1e-6
