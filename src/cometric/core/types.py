@@ -81,6 +81,25 @@ class BoundedMap(DistanceMap, Protocol):
 
 
 @runtime_checkable
+class InexactMap(DistanceMap, Protocol):
+    """A map solved by Sinkhorn sweeps, whose accuracy a run sets between calls.
+
+    Marginal errors are l1 distances between the marginals of a pair's plan and its histograms.
+    """
+
+    sweeps: int | None
+    """Sweeps per call; None solves every pair to ``tol``."""
+    tol: float
+    """Marginal error at which a pair is solved."""
+    margin: float
+    """With ``sweeps``, the marginal error above which a pair gets more of them."""
+    precision: str
+    """Of the sweeps, such as "float32"; reads "float64" where a lower one could overflow."""
+    error: float
+    """Largest marginal error of the last call."""
+
+
+@runtime_checkable
 class DivisibleMap(DistanceMap, Protocol):
     """A map that can remember its solutions while only parts of them are asked for at a time."""
 
