@@ -27,7 +27,7 @@ from cometric.core.inputs import BadData
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
-from cometric.solvers.loop import is_interruption
+from cometric.machine.interruption import is_interruption
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -323,7 +323,7 @@ def solve_tile(
         index = places.reshape(-1, 2)
     if len(chosen) < 2:  # one histogram, with itself
         return TileResult(np.zeros(len(index)), 0.0)
-    with _ALONE:
+    with _KERNEL_LOCK:
         phi = make(hist.take(chosen), n_threads=_worker_threads())
         for name, value in settings.items():
             setattr(phi, name, value)
@@ -390,7 +390,7 @@ def compare_versions(client: Any) -> None:
         differences = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
         if other == ["processor"]:
             warn(
-                f"Worker {address} has another processor ({found}): the last bits may differ "
+                f"Worker {address} has another processor ({differences}): the last bits may differ "
                 "from one run to the next.",
             )
         elif other:

@@ -19,7 +19,7 @@ from cometric.core.types import (
     State,
     Status,
 )
-from cometric.kernels import is_caused_by
+from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
 
 Callback = Callable[[Iterate, Record], None]
@@ -127,11 +127,6 @@ def solve(
         status = Status.NOT_PSD
         remark = f"{found}: the entropic kernel is not positive."
     return Solution(now, status, history, remark)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Whether this is Ctrl-C, which compiled code wraps in a ``SystemError`` or two."""
-    return is_caused_by(error, KeyboardInterrupt)
 
 
 def _ending(
