@@ -22,7 +22,7 @@ from cometric import baselines, scores
 from cometric.answers.result import Result
 from cometric.core.kinds import check_path
 from cometric.core.nearest import nearest_to
-from cometric.core.problem import Side
+from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Matrix, Vector
 from cometric.drawing.layout import COLORS, by_size, checked, coordinates, metric_of, names_of

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import cometric
 from cometric.answers.result import Result
 from cometric.files import reading, writing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cometric.core.types import Matrix
@@ -32,21 +32,17 @@ class Formula:
     tau: float = 0.0
     restart: float = 0.0
     norm: Any = "l1"
+    is_plain: bool = field(init=False, repr=False)  # transport only, no share of R
+    transport_weight: float = field(init=False, repr=False)  # the factor of W
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is transport only, and no share of R."""
-        return self.tau == 0.0 and self.restart == 0.0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain", self.tau == 0.0 and self.restart == 0.0)
+        object.__setattr__(self, "transport_weight", 1.0 - self.restart)
 
     @property
     def weight_name(self) -> str:
         """The option that gives R its weight."""
         return "restart" if self.restart > 0.0 else "tau"
-
-    @property
-    def transport_weight(self) -> float:
-        """The factor of W."""
-        return 1.0 - self.restart
 
     def norm_weight(self, largest_cost: float, largest_transport: float, largest_R: float) -> float:
         """The factor of R, given |C|, |W| and |R|."""
@@ -77,3 +73,7 @@ class Formula:
         """Distance over transport, for pairs whose transport distance is the largest."""
         ratios: Matrix = 1.0 - self.restart + (self.restart / R.max()) * R
         return ratios
+
+
+PLAIN = Formula()
+"""Transport alone."""

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.text import storable
+from cometric.core.text import storable_names
+from cometric.core.validation import SUM_TOLERANCE
 from cometric.core.warn import warn
 
 WIDE_RANGE = 1e12
 """Ratio of the largest to the smallest positive entry above which a warning is given."""
 
 Mask = NDArray[np.bool_]
+Names = list[str] | None
 
 
 class Fault(Enum):
@@ -72,26 +74,74 @@ class BadData(ValueError):
 def read_samples(X: Any) -> sparse.csr_array:
     """A float64 CSR copy of the matrix: finite, nonnegative, with some mass in every row."""
     matrix = read_matrix(X, "X")
-    check_entries(matrix, "X")
     check_not_empty(np.diff(matrix.indptr) > 0, "X", "row", "Drop them: they hold no mass.")
     return matrix
 
 
-def read_names(X: Any) -> tuple[list[str] | None, list[str] | None]:
+def read_used(
+    X: Any, drop_empty: bool
+) -> tuple[sparse.csr_array, tuple[Mask, Mask], tuple[Names, Names]]:
+    """The rows and columns of the matrix that hold mass, which those are, and all their names."""
+    matrix = read_matrix(X, "X")
+    rows, columns = _find_used(matrix, drop_empty)
+    return matrix[rows][:, columns], (rows, columns), read_names(X)
+
+
+def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
+    """Which rows and columns hold mass; all of them must, unless ``drop_empty``."""
+    rows = np.diff(matrix.indptr) > 0
+    columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
+    if not drop_empty:
+        remedy = "Pass `drop_empty=True` to leave them out, or drop them yourself."
+        check_not_empty(rows, "X", "row", remedy)
+        check_not_empty(columns, "X", "column", remedy)
+    n, m = int(rows.sum()), int(columns.sum())
+    if min(n, m) < 2:
+        raise ValueError(
+            f"`X` has {counted(n, 'row')} and {counted(m, 'column')} left once empty ones are "
+            "dropped; need at least 2 of each."
+        )
+    return rows, columns
+
+
+def read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """A pair (A, B) of histograms as rows, n x m and m x n, each summing to about 1."""
+    A, B = read_matrix(first, "A"), read_matrix(second, "B")
+    if A.shape != B.shape[::-1]:
+        raise ValueError(
+            f"`A` has shape {A.shape} and `B` has shape {B.shape}; if A is n x m, "
+            "B must be m x n. Transpose one of them."
+        )
+    for matrix, name in ((A, "A"), (B, "B")):
+        check_not_empty(np.diff(matrix.indptr) > 0, name, "row", "Every histogram needs some mass.")
+        sums = matrix.sum(axis=1)
+        bad = np.flatnonzero(~(abs(sums - 1) <= SUM_TOLERANCE))
+        if len(bad):
+            raise ValueError(
+                f"`{name}` has {counted(len(bad), 'row')} whose sum is not 1 "
+                f"(first: {bad[0]}, sum {sums[bad[0]]:.6g}). Divide each row by its sum."
+            )
+    return A, B
+
+
+def read_names(X: Any) -> tuple[Names, Names]:
     """What AnnData or pandas call the rows and the columns; None where there are no names."""
     return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
 
 
-def _names(X: Any, *attributes: str) -> list[str] | None:
+def _names(X: Any, *attributes: str) -> Names:
     """What AnnData or pandas call the items of one side."""
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
     found = next(getattr(X, name) for name in attributes if hasattr(X, name))
-    return [storable(str(name)) for name in found]
+    return storable_names(found)
 
 
 def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
-    """A fresh float64 CSR copy: indices sorted, int32 if they fit; no entry twice, no zero."""
+    """A fresh float64 CSR copy, finite and nonnegative.
+
+    Indices are sorted, int32 if they fit; no entry is there twice, and no zero.
+    """
     found = _unwrap(X, name)
     if found.ndim != 2:
         raise ValueError(
@@ -119,6 +169,7 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
     matrix.eliminate_zeros()
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
+    _check_entries(matrix, name)
     return matrix
 
 
@@ -185,7 +236,7 @@ def _unwrap(X: Any, name: str) -> Any:
     return found
 
 
-def check_entries(matrix: sparse.csr_array, name: str) -> None:
+def _check_entries(matrix: sparse.csr_array, name: str) -> None:
     """Refuse entries that are not finite and nonnegative, warn of a very wide range."""
     data = matrix.data
     for bad, fault, remedy in (

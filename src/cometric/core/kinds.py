@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -168,7 +169,10 @@ class Folder(Kind):
 
 @dataclass(frozen=True)
 class Words(Kind):
-    """One of some words, where Python takes other values too, which are checked elsewhere."""
+    """One of some words; Python takes other values too, which are checked elsewhere.
+
+    JSON says "matrix" for arrays and sequences.
+    """
 
     allowed: str = "a word"
     choices: tuple[str, ...] = ()
@@ -181,6 +185,92 @@ class Words(Kind):
         if self.parse is None:
             raise ValueError
         return self.parse(text)
+
+    def to_json(self, value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        return float(value) if isinstance(value, Real) else "matrix"
+
+
+@dataclass(frozen=True)
+class Object(Kind):
+    """An object of some class, or None; JSON describes it."""
+
+    kind: type = object
+    examples: str = ""
+    describe: Callable[[Any], Any] = repr
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None and not isinstance(value, self.kind):
+            raise ValueError(f"`{name}` is {shown(value)}; pass {self.examples}.")
+
+    def to_json(self, value: Any) -> Any:
+        return self.describe(value)
+
+
+@dataclass(frozen=True)
+class Named(Kind):
+    """One of some names, or an object with some methods; JSON describes it."""
+
+    choices: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    describe: Callable[[Any], Any] = repr
+    metavar = "NAME"
+
+    @property
+    def allowed(self) -> str:  # type: ignore[override]
+        return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, str):
+            if value not in self.choices:
+                words = ", ".join(map(repr, self.choices))
+                raise ValueError(f"`{name}` is {value!r}; choose {words}, or pass an instance.")
+        elif isinstance(value, type) or not all(hasattr(value, one) for one in self.methods):
+            words = " and ".join(f"`{one}`" for one in self.methods)
+            raise ValueError(
+                f"`{name}` is {shown(value)}; pass a name or an instance with {words}."
+            )
+
+    def read(self, text: str) -> str:
+        if text not in self.choices:
+            raise ValueError
+        return text
+
+    def to_json(self, value: Any) -> Any:
+        return self.describe(value)
+
+
+@dataclass(frozen=True)
+class Device(Kind):
+    """The name of a device."""
+
+    allowed: str = "cpu, cuda, or cuda:0, cuda:1 and so on"
+    metavar = "DEVICE"
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, str) and type(value).__name__ != "device":
+            raise ValueError(f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda'.")
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+            raise ValueError
+        return text
+
+    def to_json(self, value: Any) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Cluster(Kind):
+    """A ``distributed.Client``, "local", or None; JSON says whether there is one."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None and value != "local" and not hasattr(value, "submit"):
+            raise ValueError(f"`{name}` is {value!r}; pass a `distributed.Client`, or 'local'.")
+
+    def to_json(self, value: Any) -> bool:
+        return value is not None
 
 
 def check_kinds(settings: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 UNSTORABLE = {0, *range(0xD800, 0xE000)}
 """NUL, which ends a string in HDF5, and lone surrogates, which UTF-8 cannot hold."""
 
@@ -11,6 +13,11 @@ def storable(name: str) -> str:
     if name.isprintable():  # nearly always
         return name
     return "".join(_spelled(letter) if ord(letter) in UNSTORABLE else letter for letter in name)
+
+
+def storable_names(names: Iterable[object]) -> list[str]:
+    """Names of any kind as text that every file can hold."""
+    return [storable(str(name)) for name in names]
 
 
 def printable(words: str) -> str:

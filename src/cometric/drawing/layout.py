@@ -14,7 +14,7 @@ from scipy.spatial.distance import squareform
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy
 from cometric.core.kinds import check_side
-from cometric.core.problem import Side
+from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 
 OPTIMAL_ORDER = 1_000

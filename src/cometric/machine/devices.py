@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+SHARE_ON_DEVICES = 0.7
+"""Of the free memory that scalings may take; metrics, logarithms and a block need the rest."""
+
 
 def free_memory() -> float:
     """Bytes that can be allocated now without swapping, and within the limit of a container."""
@@ -35,8 +38,8 @@ def free_on(device: Any) -> float:
 
 
 def usable_memory(device: Any) -> float:
-    """Bytes that scalings may take; the metrics, their logarithms and a block need the rest."""
-    return 0.7 * free_on(torch_device(device))
+    """Bytes that scalings may take."""
+    return SHARE_ON_DEVICES * free_on(torch_device(device))
 
 
 def torch_device(name: Any) -> Any:

@@ -8,7 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
-from cometric.core.problem import Problem, Side
+from cometric.core.problem import Problem
+from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import differences, geometry
 

@@ -16,7 +16,8 @@ import numpy as np
 from cometric.core.cones import log_width
 from cometric.core.formula import Formula
 from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
-from cometric.core.problem import Problem, Side
+from cometric.core.problem import Problem
+from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap

@@ -18,10 +18,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import Histograms
-from cometric.core.problem import Side
+from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.kernels import threads
-from cometric.machine.devices import torch_device
 from cometric.maps.exact import is_metric
 from cometric.maps.norms import norm_matrix, norm_name
 from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
@@ -112,7 +111,7 @@ def _from_parts(
             whole=True,
         )
     courses = [_shortest_course(run, lifts, count, seed, note) for seed in range(PARTS)]
-    margin = MARGIN if str(run.settings.device) == "cpu" else ON_DEVICES
+    margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
     few, many = (pick(course.iterations for course in courses) for pick in (min, max))
     often = (
         max(1, math.floor(few / MARGIN)),
@@ -159,7 +158,7 @@ def _shortest_course(
 def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterations: int) -> float:
     """Seconds of the whole in so many iterations, if it goes as the part went."""
     total, part, whole = 0.0, 0.0, 0.0
-    for name, lift, sweep in zip(("samples", "features"), lifts, sweeps, strict=True):
+    for name, sweep in zip(("samples", "features"), sweeps, strict=True):
         hist, own = (getattr(problem, name).hist for problem in (run.problem, course.problem))
         calls = getattr(course, name)
         if calls.any():  # the closed form calls no map
@@ -242,10 +241,9 @@ def _metric_check(cost: Matrix, count: int) -> float:
 def _norm_seconds(run: Run, side: Side) -> float:
     """Seconds for R between all items of a side, and for the l1 distances to start from."""
     part, norm = side.full_histograms.take(slice(MOST_BINS)), run.settings.norm
-    device = None if str(run.settings.device) == "cpu" else torch_device(run.settings.device)
     began = clock()
     if norm_name(norm) != "matrix":
-        norm_matrix(part, norm, device)
+        norm_matrix(part, norm, run.settings.torch_device)
     if norm_name(norm) != "l1":
         norm_matrix(part, "l1")
     return (clock() - began) * _nodes(side.full) / _nodes(part.rows)

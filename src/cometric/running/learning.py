@@ -15,16 +15,11 @@ from cometric.answers.result import Result
 from cometric.core.arrays import on_device
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
-from cometric.kernels import check_process
-from cometric.machine.devices import torch_device
 from cometric.machine.interruption import Interruption
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
-from cometric.maps.norms import norm_matrices, norm_name
-from cometric.running.memory import check_memory
 from cometric.running.run import Run
 from cometric.running.settings import DEFAULT_EPS, DEFAULT_TAU, DEFAULT_TOL, Settings
-from cometric.running.start import starting_metrics
 from cometric.saving.checkpoint import Checkpoint
 from cometric.saving.folder import CheckpointError
 from cometric.saving.saved import Saved, compare, latest, read_data
@@ -150,23 +145,12 @@ def learn(
         drop_empty=drop_empty,
         formula=settings.formula,
     )
-    run = prepare(settings, problem)
+    run = Run.prepare(settings, problem)
     result = run.learn() if checkpoint is None else _learn_with_checkpoints(run)
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
         result = replace(result, samples=samples, features=features)
     return result
-
-
-def prepare(settings: Settings, problem: Problem) -> Run:
-    """A run with its norms and starting metrics, if there is memory for it."""
-    check_process()
-    check_memory(problem, settings)
-    device = None if str(settings.device) == "cpu" else torch_device(settings.device)
-    norms = norm_matrices(problem, settings.norm, device)
-    known = norms if norm_name(settings.norm) == "l1" else None
-    start = starting_metrics(problem, settings.start, settings.random_state, known)
-    return Run(settings, problem, norms, start)
 
 
 def resume(
@@ -201,7 +185,6 @@ def resume(
         raise CheckpointError(
             f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
-    check_process()
     arrays, stored = read_data(folder, saved), dict(saved.asked)
     try:
         if stored["norm"] == "matrix":
@@ -224,7 +207,8 @@ def resume(
         )
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
-    run = prepare(settings, replace(_stored_problem(arrays, folder), formula=settings.formula))
+    problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
+    run = Run.prepare(settings, problem)
     return _learn_with_checkpoints(run, saved)
 
 
@@ -246,16 +230,15 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
         stored = saved.asked
     used = {
         # How much memory there is decides in which precision maps remember: it must not change.
-        "memory_limit": run.usable_memory() if saved is None else saved.used["memory_limit"],
+        "memory_limit": run.memory if saved is None else saved.used["memory_limit"],
         "max_iter": int(run.settings.max_iter),
     }
     interruption = Interruption()
     every = run.settings.checkpoint_every
     checkpoint = Checkpoint(folder, every, stored, used, run.data, interruption, saved)
-    settings = replace(run.settings, memory_limit=used["memory_limit"])
     try:
         with interruption.listening():
-            return replace(run, settings=settings, checkpoint=checkpoint).learn()
+            return replace(run, memory=used["memory_limit"], checkpoint=checkpoint).learn()
     finally:
         checkpoint.close()
 

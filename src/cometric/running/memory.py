@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cometric.core.problem import Problem
-from cometric.machine.devices import free_memory, free_on, torch_device
+from cometric.machine.devices import SHARE_ON_DEVICES, free_memory, free_on
 from cometric.running.settings import Settings
 
 
@@ -41,20 +41,22 @@ def dense_memory(n: int, m: int, kind: str) -> float:
     return NEEDS[kind].bytes(n, m)
 
 
-def check_memory(
+def memory_for_maps(
     problem: Problem, settings: Settings, promised: float = 0.0, allocated: float = 0.0
 ) -> float:
-    """Bytes that are left for maps to remember in, or an error before they are allocated.
+    """Bytes that maps may remember in, or an error if the metrics alone do not fit.
 
-    ``promised`` is what the ``memory_limit`` of maps allows them, and ``allocated`` what is
-    already. On a device the metrics are there, and so must the memory be.
+    ``promised`` is what maps will use of a ``memory_limit``, and ``allocated`` what the metrics
+    take already. On a device the metrics are there, and so must the memory be.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
-    kind, device = settings.kind_of_memory, str(settings.device)
-    available = free_memory() if device == "cpu" else free_on(torch_device(device))
-    needed, free = dense_memory(n, m, kind), available + allocated
+    kind, on_cpu = settings.kind_of_memory, settings.torch_device is None
+    free = (free_memory() if on_cpu else free_on(settings.torch_device)) + allocated
+    needed = dense_memory(n, m, kind)
     if needed + promised <= free:
-        return free - needed
+        if settings.memory_limit is not None:
+            return float(settings.memory_limit)
+        return min(free / 2, free - needed) if on_cpu else SHARE_ON_DEVICES * free
     remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
     if kind in ("accelerated", "linear") and dense_memory(n, m, "plain") + promised <= free:
         light = dense_memory(n, m, "plain") / 1e9

@@ -13,11 +13,11 @@ import numpy as np
 
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.machine.devices import free_memory, free_on, torch_device
+from cometric.machine.devices import free_memory, free_on
 from cometric.machine.progress import duration, redraws
 from cometric.running import learning
 from cometric.running.estimation import estimate
-from cometric.running.memory import dense_memory
+from cometric.running.memory import dense_memory, memory_for_maps
 from cometric.running.rehearsal import clock
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
@@ -152,16 +152,20 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     )
     reading = clock() - began
     nothing = Metrics(np.empty((0, 0)), np.empty((0, 0)))
-    return _plan(Run(settings, problem, nothing, nothing), reading, progress)
+    try:
+        memory = memory_for_maps(problem, settings)
+    except MemoryError:  # the metrics alone take all there is
+        memory = 0.0
+    return _plan(Run(settings, problem, nothing, nothing, memory), reading, progress)
 
 
 def _plan(run: Run, reading: float, progress: bool) -> Plan:
     """The plan of a run whose data took so many seconds to read."""
     settings, hist = run.settings, run.problem.samples.hist
-    lifts = _lifts(run)
+    lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
     memory = _memory(run, lifts, share_of_moves=1.0)
-    on_cpu = str(settings.device) == "cpu"
-    available = free_memory() if on_cpu else free_on(torch_device(settings.device))
+    on_cpu = settings.torch_device is None
+    available = free_memory() if on_cpu else free_on(settings.torch_device)
     planned = Plan(
         samples=hist.shape[0],
         features=hist.shape[1],
@@ -194,16 +198,6 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
 
 
 # Engines and their memory
-
-
-def _lifts(run: Run) -> Lifts:
-    """The maps that the run would use; they allocate nothing yet."""
-    try:
-        memory = run.usable_memory()
-    except MemoryError:  # the metrics alone take all there is
-        memory = 0.0
-    lifts: Lifts = run.settings.transport.lifts(run.problem, run.settings.resources(memory))
-    return lifts
 
 
 def _solver_name(run: Run, lifts: Lifts) -> str:

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
+from cometric.machine.progress import Bar
 from cometric.machine.threads import workers
 from cometric.maps.norms import norm_matrices, norm_name
 from cometric.running.run import Run
@@ -138,7 +139,7 @@ def _play(run: Run, lifts: Lifts, note: Callable[..., None]) -> Course:
 
     with workers(run.settings.n_threads):
         settings = replace(run.settings, callback=count)
-        solution = replace(run, settings=settings).solve((one, other))
+        solution = replace(run, settings=settings).solve((one, other), Bar(show=False))
     rows.append({**watch.spent, "all": clock() - began})
     moves = _share_of_moves((one, other))
     return _course(run.problem, len(solution.history), moves, rows)
@@ -172,7 +173,7 @@ def rehearse(
     problem, settings = take_part(run.problem, count, seed), run.settings
     norms = norm_matrices(problem, problem.formula.norm)
     known = norms if norm_name(problem.formula.norm) == "l1" else None
-    part = Run(settings, problem, norms, starting_metrics(problem, None, None, known))
+    part = Run(settings, problem, norms, starting_metrics(problem, None, None, known), run.memory)
     hists = problem.samples.histograms, problem.features.histograms
     one, other = (
         settings.transport.part_of(lift, hist, settings.resources())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from signal import SIGTERM
 from typing import Any
 
@@ -12,35 +12,50 @@ from cometric.core.errors import REMEDIES, ConvergenceWarning, Interrupted
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
-from cometric.machine.devices import free_memory, usable_memory
 from cometric.machine.progress import Bar
 from cometric.machine.threads import workers
-from cometric.maps.norms import norm_name
-from cometric.running.memory import check_memory
+from cometric.maps.norms import norm_matrices, norm_name
+from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
+from cometric.running.start import starting_metrics
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
 from cometric.transports.base import Lifts
 from cometric.transports.solving import Solving
 
+L1 = ("l1", 1)
+"""Ways to write the norm that starting metrics are made of."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """A problem with its norms R, where to start, and all options."""
+    """A problem with its norms R, where to start, and all options.
+
+    ``memory`` are the bytes that maps may remember in.
+    """
 
     settings: Settings
     problem: Problem
     norms: Metrics
     start: Metrics
+    memory: float
     checkpoint: Checkpoint | None = None
-    bar: Bar = field(default_factory=lambda: Bar(show=False))
+
+    @classmethod
+    def prepare(cls, settings: Settings, problem: Problem) -> Run:
+        """A run with its norms and starting metrics, if there is memory for it."""
+        memory = memory_for_maps(problem, settings)
+        norms = norm_matrices(problem, settings.norm, settings.torch_device)
+        known = norms if isinstance(settings.norm, str | int) and settings.norm in L1 else None
+        start = starting_metrics(problem, settings.start, settings.random_state, known)
+        return cls(settings, problem, norms, start, memory)
 
     def learn(self) -> Result:
         """The result, or the exception or the warning that belongs to how the solve ended."""
         with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.tell = bar.say
-            solution = replace(self, bar=bar).solve(self.lifts())
+            solution = self.solve(self.lifts(), bar)
         saved = self.checkpoint is not None and self.checkpoint.flush()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
@@ -59,17 +74,14 @@ class Run:
     def lifts(self) -> Lifts:
         """The maps to samples and to features."""
         settings = self.settings
-        if settings.client is not None:
-            tiled: Lifts = settings.transport.lifts(self.problem, settings.resources())
-            return tiled
-        resources = settings.resources(self.usable_memory())
-        lifts: Lifts = settings.transport.lifts(self.problem, resources)
-        if settings.memory_limit is not None:  # it may be more than there is
+        lifts: Lifts = settings.transport.lifts(self.problem, settings.resources(self.memory))
+        if settings.memory_limit is not None and settings.client is None:
             promised = settings.transport.bytes_promised(lifts)
-            check_memory(self.problem, settings, promised, self._allocated)
+            taken = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
+            memory_for_maps(self.problem, settings, promised, taken)  # it may not be there
         return lifts
 
-    def solve(self, lifts: Lifts) -> Solution:
+    def solve(self, lifts: Lifts, bar: Bar) -> Solution:
         """Find the singular vectors with these maps."""
         settings = self.settings
         solving = Solving(
@@ -81,19 +93,10 @@ class Run:
             max_iter=int(settings.max_iter),
             callback=settings.callback,
             checkpoint=self.checkpoint,
-            bar=self.bar,
+            bar=bar,
         )
         solution: Solution = settings.transport.solve(solving, lifts)
         return solution
-
-    def usable_memory(self) -> float:
-        """Bytes that maps may remember in."""
-        if self.settings.memory_limit is not None:
-            return float(self.settings.memory_limit)
-        if str(self.settings.device) != "cpu":
-            return usable_memory(self.settings.device)
-        left = check_memory(self.problem, self.settings, allocated=self._allocated)
-        return min(free_memory() / 2, left)
 
     def data(self) -> dict[str, Any]:
         """What is learned from, as arrays."""
@@ -108,11 +111,6 @@ class Run:
         if stored["start"] == "matrix":
             stored["start"] = digest(self.start._asdict())
         return stored
-
-    @property
-    def _allocated(self) -> float:
-        """Bytes of the matrices that are there already."""
-        return float(sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair))
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
         """R, where it was given as matrices, between all kept items."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import wraps
@@ -18,16 +17,19 @@ import numpy as np
 from cometric import transports
 from cometric.core.formula import Formula
 from cometric.core.kinds import (
+    Cluster,
     Count,
+    Device,
     Flag,
     Folder,
     Function,
     Kind,
+    Named,
     Number,
+    Object,
     Precision,
     Words,
     check_kinds,
-    shown,
 )
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device
@@ -51,93 +53,6 @@ AUTO_TAU = 1e-2
 
 LEARNING, HISTOGRAMS = "Learning", "Histograms"
 """Headings under which the help of the command line lists options."""
-
-
-class TransportKind(Kind):
-    """A transport, or None for the one of ``eps``."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None and not isinstance(value, Transport):
-            raise ValueError(
-                f"`{name}` is {shown(value)}; pass an object such as cm.Exact() or "
-                "cm.Entropic(0.1), or one of your own class that extends cm.Transport."
-            )
-
-    def to_json(self, value: Transport) -> dict[str, Any]:
-        return transports.to_json(value)
-
-
-class SolverKind(Kind):
-    """The name of a solver, or an object with ``init`` and ``step``."""
-
-    allowed = f"{', '.join(['auto', *SOLVERS][:-1])} or {[*SOLVERS][-1]}"
-    metavar = "NAME"
-
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str):
-            if value not in ("auto", *SOLVERS):
-                raise ValueError(
-                    f"`{name}` is {value!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
-                    "or pass an instance."
-                )
-        elif isinstance(value, type) or not (hasattr(value, "init") and hasattr(value, "step")):
-            raise ValueError(
-                f"`{name}` is {shown(value)}; pass a name or an instance with `init` and `step`."
-            )
-
-    def read(self, text: str) -> str:
-        if text not in ("auto", *SOLVERS):
-            raise ValueError
-        return text
-
-    def to_json(self, value: Any) -> Any:
-        return solver_to_json(value)
-
-
-class DeviceKind(Kind):
-    """The name of a device."""
-
-    allowed = "cpu, cuda, or cuda:0, cuda:1 and so on"
-    metavar = "DEVICE"
-
-    def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, str) and type(value).__name__ != "device":
-            raise ValueError(f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda'.")
-
-    def read(self, text: str) -> str:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
-            raise ValueError
-        return text
-
-    def to_json(self, value: Any) -> str:
-        return str(value)
-
-
-class ClientKind(Kind):
-    """A ``distributed.Client``, "local", or None; JSON says whether there are tiles."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None and value != "local" and not hasattr(value, "submit"):
-            raise ValueError(f"`{name}` is {value!r}; pass a `distributed.Client`, or 'local'.")
-
-    def to_json(self, value: Any) -> bool:
-        return value is not None
-
-
-class NormKind(Words):
-    """A norm: "matrix" in JSON where it is a pair of matrices."""
-
-    def to_json(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return value
-        return "matrix" if isinstance(value, tuple | list) else float(value)
-
-
-class StartKind(Words):
-    """Where to start; "matrix" in JSON where it is one or two matrices."""
-
-    def to_json(self, value: Any) -> Any:
-        return value if value is None or isinstance(value, str) else "matrix"
 
 
 def _read_power(text: str) -> float:
@@ -186,7 +101,15 @@ class Settings:
         "Weight of the norm. Positive values make the answer unique; auto means --restart 0.1, "
         "paper 0.001.",
     )
-    transport: Any = _setting(None, TransportKind())
+    transport: Any = _setting(
+        None,
+        Object(
+            kind=Transport,
+            examples="an object such as cm.Exact() or cm.Entropic(0.1), or one of your own class "
+            "that extends cm.Transport",
+            describe=transports.to_json,
+        ),
+    )
     restart: float = _setting(
         0.0,
         Number("a number, at least 0 and below 1", below=1.0),
@@ -194,7 +117,7 @@ class Settings:
     )
     norm: Any = _setting(
         "l1",
-        NormKind(
+        Words(
             "l1, l2, linf, discrete, or a power (a number, at least 1)",
             ("l1", "l2", "linf", "discrete"),
             _read_power,
@@ -204,7 +127,7 @@ class Settings:
     )
     solver: Any = _setting(
         "auto",
-        SolverKind(),
+        Named(choices=("auto", *SOLVERS), methods=("init", "step"), describe=solver_to_json),
         f"auto (policy for --eps 0, anderson otherwise), {', '.join(SOLVERS)}.",
     )
     tol: float = _setting(
@@ -216,7 +139,7 @@ class Settings:
         1000, Count(floats=True), "Largest number of iterations.", answer=False
     )
     sweeps: int = _setting(1, Count(), "Sinkhorn sweeps per iteration.")
-    device: Any = _setting("cpu", DeviceKind(), "cpu, or a GPU: cuda, cuda:1.")
+    device: Any = _setting("cpu", Device(), "cpu, or a GPU: cuda, cuda:1.")
     dtype: Any = _setting(
         np.float64,
         Precision(),
@@ -224,7 +147,7 @@ class Settings:
     )
     start: Any = _setting(
         None,
-        StartKind("random", ("random",), None, "random"),
+        Words("random", ("random",), None, "random"),
         "Start from random metrics. Default: the l1 distances.",
     )
     random_state: int | None = _setting(
@@ -243,7 +166,7 @@ class Settings:
         "Memory in GB for what is kept between iterations. Default: half of what is free.",
         unit=1e9,
     )
-    client: Any = _setting(None, ClientKind())
+    client: Any = _setting(None, Cluster())
     progress: bool = _setting(False, Flag(), answer=False)
     callback: Any = _setting(None, Function(), answer=False)
     checkpoint: Any = _setting(
@@ -305,6 +228,11 @@ class Settings:
         keeps: bool = self.solver_traits.keeps_history
         kind: str = self.transport.kind_of_memory(self.formula.is_plain, automatic, keeps)
         return kind
+
+    @property
+    def torch_device(self) -> Any:
+        """The device of torch to compute on; None where NumPy does."""
+        return None if str(self.device) == "cpu" else torch_device(self.device)
 
     def resources(self, memory: float | None = None) -> Resources:
         """What maps may use, ``memory`` of which they may remember in."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from cometric.core.cones import normalize
-from cometric.core.problem import Problem, Side
+from cometric.core.problem import Problem
+from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics
 from cometric.maps.norms import norm_matrix
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.core.digest import fingerprint
 from cometric.core.nearest import nearest, neighbor_matrix
-from cometric.core.problem import Side
+from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cometric.core.kinds import check_number
 from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
@@ -25,7 +24,6 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
 
 def from_eps(eps: Any) -> Transport:
     """The transport that a regularization stands for: 0 is exact, infinity the linear limit."""
-    check_number("eps", eps, finite=False)
     if eps == 0.0:
         return Exact()
     return Limit() if eps == float("inf") else Entropic(float(eps))

@@ -74,6 +74,7 @@ class Transport:
     """
 
     name: ClassVar[str] = "this transport"
+    eps: ClassVar[float] = math.nan  # entropic regularization, where there is one
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
     freezes: ClassVar[bool] = False  # its maps have couplings that policy iteration can freeze
     on_devices: ClassVar[bool] = False  # whether its maps run on the devices of torch
@@ -82,11 +83,6 @@ class Transport:
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
         raise NotImplementedError(f"{type(self).__name__} does not define `lift`.")
-
-    @property
-    def eps(self) -> float:
-        """The entropic regularization; not a number where there is none."""
-        return math.nan
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by name, as JSON."""

@@ -72,7 +72,7 @@ class Entropic(Transport):
         Regularization relative to the largest cost, positive and finite.
     """
 
-    eps: float = 0.1
+    eps: float = 0.1  # type: ignore[misc]
     name: ClassVar[str] = "entropic transport"
     on_devices: ClassVar[bool] = True
 

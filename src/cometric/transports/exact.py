@@ -41,13 +41,10 @@ class Exact(Transport):
     solver, power iteration where memory is short.
     """
 
+    eps: ClassVar[float] = 0.0
     name: ClassVar[str] = "exact transport"
     monotone: ClassVar[bool] = True
     freezes: ClassVar[bool] = True
-
-    @property
-    def eps(self) -> float:
-        return 0.0
 
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
         return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)

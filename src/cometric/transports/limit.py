@@ -33,12 +33,9 @@ class Limit(Transport):
     Without a share of R its singular vectors have a closed form, correspondence analysis.
     """
 
+    eps: ClassVar[float] = float("inf")
     name: ClassVar[str] = "the linear limit"
     on_clusters: ClassVar[bool] = False
-
-    @property
-    def eps(self) -> float:
-        return float("inf")
 
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)

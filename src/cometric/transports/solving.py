@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cometric.core.problem import Problem
@@ -11,7 +11,7 @@ from cometric.core.types import Coupled, DistanceMap, Iterate, Metrics, Solver, 
 from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import couple
 from cometric.solvers import SOLVERS
-from cometric.solvers.loop import NOTHING_YET, Callback, Solution, Spent, Stage, solve
+from cometric.solvers.loop import NOTHING_YET, SILENT, Callback, Solution, Spent, Stage, solve
 from cometric.solvers.power import PowerIteration
 
 
@@ -34,7 +34,7 @@ class Solving:
     max_iter: int
     callback: Callback | None = None
     checkpoint: Checkpoints | None = None
-    bar: Bar = field(default_factory=lambda: Bar(show=False))
+    bar: Bar = SILENT
 
     @property
     def is_plain(self) -> bool:

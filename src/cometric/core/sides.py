@@ -1,0 +1,251 @@
+"""The two sides of the data: histograms of the rows and of the columns, repeats merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.core.histograms import MERGE_TOLERANCE, Histograms
+from cometric.core.inputs import Mask, counted, read_histograms, read_used
+from cometric.core.types import Index, Matrix, Vector
+from cometric.core.validation import require
+from cometric.core.warn import warn
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The histograms of one side, distinct ones only.
+
+    Items that repeat one another are at distance 0 and equally far from everything else, so
+    transport may treat them as one: as one histogram on this side, as one bin on the other.
+    """
+
+    hist: sparse.csr_array  # distinct histograms over the distinct bins; rows sum to 1
+    full: sparse.csr_array  # the same over all kept bins, for the norm R; is `hist` if none merged
+    labels: Index  # kept item -> its row of `hist`
+    kept: Mask  # original item -> was it kept (see `drop_empty`)
+    names: tuple[str, ...] | None = None  # of the kept items, where the data named them
+    scale: Vector | None = None  # by which balancing multiplied each kept item, None for 1
+
+    @cached_property
+    def histograms(self) -> Histograms:
+        """``hist`` for maps, which need not check it again."""
+        return Histograms(self.hist)
+
+    @cached_property
+    def full_histograms(self) -> Histograms:
+        """``full`` likewise."""
+        return self.histograms if self.full is self.hist else Histograms(self.full)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Names of the kept items; where the data had none, their numbers in it."""
+        return self.names or tuple(map(str, np.flatnonzero(self.kept)))
+
+    @property
+    def first(self) -> Index:
+        """The kept item that each row of ``hist`` came from."""
+        return np.unique(self.labels, return_index=True)[1].astype(np.int64)
+
+    def reduce(self, distances: Matrix) -> Matrix:
+        """Distances between the distinct items, from those between all kept ones."""
+        if len(self.labels) == self.hist.shape[0]:
+            return distances
+        return distances[np.ix_(self.first, self.first)]
+
+    def expand(self, distances: Matrix) -> Matrix:
+        """Distances between all kept items, from those between the distinct ones.
+
+        Repeats get the diagonal entry, 0. The array itself comes back if nothing was merged.
+        """
+        k = self.hist.shape[0]
+        if distances.shape != (k, k):
+            raise ValueError(
+                f"`distances` has shape {distances.shape}; there are {k} distinct items, "
+                f"so pass an array of shape {(k, k)}."
+            )
+        return distances if len(self.labels) == k else distances[np.ix_(self.labels, self.labels)]
+
+
+def make_sides(
+    X: Any, normalization_steps: int, smoothing: float, drop_empty: bool
+) -> tuple[Side, Side]:
+    """The samples and the features of ``X``; see :meth:`Problem.from_data`."""
+    if isinstance(X, tuple) and len(X) == 2:
+        if normalization_steps != 1:
+            raise ValueError(
+                f"`normalization_steps` is {normalization_steps}, but (A, B) are histograms "
+                "already. Leave it at 1, or pass the matrix they came from."
+            )
+        A, B = map(normalize, read_histograms(*X))
+        words = ("`A`", "row"), ("`B`", "row")
+        kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
+        names: tuple[list[str] | None, list[str] | None] = None, None
+        scales: tuple[Vector | None, Vector | None] = None, None
+    else:
+        matrix, kept, names = read_used(X, drop_empty)
+        matrix, scales = balance(matrix, normalization_steps - 1)
+        A, B = normalize(matrix), normalize(matrix.T.tocsr())
+        words = ("`X`", "row"), ("`X`", "column")
+    A, B = smooth(A, smoothing), smooth(B, smoothing)
+    rows, columns = _merge(A, *words[0], "samples"), _merge(B, *words[1], "features")
+    return (
+        make_side(A, rows, columns, kept[0], names[0], scales[0]),
+        make_side(B, columns, rows, kept[1], names[1], scales[1]),
+    )
+
+
+def _merge(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
+    """The label of each row of ``hist``; says how many repeat others."""
+    labels = label_repeats(hist)
+    distinct = int(labels.max()) + 1
+    if distinct == 1:
+        raise ValueError(
+            f"All {item}s of {name} are proportional (to within {MERGE_TOLERANCE:.0e}), so all "
+            f"{side} are alike and no distance between them can be learned."
+        )
+    repeats = len(labels) - distinct
+    if repeats:
+        warn(
+            f"{name} has {counted(repeats, item)} that repeat{'s' * (repeats == 1)} others up to "
+            "scale; they get distance 0 to those and are merged with them."
+        )
+    return labels
+
+
+def make_side(
+    hist: sparse.csr_array,
+    labels: Index,
+    bins: Index,
+    kept: Mask,
+    names: list[str] | None,
+    scale: Vector | None = None,
+) -> Side:
+    """One row per label, one bin per label of the other side."""
+    if labels.max() + 1 < len(labels):
+        hist = hist[np.unique(labels, return_index=True)[1]]
+    full, n_bins = hist, int(bins.max()) + 1
+    if n_bins < len(bins):
+        where = bins[full.indices].astype(full.indices.dtype)
+        shape = (full.shape[0], n_bins)
+        hist = sparse.csr_array((full.data.copy(), where, full.indptr.copy()), shape=shape)
+        hist.sum_duplicates()
+    called = None if names is None else tuple(np.array(names, dtype=object)[kept])
+    return Side(hist, full, labels, kept, called, scale)
+
+
+def normalize(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Each row divided by its sum; every entry is right to a relative ``NORMALIZED``.
+
+    Rows are first scaled by powers of 2, which rounds nothing, so that sums cannot overflow.
+    """
+    start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)  # no row is empty: `reduceat` is safe
+    hist = matrix.copy()
+    exponent = np.frexp(np.maximum.reduceat(hist.data, start))[1]
+    hist.data = np.ldexp(hist.data, -np.repeat(exponent, sizes))
+    hist.data /= np.repeat(_row_sums(hist.data, start), sizes)
+    hist.eliminate_zeros()  # what underflowed
+    return hist
+
+
+def _row_sums(data: Vector, start: Index) -> Vector:
+    """Sums of the entries, below 1, from each ``start`` to the next, rounded once.
+
+    Twice, the leading bits of all entries are split off: multiples of a unit so large that
+    adding them up is exact. What is then left is too small for its rounding to matter.
+    """
+    longest = np.diff(start, append=len(data)).max()
+    grain = 2.0 ** (np.ceil(np.log2(longest)) - 52)  # 2^52 grains are more than a sum
+    leading = np.rint(data / grain) * grain
+    rest = data - leading
+    middle = np.rint(rest / grain**2) * grain**2
+    fine = np.add.reduceat(rest - middle, start) + np.add.reduceat(middle, start)
+    sums: Vector = np.add.reduceat(leading, start) + fine
+    return sums
+
+
+def balance(
+    matrix: sparse.csr_array, rounds: int
+) -> tuple[sparse.csr_array, tuple[Vector | None, Vector | None]]:
+    """``rounds`` of Sinkhorn scaling, rows then columns, and what each was multiplied by.
+
+    Columns are brought to sum 1 rather than n / m: whoever reads the result normalizes it again.
+    """
+    if rounds == 0:
+        return matrix, (None, None)
+    logs = [np.zeros(size) for size in matrix.shape]  # products of many factors may overflow
+    for _ in range(rounds):
+        for log in logs:
+            start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
+            top = np.maximum.reduceat(matrix.data, start)
+            log -= np.log(top) + np.log(np.add.reduceat(matrix.data / np.repeat(top, sizes), start))
+            matrix = normalize(matrix).T.tocsr()
+            if not np.diff(matrix.indptr).all():
+                raise ValueError(
+                    "`X` has too wide a range for `normalization_steps` > 1: some entries "
+                    "vanish when scaled. Leave it at 1, or clip the smallest entries."
+                )
+    rows, columns = (np.exp(log - log.max()) for log in logs)
+    return matrix, (rows, columns)
+
+
+def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
+    """``smoothing`` added to every bin, sums brought back to 1."""
+    if smoothing == 0:
+        return hist
+    smoothing = float(smoothing)
+    return sparse.csr_array((hist.toarray() + smoothing) / (1.0 + hist.shape[1] * smoothing))
+
+
+def label_repeats(hist: sparse.csr_array) -> Index:
+    """Equal labels for rows within ``MERGE_TOLERANCE``, numbered by first appearance.
+
+    Rows that close have random projections (weights below 2) nearly as close: sort those, cut
+    the order into runs at every larger gap, then compare each row of a run with the run's first
+    row in l1 norm. Rows that differ from it stay for the next pass.
+    """
+    weights = np.random.default_rng(0).uniform(1.0, 2.0, hist.shape[1])
+    score = hist @ weights
+    rounding = 4 * np.finfo(float).eps * np.diff(hist.indptr).max()
+    order = np.argsort(score)
+    run = np.zeros(len(score), dtype=np.int64)
+    run[order[1:]] = np.cumsum(np.diff(score[order]) > 2 * MERGE_TOLERANCE + rounding)
+    first = np.arange(len(score))
+    left = np.flatnonzero(np.bincount(run)[run] > 1)
+    while len(left):
+        _, start, back = np.unique(run[left], return_index=True, return_inverse=True)
+        head = left[start][back]
+        near = abs(hist[left] - hist[head]).sum(axis=1) <= MERGE_TOLERANCE
+        first[left[near]] = head[near]
+        left = left[~near]
+    return np.unique(first, return_inverse=True)[1].astype(np.int64)
+
+
+def stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
+    parts = []
+    for part in ("hist", "full"):
+        data, indices, indptr = (
+            arrays[f"{name}_{part}_{field}"] for field in ("data", "indices", "indptr")
+        )
+        shape = tuple(arrays[f"{name}_{part}_shape"].tolist())
+        hist = sparse.csr_array((data, indices, indptr), shape=shape)
+        hist.check_format(full_check=True)  # kernels trust the indices
+        parts.append(hist)
+    hist, full = parts
+    names = arrays.get(f"{name}_names")
+    if names is not None:  # before a list is made of them
+        fits = names.dtype.kind == "U" and names.shape == arrays[f"{name}_labels"].shape
+        require(fits, f"{name} has names of shape {names.shape} and type {names.dtype}")
+    return Side(
+        hist,
+        hist if hist.shape == full.shape else full,
+        arrays[f"{name}_labels"],
+        arrays[f"{name}_kept"],
+        None if names is None else tuple(names.tolist()),
+        arrays.get(f"{name}_scale"),
+    )
