@@ -37,6 +37,6 @@ def test_words_for_a_terminal(words, shown):
 
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"])
 def test_paths_that_cannot_be(path):
-    with pytest.raises(ValueError, match="no file can be called so. Leave out NUL"):
+    with pytest.raises(ValueError, match="is not a valid file name. Leave out NUL"):
         atomic.check_path(path)
     assert atomic.check_path("a\udc80b").name == "a\udc80b"  # a byte that is not UTF-8
