@@ -284,7 +284,10 @@ def test_a_full_disk_is_4_and_leaves_the_old_file(data, tmp_path, ending):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["x.csv", old.name])
 
 
-CHATTY = "from cometric import cli; from cometric.machine import progress; progress.EVERY = progress.SHARE = 0.0; cli.main()"
+CHATTY = (
+    "from cometric import cli; from cometric.machine import progress; "
+    "progress.EVERY = progress.SHARE = 0.0; cli.main()"
+)
 
 
 def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
