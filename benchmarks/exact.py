@@ -14,7 +14,6 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-import machine
 import numba
 import numpy as np
 import ot
@@ -23,7 +22,8 @@ from tqdm import tqdm
 from wsingular import distance, utils
 
 import cometric as cm
-from cometric.maps.regularized import norm_matrix
+import machine
+from cometric.maps.norms import norm_matrix
 
 CORES = numba.config.NUMBA_NUM_THREADS
 ITS_PAIRS = 50  # pairs of power iterations, as many as the paper runs

@@ -330,7 +330,7 @@ def largest(sizes):
             break
         print(
             f"   {n}: {taken:.1f} s an iteration, {peak / 1e9:.0f} GB at the peak; "
-            + "; ".join(f"{phi!r}, kept in {phi._stored}" for phi in maps),
+            + "; ".join(f"{phi!r}, stored in {phi.stored}" for phi in maps),
             flush=True,
         )
         del maps

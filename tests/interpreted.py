@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from cometric.kernels import candidates, sinkhorn, transport, trees
+from cometric.kernels import candidates, duals, nodes, plans, scaling, sinkhorn, transport, trees
 from cometric.kernels.lanes import BYTES
 
 
@@ -45,15 +45,17 @@ class Numpy:
         return getattr(np, name)
 
     def empty(self, shape, dtype=np.float64):
-        if dtype is transport.NODE:
+        if dtype is nodes.NODE:
             return [SimpleNamespace(**dict.fromkeys(dtype.names, 0)) for _ in range(shape)]
         return np.empty(shape, dtype)
 
 
 def interpret():
     """Put the twins where the kernels look."""
-    transport.np = trees.np = Numpy()
+    for module in (duals, plans, transport, trees):  # those that make nodes
+        module.np = Numpy()
     for twin in (zeros_like, spread, load, store, np.add, multiply_add, total):
+        setattr(scaling, twin.__name__, twin)
         setattr(sinkhorn, twin.__name__, twin)
         setattr(candidates, twin.__name__, twin)
     candidates._minimum, candidates._maximum = np.minimum, np.maximum

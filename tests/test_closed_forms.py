@@ -9,7 +9,7 @@ from cometric.core.cones import hilbert_distance
 from cometric.core.problem import Problem
 from cometric.datasets import block_diagonal, torus
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import norm_matrix
+from cometric.maps.norms import norm_matrix
 
 SOLVERS = ["power", "policy"]
 every_solver = pytest.mark.parametrize("solver", SOLVERS)

@@ -13,13 +13,15 @@ from scipy import sparse
 import naive
 from cometric import learn
 from cometric.core.cones import hilbert_distance, ratio_bounds
+from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import Regularized, Restarted, norm_matrix
+from cometric.maps.norms import norm_matrices, norm_matrix
+from cometric.maps.regularized import Regularized
 from cometric.solvers.power import PowerIteration
+from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
 
 TAU = 0.1
@@ -33,13 +35,15 @@ def with_norm(norm):
     """A maker of maps with the tau term, R being ``norm``."""
 
     def make_map(hist):
-        return Regularized(ExactMap(hist), TAU, norm_matrix(sparse.csr_array(hist), norm))
+        return Regularized(ExactMap(hist), Formula(TAU), norm_matrix(sparse.csr_array(hist), norm))
 
     return make_map
 
 
 def restarted(hist):
-    return Restarted(ExactMap(hist), ALPHA, norm_matrix(sparse.csr_array(hist), "discrete"))
+    return Regularized(
+        ExactMap(hist), Formula(restart=ALPHA), norm_matrix(sparse.csr_array(hist), "discrete")
+    )
 
 
 MAPS = {"exact": ExactMap} | {norm: with_norm(norm) for norm in CONSTANTS} | {"restart": restarted}

@@ -22,14 +22,18 @@ _HOMES = {
     "plan": "running.planning",
     "Plan": "running.planning",
     "warmup": "running.learning",
-    "ConvergenceWarning": "running.run",
+    "ConvergenceWarning": "core.errors",
     "remove_checkpoint": "saving.folder",
     "CheckpointError": "saving.folder",
     "CheckpointWarning": "saving.folder",
-    "Interrupted": "running.run",
+    "Interrupted": "core.errors",
     "load": "answers.result",
     "Result": "answers.result",
     "Problem": "core.problem",
+    "Transport": "transports.base",
+    "Exact": "transports.exact",
+    "Entropic": "transports.entropic",
+    "Limit": "transports.limit",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result as Result
     from cometric.answers.result import load as load
     from cometric.core.cones import hilbert_distance as hilbert_distance
+    from cometric.core.errors import ConvergenceWarning as ConvergenceWarning
+    from cometric.core.errors import Interrupted as Interrupted
     from cometric.core.problem import Problem as Problem
     from cometric.core.types import Metrics as Metrics
     from cometric.core.types import Status as Status
@@ -71,8 +77,6 @@ if TYPE_CHECKING:
     from cometric.running.learning import warmup as warmup
     from cometric.running.planning import Plan as Plan
     from cometric.running.planning import plan as plan
-    from cometric.running.run import ConvergenceWarning as ConvergenceWarning
-    from cometric.running.run import Interrupted as Interrupted
     from cometric.saving.folder import CheckpointError as CheckpointError
     from cometric.saving.folder import CheckpointWarning as CheckpointWarning
     from cometric.saving.folder import remove_checkpoint as remove_checkpoint
@@ -80,6 +84,10 @@ if TYPE_CHECKING:
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.solvers.stochastic import StochasticIteration as StochasticIteration
+    from cometric.transports.base import Transport as Transport
+    from cometric.transports.entropic import Entropic as Entropic
+    from cometric.transports.exact import Exact as Exact
+    from cometric.transports.limit import Limit as Limit
 
 __all__ = [*_HOMES, "datasets"]
 

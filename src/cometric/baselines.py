@@ -94,7 +94,7 @@ def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) ->
     problem = Problem.from_data(X)
     cost = cosine(X.T) if ground is None else np.asarray(ground, dtype=np.float64)
     cost = problem.features.reduce(cost)
-    hist = problem.samples.hist
+    hist = problem.samples.histograms
     phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps, tol=tol)
     return problem.samples.expand(phi(cost))
 

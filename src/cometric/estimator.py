@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,15 +12,16 @@ from sklearn import exceptions
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from cometric.answers.result import Record, Result
+from cometric.answers.result import Result
+from cometric.core.errors import ConvergenceWarning
+from cometric.core.kinds import check_count
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
-from cometric.core.types import Index, Matrix, Solver, Vector
+from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
 from cometric.maps.tiled import active_client
 from cometric.running.learning import learn
-from cometric.running.options import DEFAULT_TAU, DEFAULT_TOL, check_count
-from cometric.running.run import ConvergenceWarning, shortfall
-from cometric.solvers.loop import Callback
+from cometric.running.run import shortfall
+from cometric.running.settings import mirrors_settings
 
 if TYPE_CHECKING:
     from cometric.proofs.certificate import Certificate
@@ -47,10 +47,8 @@ class WassersteinSingularVectors(
 
     Parameters
     ----------
-    eps, tau, restart, norm, solver, tol, max_iter, sweeps, device, dtype, start, random_state, \
-n_threads, memory_limit, progress, callback, checkpoint, checkpoint_every, normalization_steps, \
-smoothing
-        As for :func:`cometric.learn`.
+    options
+        All options of :func:`cometric.learn`, by the same names, but for ``client``.
     drop_empty
         Leave out empty features, which are an error otherwise (subsampled data often have
         some). Empty samples always are: scikit-learn expects an answer for each.
@@ -91,57 +89,17 @@ smoothing
     (3, 12)
     """
 
+    @mirrors_settings(without=("client",))
     def __init__(
         self,
-        eps: float = 0.1,
-        tau: float | str = DEFAULT_TAU,
         *,
-        restart: float = 0.0,
-        norm: Any = "l1",
-        solver: str | Solver[Any] = "auto",
-        tol: float = DEFAULT_TOL,
-        max_iter: int = 1000,
-        sweeps: int = 1,
-        device: str = "cpu",
-        dtype: Any = np.float64,
-        start: Any = None,
-        random_state: int | None = None,
-        n_threads: int | None = None,
-        memory_limit: float | None = None,
-        progress: bool = False,
-        callback: Callback | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        checkpoint_every: float = 300.0,
-        normalization_steps: int = 1,
-        smoothing: float = 0.0,
-        drop_empty: bool = False,
         engine: str = "local",
         mode: str = "distances",
         n_neighbors: int = 5,
+        **options: Any,
     ) -> None:
-        self.eps = eps
-        self.tau = tau
-        self.restart = restart
-        self.norm = norm
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.sweeps = sweeps
-        self.device = device
-        self.dtype = dtype
-        self.start = start
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.progress = progress
-        self.callback = callback
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.normalization_steps = normalization_steps
-        self.smoothing = smoothing
-        self.drop_empty = drop_empty
-        self.engine = engine
-        self.mode = mode
+        for name, value in {**options, "engine": engine, "mode": mode}.items():
+            setattr(self, name, value)
         self.n_neighbors = n_neighbors
 
     def fit(self, X: Any, y: Any = None) -> Self:

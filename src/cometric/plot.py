@@ -24,6 +24,7 @@ except ImportError:
 
 from cometric.answers.explanation import Explanation, Flow
 from cometric.answers.result import Result
+from cometric.core.kinds import check_number
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
@@ -37,7 +38,6 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
-from cometric.running.options import check_number
 
 __all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
 

@@ -20,12 +20,13 @@ from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
 from cometric.answers.result import Result
+from cometric.core.kinds import check_path
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Matrix, Vector
 from cometric.drawing.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
-from cometric.files.atomic import check_path, replacing
+from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs, duration
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, describe_triangle

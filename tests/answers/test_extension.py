@@ -6,7 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric.answers.extension
+import cometric.transports.entropic
 from cometric import ConvergenceWarning, learn, load
+from cometric.answers.extension import HeldDistances
 from cometric.maps.checks import all_pairs
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -102,10 +104,10 @@ def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
     whole = r.transform(NEW)
     monkeypatch.setattr(cometric.answers.extension, "BYTES", 3000.0)
     calls = []
-    original = cometric.answers.extension._Across.transport
+    original = HeldDistances.between
     monkeypatch.setattr(
-        cometric.answers.extension._Across,
-        "transport",
+        HeldDistances,
+        "between",
         lambda self, *given: calls.append(given) or original(self, *given),
     )
     assert_allclose(r.transform(NEW), whole, atol=1e-12)
@@ -372,7 +374,7 @@ def test_norms_given_as_matrices_say_nothing_of_new_items():
 def test_unfinished_sinkhorn_problems_are_told(monkeypatch):
     r = learn(X, eps=0.1, tau=0.01)
     monkeypatch.setattr(
-        cometric.answers.extension,
+        cometric.transports.entropic,
         "EntropicMap",
         type("Hasty", (EntropicMap,), {"max_sweeps": property(lambda s: 1, lambda s, v: None)}),
     )
@@ -381,10 +383,9 @@ def test_unfinished_sinkhorn_problems_are_told(monkeypatch):
 
 
 def test_negative_divergences_are_told_and_set_to_zero(result, monkeypatch):
-    original = cometric.answers.extension._Across.transport
-    monkeypatch.setattr(
-        cometric.answers.extension._Across, "transport", lambda *given: original(*given) - 0.3
-    )
+    transport = type(result.parameters.transport)
+    original = transport.between
+    monkeypatch.setattr(transport, "between", lambda *given: original(*given) - 0.3)
     with pytest.warns(UserWarning, match="distances of new items are negative"):
         assert result.transform(X).min() == 0.0
 

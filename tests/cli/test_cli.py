@@ -24,7 +24,7 @@ from cometric.machine import progress
 anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 commands = pytest.importorskip("cometric.cli.commands")
-voice = pytest.importorskip("cometric.cli.voice")
+console = pytest.importorskip("cometric.cli.console")
 
 SRC = Path(__file__).parents[2] / "src"
 QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
@@ -253,7 +253,9 @@ def test_debug_shows_where_it_came_from(data):
 
 def test_nothing_is_replaced_without_force(data, monkeypatch):
     Path("out.features.csv").write_text("mine")
-    monkeypatch.setattr(commands.files, "read", lambda *_: pytest.fail("read before looking"))
+    monkeypatch.setattr(
+        commands.learning.files, "read", lambda *_: pytest.fail("read before looking")
+    )
     said = run("learn", "x.csv", "-o", "out.csv", *QUICK, code=2).stderr
     assert "`out.features.csv` exists; pass another name, or --force to replace it." in said
     assert Path("out.features.csv").read_text() == "mine"
@@ -358,7 +360,7 @@ COMMANDS = (
 
 def test_help_names_the_exit_codes_and_every_command():
     said = " ".join(run("--help").stdout.replace("│", " ").split())
-    for code in voice.Exit:
+    for code in console.Exit:
         assert re.search(rf"\b{int(code)} \w", said)
     for name in COMMANDS:
         assert f" {name} " in said
@@ -572,7 +574,7 @@ def test_progress_goes_to_stderr_line_by_line(data, monkeypatch):
 
 
 def test_json_has_no_infinities():
-    assert voice.plain({"a": np.inf, "b": (np.float64(1), np.array([np.nan])), "c": None}) == {
+    assert console.plain({"a": np.inf, "b": (np.float64(1), np.array([np.nan])), "c": None}) == {
         "a": "inf",
         "b": [1.0, ["nan"]],
         "c": None,

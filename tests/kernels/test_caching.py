@@ -94,7 +94,7 @@ def test_where_there_are_no_users_the_folder_is_new(nowhere, monkeypatch):
 def test_a_new_folder_is_removed_by_the_process_that_made_it(nowhere, monkeypatch):
     ends = []
     monkeypatch.setattr(caching.atexit, "register", ends.append)
-    found = caching._passing_folder()
+    found = caching._temporary_folder()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         ends[0]()

@@ -4,7 +4,7 @@ from numba import njit
 
 import cometric as cm
 from cometric.core.types import Coupled
-from cometric.kernels.compiling import WORDS, compiling_told
+from cometric.kernels.compiling import MESSAGE, announce_compilation
 from cometric.machine.progress import Ahead, Bar
 
 
@@ -17,31 +17,31 @@ def compile_a_kernel(module="cometric.kernels.new"):
 
 def test_compiling_is_told_once():
     said = []
-    with compiling_told(said.append):
+    with announce_compilation(said.append):
         compile_a_kernel()
-    assert said == [WORDS]
+    assert said == [MESSAGE]
     compile_a_kernel()  # nobody listens anymore
-    assert said == [WORDS]
+    assert said == [MESSAGE]
 
 
 def test_kernels_of_others_are_their_matter():
     said = []
-    with compiling_told(said.append):
+    with announce_compilation(said.append):
         compile_a_kernel(__name__)
     assert said == []
 
 
 def test_of_two_who_listen_the_outer_speaks():
     outer, inner = [], []
-    with compiling_told(outer.append), compiling_told(inner.append):
+    with announce_compilation(outer.append), announce_compilation(inner.append):
         compile_a_kernel()
-    assert (outer, inner) == ([WORDS], [])
+    assert (outer, inner) == ([MESSAGE], [])
 
 
 def test_kernels_that_are_loaded_are_not_told_of():
     cm.learn([[3, 1, 1], [1, 3, 2]], eps=0.5, tau=0.1)
     said = []
-    with compiling_told(said.append):
+    with announce_compilation(said.append):
         cm.learn([[3, 1, 1], [1, 3, 2]], eps=0.5, tau=0.1)
     assert said == []
 
@@ -55,5 +55,5 @@ def test_a_bar_tells_on_standard_error(capfd):
         with Bar(show) as bar, bar.stage(phi, Ahead(1e-6, 10)):
             compile_a_kernel()
         found = capfd.readouterr()
-        assert (WORDS in found.err) == show
+        assert (MESSAGE in found.err) == show
         assert found.out == ""

@@ -15,13 +15,13 @@ import pytest
 
 import cometric as cm
 from cometric import baselines, kernels
-from cometric.kernels import launching, transport
+from cometric.kernels import launching, plans
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 KERNELS = SRC / "cometric" / "kernels"
 
-THREADS_ALLOCATE_NOTHING = {"weigh", "copy_scalings", "pairwise_norms", "pair_norms"}
+THREADS_ALLOCATE_NOTHING = {"move_costs", "copy_scalings", "pairwise_norms", "pair_norms"}
 
 
 def run(code, *arguments, **environment):
@@ -205,10 +205,10 @@ def test_a_kernel_may_be_launched_inside_another(monkeypatch):
 
 
 def test_a_forked_child_does_not_wait_for_its_parent(monkeypatch):
-    monkeypatch.setattr(launching, "_turn", threading.Lock())
+    monkeypatch.setattr(launching, "_lock", threading.Lock())
     monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
-    launching._turn.acquire()
-    launching._forget_turn()
+    launching._lock.acquire()
+    launching._reset_lock()
     assert guarded(lambda: "not held")() == "not held"
 
 
@@ -230,7 +230,7 @@ def test_an_interrupted_kernel_gives_its_turn_back(monkeypatch):
 def test_the_care_costs_next_to_nothing():
     plain = min(timeit.repeat(lambda: None, number=10_000, repeat=5))
     launch = guarded(lambda: None)
-    transport.weigh(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(1), 1)
+    plans.move_costs(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(1), 1)
     careful = min(timeit.repeat(launch, number=10_000, repeat=5))
     assert (careful - plain) / 10_000 < 20e-6  # seconds; a kernel takes a thousand times longer
 

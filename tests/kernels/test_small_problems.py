@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 import naive
-from cometric.kernels import transport
+from cometric.kernels import simplex
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
 
@@ -83,7 +83,7 @@ def test_ties_without_end():
 
 
 def test_supports_larger_than_a_pricing_block(monkeypatch):
-    monkeypatch.setattr(transport, "BLOCK", 4)
+    monkeypatch.setattr(simplex, "BLOCK", 4)
     hist = rng.dirichlet(np.ones(12), size=2)
     cost = rng.random((12, 12))
     cost = np.triu(cost, 1) + np.triu(cost, 1).T

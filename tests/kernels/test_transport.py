@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 import naive
 from audit import ALLOWED, audit_random_pairs, worst
-from cometric.kernels import transport as kernel
+from cometric.kernels import nodes
 from cometric.maps.exact import ExactMap
 from strategies import costs, fewer, histograms, lifts
 
@@ -215,9 +215,9 @@ def test_a_tree_of_differences_is_lifted_when_the_triangle_inequality_goes():
     shortcut = np.array([[0.0, 1.0, 10.0], [1.0, 0.0, 1.0], [10.0, 1.0, 0.0]])
     phi = ExactMap(hist)
     assert phi(metric)[0, 1] == 0.5
-    assert kinds_of_trees(phi) == {kernel.REDUCED_TREE}
+    assert kinds_of_trees(phi) == {nodes.REDUCED_TREE}
     assert phi(shortcut)[0, 1] == 1.0
-    assert kinds_of_trees(phi) == {kernel.FULL_TREE}
+    assert kinds_of_trees(phi) == {nodes.FULL_TREE}
     assert phi(metric)[0, 1] == 0.5
 
 
@@ -237,7 +237,7 @@ def test_a_map_goes_from_metric_to_cost_to_metric_and_forgets_nothing():
     for make_cost in (random_metric, random_cost, random_metric, random_metric, random_cost):
         cost = make_cost(40, rng)
         assert_allclose(phi(cost), ExactMap(hist)(cost), rtol=1e-13)
-    assert kinds_of_trees(phi) == {kernel.FULL_TREE}
+    assert kinds_of_trees(phi) == {nodes.FULL_TREE}
 
 
 def test_the_same_cost_twice_leaves_every_tree_as_it_was():
@@ -245,7 +245,7 @@ def test_the_same_cost_twice_leaves_every_tree_as_it_was():
     phi, cost = ExactMap(random_histograms(8, 20, rng)), random_metric(20, rng)
     first = phi(cost)
     trees = phi._all.tree.copy()
-    assert kinds_of_trees(phi) == {kernel.REDUCED_TREE}
+    assert kinds_of_trees(phi) == {nodes.REDUCED_TREE}
     assert_array_equal(phi(cost), first)
     assert_array_equal(phi._all.tree, trees)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from cometric.kernels import transport as kernel
+from cometric.kernels import nodes
 from cometric.maps.exact import ExactMap
 
 HIST = np.array([[3, 1, 0, 2, 0], [0, 2, 2, 1, 1], [1, 1, 1, 1, 2], [2, 0, 0, 2, 2]]) / 6
@@ -75,9 +75,9 @@ def test_a_cycle_is_refused():
     phi = ExactMap(HIST[:2])
     phi(METRIC)
     memory = {name: array.copy() for name, array in phi.snapshot().items()}
-    assert memory["state"].tolist() == [kernel.REDUCED_TREE]
+    assert memory["state"].tolist() == [nodes.REDUCED_TREE]
     memory["tree"][:4] = [2, 3, 0, 3]  # a source and a sink that are each other's parents
-    with pytest.raises(ValueError, match="the trees in memory are none of these histograms"):
+    with pytest.raises(ValueError, match="the stored trees do not match these histograms"):
         phi.restore(memory)
 
 
@@ -86,8 +86,8 @@ def test_a_tree_without_room_for_it_is_refused():
     phi.divide([np.array([[0, 1], [2, 3]])])
     memory = phi.snapshot()
     assert len(memory["part0_tree"]) == 0
-    memory["part0_state"] = np.full(2, kernel.REDUCED_TREE, np.uint8)
-    with pytest.raises(ValueError, match="the trees in memory are none of these histograms"):
+    memory["part0_state"] = np.full(2, nodes.REDUCED_TREE, np.uint8)
+    with pytest.raises(ValueError, match="the stored trees do not match these histograms"):
         phi.restore(memory)
 
 
@@ -95,7 +95,7 @@ def test_equal_histograms_have_no_tree():
     phi = ExactMap(HIST[[0, 0, 1]])
     phi(METRIC)
     memory = phi.snapshot()
-    assert memory["state"][0] == kernel.NO_TREE
-    memory["state"] = np.full(3, kernel.REDUCED_TREE, np.uint8)
-    with pytest.raises(ValueError, match="the trees in memory are none of these histograms"):
+    assert memory["state"][0] == nodes.NO_TREE
+    memory["state"] = np.full(3, nodes.REDUCED_TREE, np.uint8)
+    with pytest.raises(ValueError, match="the stored trees do not match these histograms"):
         phi.restore(memory)

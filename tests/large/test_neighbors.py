@@ -7,7 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.large.neighbors import SampleDistances, _Bounds, _spread, read_histograms
+from cometric.answers.extension import HeldDistances
+from cometric.large.neighbors import _Bounds, read_histograms
+from cometric.transports.exact import _spread
 
 X = cm.datasets.simulate_counts(60, 25, density=0.3, random_state=1).X
 OPTIONS = [
@@ -32,9 +34,9 @@ def result(request):
 def true_distances(result):
     """From every sample of X to every other."""
     n = X.shape[0]
-    distances = SampleDistances(result, *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, X))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
-    return distances(index).reshape(n, n)
+    return distances.pairs(index).reshape(n, n)
 
 
 def test_distances_are_those_of_transform(result):
@@ -42,7 +44,7 @@ def test_distances_are_those_of_transform(result):
 
 
 def test_bounds_are_below_the_distances(result):
-    distances = SampleDistances(result, *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, X))
     bounds, index = _Bounds(distances, 1).lowest(slice(10, 60), 59)
     true = true_distances(result)[10:]
     assert (bounds <= np.take_along_axis(true, index, axis=1) + 1e-12).all()

@@ -9,9 +9,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
+from cometric.answers.extension import HeldDistances
 from cometric.large import pairwise
-from cometric.large.neighbors import SampleDistances, read_histograms
-from cometric.maps.regularized import norm_matrix
+from cometric.large.neighbors import read_histograms
+from cometric.maps.norms import norm_matrix
 
 zarr = pytest.importorskip("zarr")
 
@@ -33,10 +34,11 @@ def entropic():
 def in_memory(result):
     """All distances from one call of a fresh map, and norms of all differences."""
     hist, full = read_histograms(result, X)
-    by = SampleDistances(result, hist, full)
+    by = HeldDistances(result, "samples", hist, full)
     eps = result.parameters.eps
     make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}
-    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=by.tol))(hist)
+    inner = getattr(by.phi, "tol", None)
+    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=inner))(hist)
     return np.maximum(by.scale * phi(by.cost) + by.weight * norm_matrix(full, "l1"), 0.0)
 
 

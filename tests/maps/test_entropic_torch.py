@@ -100,20 +100,20 @@ def test_pairs_agree_with_the_whole_map_in_any_order(lift, device, engine):
 
 
 @everywhere
-@pytest.mark.parametrize(("share", "kept"), [(0.6, "float32"), (0.3, "bfloat16"), (0.1, "None")])
-def test_what_does_not_fit_is_kept_in_less_or_not_at_all(lift, device, engine, share, kept):
+@pytest.mark.parametrize(("share", "stored"), [(0.6, "float32"), (0.3, "bfloat16"), (0.1, "None")])
+def test_scalings_that_do_not_fit_are_rounded_or_not_stored(lift, device, engine, share, stored):
     hist, cost = lift
     whole = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12)
     limit = share * whole.memory
     phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12, memory_limit=limit)
     assert phi.memory <= limit
-    assert str(phi._stored).removeprefix("torch.") == kept
+    assert str(phi.stored).removeprefix("torch.") == stored
     for _ in range(2):
         assert_allclose(phi(cost), whole(cost), atol=1e-10)
 
 
 @everywhere
-def test_negative_divergences_are_counted_not_clipped(device, engine):
+def test_negative_divergences_are_not_clipped(device, engine):
     parts = np.array([0, 0, 1, 1, 1])
     cost = np.where(parts[:, None] == parts, 2.0, 1.0)
     np.fill_diagonal(cost, 0.0)
@@ -121,29 +121,27 @@ def test_negative_divergences_are_counted_not_clipped(device, engine):
     for sweeps in (None, 1):
         phi = TensorEntropicMap(hist, 5.0, device=device, engine=engine, tol=1e-14, sweeps=sweeps)
         assert_allclose(phi(cost)[0, 1], -0.11901848, atol=1e-8)
-        assert phi.negatives.number == 1
-        assert_allclose(phi.negatives.minimum, -0.11901848, atol=1e-8)
 
 
 def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
     hist, cost = lift
     phi = TensorEntropicMap(hist, 0.2, device="cpu", tol=1e-12)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    evaluate, failures = phi._evaluate, 1
+    distances, failures = phi._distances, 1
 
     def failing(given):
         nonlocal failures
         if failures:
             failures -= 1
             raise torch.OutOfMemoryError("full")
-        return evaluate(given)
+        return distances(given)
 
-    monkeypatch.setattr(phi, "_evaluate", failing)
+    monkeypatch.setattr(phi, "_distances", failing)
     before = phi._scratch
     assert_allclose(phi(cost), cm.EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-11)
     assert phi._scratch == before / 2
     failures = 1000
-    with pytest.raises(MemoryError, match="found no room on cpu: one source needs"):
+    with pytest.raises(MemoryError, match="ran out of memory on cpu: one source needs"):
         phi(cost)
 
 
@@ -185,11 +183,11 @@ def test_options_are_checked(lift):
     hist = lift[0]
     with pytest.raises(ValueError, match="ExactMap for 0 and LimitMap for infinity"):
         TensorEntropicMap(hist, 0.0, device="cpu")
-    with pytest.raises(ValueError, match="logarithms are needed, which run on the CPU"):
+    with pytest.raises(ValueError, match="the log domain is needed, which runs on the CPU"):
         TensorEntropicMap(hist, 1e-3, device="cpu")
     with pytest.raises(ValueError, match="choose 'auto', 'cropped' or 'dense'"):
         TensorEntropicMap(hist, 0.1, device="cpu", engine="fast")
-    with pytest.raises(ValueError, match="choose 'float64', 'float32' or 'tf32'"):
+    with pytest.raises(ValueError, match="choose float64, float32 or tf32"):
         TensorEntropicMap(hist, 0.1, device="cpu", dtype="float16")
 
 
@@ -243,8 +241,8 @@ def test_a_device_nobody_knows_is_refused():
         cm.learn([[1.0, 2.0], [2.0, 1.0]], device="abacus")
 
 
-def test_scalings_beyond_float64_are_told(monkeypatch):
+def test_scalings_beyond_float64_raise_an_error(monkeypatch):
     phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
-    monkeypatch.setattr(phi, "_evaluate", lambda cost: (cost, np.inf))
-    with pytest.raises(FloatingPointError, match="left the range of float64. .*device='cpu'"):
+    monkeypatch.setattr(phi, "_distances", lambda cost: cost)  # the error stays infinite
+    with pytest.raises(FloatingPointError, match="exceeded the range of float64. .*device='cpu'"):
         phi(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))

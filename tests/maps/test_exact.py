@@ -59,8 +59,6 @@ def test_it_knows_its_shape_and_says_what_it_is():
     phi = ExactMap(HIST)
     assert phi.shape == (3, 4)
     assert repr(phi) == "ExactMap(3 histograms on 4 bins, 2.7 used by each)"
-    assert phi.homogeneous
-    assert phi.monotone
 
 
 # Plans and bounds
@@ -315,7 +313,7 @@ def test_rows_are_divided_by_their_sums(lift):
 
 
 def test_couplings_need_a_solve_first():
-    with pytest.raises(ValueError, match="no couplings are kept yet; call `freeze` first"):
+    with pytest.raises(ValueError, match="no couplings are stored yet; call `freeze` first"):
         ExactMap(np.eye(3)).couplings()
 
 

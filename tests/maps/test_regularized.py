@@ -8,14 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import naive
+from cometric.core.formula import Formula
 from cometric.maps.exact import ExactMap
-from cometric.maps.regularized import (
-    Regularized,
-    Restarted,
-    largest_transport,
-    norm_matrix,
-    norm_name,
-)
+from cometric.maps.norms import norm_matrix, norm_name
+from cometric.maps.regularized import Regularized
 from strategies import fewer, histograms, lifts
 
 HIST = sparse.csr_array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.2, 0.3, 0.5]])
@@ -100,12 +96,10 @@ def test_high_powers_of_small_differences_are_no_zeros():
 
 def test_the_term_is_tau_times_the_largest_cost_times_the_norm():
     exact, R = ExactMap(HIST), norm_matrix(HIST, "l2")
-    phi = Regularized(exact, 0.1, R)
+    phi = Regularized(exact, Formula(0.1), R)
     assert_allclose(phi(COST), exact(COST) + 0.3 * R, rtol=1e-15)
     assert_allclose(phi.pairs(COST, np.array([[2, 0]])), phi(COST)[2, 0], rtol=1e-15)
     assert phi.shape == (3, 3)
-    assert phi.monotone
-    assert phi.homogeneous
     assert repr(phi) == "ExactMap(3 histograms on 3 bins, 2.3 used by each) + 0.1 |C| R"
 
 
@@ -114,7 +108,7 @@ def test_the_term_is_tau_times_the_largest_cost_times_the_norm():
 @given(lift=lifts(), tau=st.floats(1e-3, 10.0))
 def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
     hist, cost, _ = lift
-    phi = Regularized(ExactMap(hist), tau, norm_matrix(sparse.csr_array(hist), norm))
+    phi = Regularized(ExactMap(hist), Formula(tau), norm_matrix(sparse.csr_array(hist), norm))
     rounding = 1e-15 * (1 + tau) * cost.max()
     assert_allclose(phi(cost), naive.lift(hist, cost, tau, p), rtol=1e-13, atol=rounding)
 
@@ -124,9 +118,11 @@ def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
 def test_freezing_holds_the_couplings_but_not_the_maximum(lift):
     hist, cost, rise = lift
     exact, R = ExactMap(hist), norm_matrix(sparse.csr_array(hist), "l1")
-    frozen = Regularized(exact, 0.1, R).freeze(cost)
+    frozen = Regularized(exact, Formula(0.1), R).freeze(cost)
     rounding = 1e-15 * (cost + rise).max()
-    assert_allclose(frozen(cost), Regularized(exact, 0.1, R)(cost), rtol=1e-13, atol=rounding)
+    assert_allclose(
+        frozen(cost), Regularized(exact, Formula(0.1), R)(cost), rtol=1e-13, atol=rounding
+    )
     other = cost + rise
     want = exact.freeze(cost)(other) + 0.1 * other.max() * R
     assert_allclose(frozen(other), want, rtol=1e-13, atol=rounding)
@@ -135,7 +131,7 @@ def test_freezing_holds_the_couplings_but_not_the_maximum(lift):
 def test_a_map_without_couplings_cannot_be_frozen():
     frozen = ExactMap(HIST).freeze(COST)
     with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
-        Regularized(frozen, 0.1, norm_matrix(HIST, "l1")).freeze(COST)
+        Regularized(frozen, Formula(0.1), norm_matrix(HIST, "l1")).freeze(COST)
 
 
 # Restarts
@@ -143,12 +139,10 @@ def test_a_map_without_couplings_cannot_be_frozen():
 
 def test_a_restart_is_a_share_of_the_largest_distance():
     exact, R = ExactMap(HIST), norm_matrix(HIST, "l2")
-    phi, plain = Restarted(exact, 0.1, R), exact(COST)
+    phi, plain = Regularized(exact, Formula(restart=0.1), R), exact(COST)
     assert_allclose(phi(COST), 0.9 * plain + 0.1 * plain.max() * R / R.max(), rtol=1e-15)
     assert_allclose(phi.pairs(COST, np.array([[2, 0]])), phi(COST)[2, 0], rtol=1e-15)
     assert phi.shape == (3, 3)
-    assert phi.monotone
-    assert phi.homogeneous
     assert repr(phi).startswith("0.9 ExactMap(3 histograms")
 
 
@@ -161,8 +155,10 @@ def test_a_restart_is_tau_set_as_it_runs(lift, alpha):
     if not plain.any():
         return
     tau = alpha / (1 - alpha) * plain.max() / (cost.max() * R.max())
-    want = (1 - alpha) * Regularized(ExactMap(hist), tau, R)(cost)
-    assert_allclose(Restarted(ExactMap(hist), alpha, R)(cost), want, rtol=1e-12, atol=1e-15)
+    want = (1 - alpha) * Regularized(ExactMap(hist), Formula(tau), R)(cost)
+    assert_allclose(
+        Regularized(ExactMap(hist), Formula(restart=alpha), R)(cost), want, rtol=1e-12, atol=1e-15
+    )
 
 
 @fewer(2)
@@ -170,8 +166,8 @@ def test_a_restart_is_tau_set_as_it_runs(lift, alpha):
 def test_the_largest_transport_can_be_read_off_the_image(lift, alpha):
     hist, cost, _ = lift
     R = norm_matrix(sparse.csr_array(hist), "discrete")
-    image = Restarted(ExactMap(hist), alpha, R)(cost)
-    found = largest_transport(image / 3.0, 3.0, alpha, R)
+    image = Regularized(ExactMap(hist), Formula(restart=alpha), R)(cost)
+    found = Formula(restart=alpha).largest_transport(image / 3.0, 3.0, R)
     assert_allclose(found, ExactMap(hist)(cost).max(), rtol=1e-12, atol=1e-15)
 
 
@@ -180,7 +176,7 @@ def test_the_largest_transport_can_be_read_off_the_image(lift, alpha):
 def test_freezing_a_restart_holds_the_couplings_but_not_the_maximum(lift):
     hist, cost, rise = lift
     exact, R = ExactMap(hist), norm_matrix(sparse.csr_array(hist), "discrete")
-    frozen = Restarted(exact, 0.1, R).freeze(cost)
+    frozen = Regularized(exact, Formula(restart=0.1), R).freeze(cost)
     other = cost + rise
     plain = exact.freeze(cost)(other)
     want = 0.9 * plain + 0.1 * plain.max() * R
@@ -190,4 +186,4 @@ def test_freezing_a_restart_holds_the_couplings_but_not_the_maximum(lift):
 def test_a_restarted_map_without_couplings_cannot_be_frozen():
     frozen = ExactMap(HIST).freeze(COST)
     with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
-        Restarted(frozen, 0.1, norm_matrix(HIST, "l1")).freeze(COST)
+        Regularized(frozen, Formula(restart=0.1), norm_matrix(HIST, "l1")).freeze(COST)

@@ -13,11 +13,14 @@ from scipy.sparse.csgraph import connected_components
 
 import cometric as cm
 import naive
+from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.maps.coupled import fresh_lifts, norm_matrices
 from cometric.maps.exact import ExactMap
+from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
+from cometric.proofs.uniqueness import _condense, uniqueness
+from lifts import fresh_lifts
 from strategies import perturbed
 
 TRIDIAGONAL = [[2, 1, 0], [1, 2, 1], [0, 1, 2]]
@@ -58,7 +61,7 @@ def check_bounds(seed):
         assert cm.hilbert_distance(answer.features, truth.features) <= proof.features_error + 1e-11
         # Of the stored histograms, without what rounding has done to their masses.
         lifts, norms = fresh_lifts(answer.problem, 0.0), norm_matrices(answer.problem, "l1")
-        bare = certificate.certify(answer._distinct(), *lifts, tau=tau, norms=norms, spreads=norms)
+        bare = certificate.prove(answer._distinct(), lifts, Formula(tau), norms, norms)
         assert bare.gap < 1e-12
     return len(answers)
 
@@ -87,9 +90,8 @@ def certify(X, samples, features, tau=0.0, restart=0.0):
     problem = Problem.from_data(X)
     norms = norm_matrices(problem, "l1")
     lifts = fresh_lifts(problem, 0.0)
-    return certificate.certify(
-        Metrics(samples, features), *lifts, tau=tau, restart=restart, norms=norms, spreads=norms
-    )
+    formula = Formula(tau, restart)
+    return certificate.prove(Metrics(samples, features), lifts, formula, norms, norms)
 
 
 @pytest.mark.parametrize("tau", [0.01, 0.1, 3.0])
@@ -177,7 +179,8 @@ class Loose:
         self.values, self.factor = values, factor
 
     def bounds(self, cost):
-        return self.values / self.factor, self.values * self.factor
+        values = self.values[np.triu_indices(len(self.values), 1)]
+        return values / self.factor, values * self.factor
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.25, 2.0])
@@ -190,9 +193,7 @@ def test_all_numbers_follow_from_bounds_of_the_distances(tau, restart, factor):
         Metrics(*(metric(*rng.uniform(0.5, 2, n * (n - 1) // 2)) for n in sizes)) for _ in range(4)
     )
     lifts = [Loose(values, factor) for values in lifted]
-    proof = certificate.certify(
-        metrics, *lifts, tau=tau, restart=restart, norms=norms, spreads=spreads
-    )
+    proof = certificate.prove(metrics, lifts, Formula(tau, restart), norms, spreads)
     lows, highs, thetas, caps = [], [], [], []
     for side, cost in enumerate(reversed(metrics)):
         off = np.triu_indices(sizes[side], 1)
@@ -227,9 +228,8 @@ def test_all_numbers_follow_from_bounds_of_the_distances(tau, restart, factor):
 def test_bounds_are_rounded_outward():
     one, third = metric(1.0), metric(1 / 3)
     lifts = [Loose(third, 1.0), Loose(third, 1.0)]
-    proof = certificate.certify(
-        Metrics(one, one), *lifts, tau=1.0, norms=Metrics(one, one), spreads=Metrics(one, one)
-    )
+    both = Metrics(one, one)
+    proof = certificate.prove(both, lifts, Formula(1.0), both, both)
     exact = Fraction(1 / 3) + 1
     low, high = map(Fraction, proof.value)
     assert exact**2 * (1 - Fraction(1, 2**47)) < low < exact**2 < high
@@ -242,7 +242,7 @@ def test_bins_that_cost_nothing_leave_no_gap():
     one = metric(1.0)
     free = Loose(0.0 * one, 1.0)
     both = Metrics(one, one)
-    proof = certificate.certify(both, free, free, tau=1.0, norms=both, spreads=both)
+    proof = certificate.prove(both, (free, free), Formula(1.0), both, both)
     assert proof.gap == 0.0
     assert proof.rate == 0.0
     assert proof.value == pytest.approx((1.0, 1.0), rel=1e-14)
@@ -354,10 +354,10 @@ def test_the_graph_is_that_of_all_optimal_couplings(seed):
         *(metric(*rng.integers(1, 4, k * (k - 1) // 2).astype(float)) for k in (n, m))
     )
     count, sources, tied = naive_graph(A, B, metrics)
-    found = certificate.uniqueness(metrics, ExactMap(A), ExactMap(B))
+    found = uniqueness(metrics, ExactMap(A), ExactMap(B))
     assert (found.components, found.sources) == (count, sources)
     scaled = Metrics(1e-6 * metrics.samples, 1e6 * metrics.features)
-    assert certificate.uniqueness(scaled, ExactMap(A), ExactMap(B)) == found
+    assert uniqueness(scaled, ExactMap(A), ExactMap(B)) == found
     if sources > 1:
         assert found.unique is False
         assert found.reason == f"{sources} groups of distances do not depend on one another"
@@ -377,7 +377,7 @@ def test_the_graph_is_that_of_all_optimal_couplings(seed):
 def test_the_number_of_a_pair_is_its_place_above_the_diagonal():
     for d in range(2, 7):
         pairs = {pair: number for number, pair in enumerate(combinations(range(d), 2))}
-        off, number = certificate._condense(np.arange(d * d, dtype=np.int32), d)
+        off, number = _condense(np.arange(d * d, dtype=np.int32), d)
         for cell in range(d * d):
             pair = tuple(sorted(divmod(cell, d)))
             assert (cell in off) == (pair in pairs)
@@ -388,10 +388,10 @@ def test_tied_couplings_leave_uniqueness_undecided():
     J, swap = np.ones((3, 3)), np.eye(3)[[1, 0, 2]]
     A, B = (np.eye(3) + J) / 4, (swap + J) / 4
     pair = Metrics(metric(2, 1, 1), metric(2, 1, 1))
-    found = certificate.uniqueness(pair, ExactMap(A), ExactMap(B))
+    found = uniqueness(pair, ExactMap(A), ExactMap(B))
     assert found[:3] == (None, 2, 1)
     below = Metrics(metric(1.5, 1, 1), metric(1.5, 1, 1))
-    assert certificate.uniqueness(below, ExactMap(A), ExactMap(B)).unique is False
+    assert uniqueness(below, ExactMap(A), ExactMap(B)).unique is False
 
 
 # Random problems, and what users meet

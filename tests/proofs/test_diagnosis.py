@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.maps.coupled import fresh_lifts, norm_matrices
 from cometric.proofs.diagnosis import diagnose
+from lifts import fresh_lifts
 
 X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
 
@@ -38,10 +38,10 @@ def test_the_triangle_is_told_in_words_a_user_can_act_on():
 
 def test_a_wrong_answer_is_not():
     result = cm.learn(X, eps=0.5, tau=0.1)
-    lifts, norms = fresh_lifts(result.problem, 0.5), norm_matrices(result.problem, "l1")
+    lifts = fresh_lifts(result.problem, 0.5)
     bent = result.samples.copy()
     bent[0, 1] = bent[1, 0] = 0.5 * bent[0, 1]
-    told = diagnose(cm.Metrics(bent, result.features), *lifts, eps=0.5, tau=0.1, norms=norms)
+    told = diagnose(result.problem, cm.Metrics(bent, result.features), lifts, 0.5)
     assert told.residuals[0] >= 0.99 * np.log(2)
 
 

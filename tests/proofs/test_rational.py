@@ -12,11 +12,12 @@ from scipy.optimize import linprog
 
 import cometric as cm
 import rational
-from cometric.core.histograms import NORMALIZED, SMOOTHED
+from cometric.core.formula import Formula
+from cometric.core.histograms import NORMALIZED, SMOOTHED, quantization_errors, quantize
 from cometric.core.problem import Problem
-from cometric.maps.coupled import fresh_lifts, norm_matrices
-from cometric.maps.masses import quantization_errors, quantize
+from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
+from lifts import fresh_lifts
 from strategies import perturbed
 
 KINDS = (
@@ -206,9 +207,8 @@ def test_doubt_moves_transport_and_norms_by_what_it_says():
     problem = Problem.from_data((hist, hist))
     lifts, norms = fresh_lifts(problem, 0.0), norm_matrices(problem, "l1")
     doubt = certificate.Doubt(np.array([0.02, 0.04]), np.array([0.02, 0.04]), 0.0)
-    proof = certificate.certify(
-        cm.Metrics(one, one), *lifts, tau=0.5, norms=norms, spreads=norms, doubts=(doubt, doubt)
-    )
+    pair = cm.Metrics(one, one)
+    proof = certificate.prove(pair, lifts, Formula(0.5), norms, norms, (doubt, doubt))
     # Moved apart (0.76, 0.24), (0.23, 0.77): W = 0.53, R = 1.06; together 0.47 and 0.94.
     low, high = 0.47 + 0.5 * 0.94, 0.53 + 0.5 * 1.06
     assert proof.value == pytest.approx((low**2, high**2), rel=1e-12)

@@ -5,14 +5,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.maps.coupled import entropic_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import solve
+from lifts import fresh_lifts, regularize
 
 
 def fully_solved(X, eps, tau, tol):
     """Power iteration with every Sinkhorn problem solved to the end."""
     problem = cm.Problem.from_data(X)
-    phi = regularize(*entropic_lifts(problem, eps), tau, norm_matrices(problem, "l1"))
+    phi = regularize(*fresh_lifts(problem, eps), tau, norm_matrices(problem, "l1"))
     start = norm_matrices(problem, "l1")
     return solve(phi, cm.PowerIteration(), start, tol=tol, max_iter=500).iterate
 

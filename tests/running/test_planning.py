@@ -4,16 +4,18 @@ import inspect
 import math
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.maps.coupled import exact_lifts
+from cometric.core.formula import Formula
 from cometric.running import estimation, planning
 from cometric.running.estimation import Estimate
 from cometric.running.rehearsal import take_part
+from lifts import exact_lifts
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
 SMALL = np.random.default_rng(0).gamma(0.5, size=(20, 15))
@@ -125,8 +127,9 @@ def test_matrices_as_norms_are_cut_to_the_parts(in_parts):
     problem = cm.Problem.from_data(X, drop_empty=True)
     norms = tuple(1.0 - np.eye(len(side.labels)) for side in (problem.samples, problem.features))
     assert cm.plan(X, drop_empty=True, norm=norms).total > 0
-    part, cut = take_part(problem, norms, (30, 20), seed=0)
-    for side, matrix in zip((part.samples, part.features), cut, strict=True):
+    problem = replace(problem, formula=Formula(0.1, norm=norms))
+    part = take_part(problem, (30, 20), seed=0)
+    for side, matrix in zip((part.samples, part.features), part.formula.norm, strict=True):
         assert matrix.shape == (len(side.labels),) * 2
         assert_allclose(side.hist.sum(axis=1), 1.0)
 
@@ -177,8 +180,8 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        modules = ("memory", "planning", "run", "maps.coupled", "maps.exact", "maps.entropic")
-        for module in modules:
+        running = ("running.memory", "running.planning", "running.run")
+        for module in (*running, "transports.base", "maps.exact", "maps.entropic"):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend

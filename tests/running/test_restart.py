@@ -8,7 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
-from cometric.maps.coupled import fresh_lifts, norm_matrices
+from cometric.maps.norms import norm_matrices
+from lifts import fresh_lifts
 
 ALPHA = 0.1
 RNG = np.random.default_rng(5)

@@ -12,8 +12,9 @@ from cometric import ConvergenceWarning, Interrupted, PolicyIteration, PowerIter
 from cometric.core.problem import Problem
 from cometric.core.types import Coupled, Metrics
 from cometric.datasets import block_diagonal, torus
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import solve
+from lifts import exact_lifts, regularize
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
 # Row 3 is twice row 0; column 3 is half of column 0.

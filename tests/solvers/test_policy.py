@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import cometric as cm
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.policy import PolicyIteration
+from lifts import exact_lifts, regularize
 
 
 def lifts(X, tau, **options):
@@ -115,7 +116,6 @@ def test_without_room_for_trees_power_iteration_is_chosen():
 
 def test_other_maps_are_refused_with_a_remedy():
     class Plain:
-        homogeneous = monotone = True
         shape = (2, 2)
 
         def __call__(self, cost):

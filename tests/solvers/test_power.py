@@ -10,8 +10,9 @@ import naive
 from cometric.core.cones import hilbert_distance
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.power import PowerIteration
+from lifts import exact_lifts, regularize
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
 TAU = 0.1

@@ -6,8 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric import StochasticIteration
-from cometric.maps.coupled import exact_lifts, fresh_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import solve
+from lifts import exact_lifts, fresh_lifts, regularize
 
 X = cm.datasets.torus("bimodal", 20, 16)
 TAU = 0.1

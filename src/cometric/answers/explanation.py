@@ -11,11 +11,10 @@ from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE
 from cometric.core.names import find
-from cometric.core.problem import Side
+from cometric.core.problem import Problem
 from cometric.core.text import printable
-from cometric.core.types import Index, Matrix, Vector
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.core.types import Index, Metrics, Vector
+from cometric.transports.base import Transport
 
 SHOWN = 10
 """Flows that are printed, those with the most mass; a blurred plan has hundreds."""
@@ -158,9 +157,12 @@ def _aligned(rows: Sequence[tuple[str, ...]], names: int) -> list[str]:
 
 
 def explain(
-    side: Side, other: Side, cost: Matrix, i: Any, j: Any, of: str, eps: float = 0.0
+    problem: Problem, metrics: Metrics, transport: Transport, i: Any, j: Any, of: str
 ) -> Explanation:
-    """The flows between items i and j of ``side`` under ``cost`` between those of ``other``."""
+    """The flows between items i and j of one side, under the metric between distinct others."""
+    side, other, cost = problem.samples, problem.features, metrics.features
+    if of == "features":
+        side, other, cost = other, side, metrics.samples
     i, j = (
         find(item, side.called, argument, of, other.names or ())
         for argument, item in (("i", i), ("j", j))
@@ -170,8 +172,8 @@ def explain(
     items = side.called[i], side.called[j]
     if first == second:  # repeats of one another: nothing moves
         return Explanation(items, 0.0, 1.0, [])
-    pair = side.hist[[first, second]]
-    source, target, mass = _plan(pair, cost, eps)
+    pair = side.histograms.take([first, second])
+    source, target, mass = transport.plan(pair, cost)
     moves = source != target
     spent = mass * cost[source, target]
     total = float(spent.sum())
@@ -188,7 +190,7 @@ def explain(
     ]
     stays = float(mass[~moves].sum())
     moved = source[moves], target[moves], mass[moves], spent[moves]
-    return Explanation(items, total, stays, flows, _changes(pair, *moved, bins))
+    return Explanation(items, total, stays, flows, _changes(pair.rows, *moved, bins))
 
 
 def _changes(
@@ -216,21 +218,6 @@ def _changes(
         for k in np.argsort(-np.abs(change), kind="stable")
         if abs(change[k]) > MERGE_TOLERANCE
     ]
-
-
-def _plan(pair: sparse.csr_array, cost: Matrix, eps: float) -> tuple[Index, Index, Vector]:
-    """Source bin, target bin and mass of every flow between two histograms."""
-    if eps == 0.0:
-        plan = ExactMap(pair).plans(cost, np.array([[0, 1]]))
-        return plan.source, plan.target, plan.mass
-    if eps == np.inf:  # independent marginals
-        rows = [pair[[k]] for k in (0, 1)]
-        sources, targets = (row.indices.astype(np.int64) for row in rows)
-        masses = np.outer(*(row.data for row in rows))
-    else:
-        sources, targets, masses = EntropicMap(pair, eps).plan(cost, 0, 1)
-    source, target = (grid.ravel() for grid in np.meshgrid(sources, targets, indexing="ij"))
-    return source, target, masses.ravel()
 
 
 def _percent(share: float) -> str:

@@ -5,52 +5,38 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from cometric import transports
+from cometric.answers.explanation import Explanation, explain
+from cometric.answers.extension import extend
+from cometric.core.formula import Formula
+from cometric.core.kinds import check_path, check_side
 from cometric.core.problem import Problem
-from cometric.core.types import Matrix, Metrics, Status
+from cometric.core.types import Matrix, Metrics, Record, Status
 from cometric.core.validation import check_metric, require
 from cometric.files.archive import MAX_BYTES, read_arrays
-from cometric.files.atomic import check_path, replacing
+from cometric.files.atomic import replacing
 from cometric.files.hdf5 import TooLarge
 from cometric.machine.progress import bar_of_pairs
-from cometric.running.options import check_side
+from cometric.proofs.certificate import Certificate
+from cometric.proofs.diagnosis import Diagnosis
+from cometric.transports.base import Resources, Transport
 
-if TYPE_CHECKING:
-    from cometric.answers.explanation import Explanation
-    from cometric.proofs.certificate import Certificate
-    from cometric.proofs.diagnosis import Diagnosis
-
-SCHEMA = 2
-
-
-class Record(NamedTuple):
-    """One line of the history."""
-
-    iteration: int
-    residual: float
-    lam: float
-    mu: float
-    sweeps: int
-    seconds: float
-
-    @classmethod
-    def from_row(cls, row: Sequence[float]) -> Record:
-        """The record that was stored as a row of floats."""
-        iteration, residual, lam, mu, sweeps, seconds = map(float, row)
-        return cls(int(iteration), residual, lam, mu, int(sweeps), seconds)
+SCHEMA, READABLE = 3, (2, 3)
+"""Of the files we write, and of those we read; version 2 has no transport beside eps."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What was asked for."""
+    """The options that a result was learned with."""
 
     eps: float
     tau: float
@@ -59,6 +45,41 @@ class Parameters:
     tol: float
     max_iter: int
     restart: float = 0.0
+    transport: Any = None  # the Transport; that of eps by default
+
+    def __post_init__(self) -> None:
+        if self.transport is None:
+            object.__setattr__(self, "transport", transports.from_eps(self.eps))
+
+    def to_json(self) -> dict[str, Any]:
+        """By name; the transport as its name and parameters."""
+        stored = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {**stored, "transport": transports.to_json(self.transport)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Parameters:
+        """The parameters that :meth:`to_json` stored."""
+        transport = stored.get("transport")  # version 0.1 stored eps only
+        return cls(
+            eps=_number(stored, "eps"),
+            tau=_number(stored, "tau"),
+            norm=str(stored["norm"]),
+            solver=str(stored["solver"]),
+            tol=_number(stored, "tol"),
+            max_iter=int(stored["max_iter"]),
+            restart=_number({"restart": 0.0, **stored}, "restart"),
+            transport=None if transport is None else transports.from_json(transport),
+        )
+
+    @property
+    def formula(self) -> Formula:
+        """What distances are made of, beside transport; given norms are named only."""
+        return Formula(self.tau, self.restart, self.norm)
+
+
+def _number(stored: Mapping[str, Any], name: str) -> float:
+    require(isinstance(stored[name], Real), f"{name} is {stored[name]!r}")
+    return float(stored[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,17 +144,18 @@ class Result:
         n, m = len(self.samples), len(self.features)
         lam, mu = self.values
         low, high = self.bracket
-        asked = self.parameters
-        product = f"lam mu in [{low:.10g}, {high:.10g}]"
-        if asked.eps > 0.0:  # the interval is a theorem for exact transport only
-            product = f"lam mu = {lam * mu:.8g}"
-        weight = f"restart = {asked.restart:g}" if asked.restart else f"tau = {asked.tau:g}"
+        used = self.parameters
+        product = f"lam mu = {lam * mu:.8g}"
+        if used.transport.monotone:  # the interval is a theorem
+            product = f"lam mu in [{low:.10g}, {high:.10g}]"
+        weight = f"restart = {used.restart:g}" if used.restart else f"tau = {used.tau:g}"
+        how = f"eps = {used.eps:g}" if used.eps == used.eps else str(used.transport)
         lines = [
             f"Learned a distance between {n} samples and one between {m} features",
             f"  {self.status.value}",
-            f"  residual         {self.residual:.2e} (tolerance {asked.tol:.0e}, Hilbert metric)",
+            f"  residual         {self.residual:.2e} (tolerance {used.tol:.0e}, Hilbert metric)",
             f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
-            f"  asked for        eps = {asked.eps:g}, {weight}, norm {asked.norm}, {asked.solver}",
+            f"  options          {how}, {weight}, norm {used.norm}, {used.solver}",
         ]
         if self.history:
             last = self.history[-1]
@@ -153,56 +175,13 @@ class Result:
         nothing, a :class:`~cometric.proofs.diagnosis.Diagnosis`. ``progress`` shows a bar with the
         time left.
         """
-        from cometric.maps.coupled import fresh_lifts
-
-        lifts = fresh_lifts(self.problem, self.parameters.eps, n_threads=n_threads)
-        with bar_of_pairs(progress, self._pairs_to_certify(), doing="certifying") as tell:
+        transport: Transport = self.parameters.transport
+        lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
+        pairs = transport.pairs_to_judge(self.problem)
+        with bar_of_pairs(progress, pairs, doing="certifying") as tell:
             for lift in lifts:
                 lift.on_progress = tell if progress else None
-            return self._certify(lifts)
-
-    def _pairs_to_certify(self) -> int:
-        """How many transport problems that takes, at most."""
-        asked = self.parameters
-        sides: list[int] = [
-            side.hist.shape[0] for side in (self.problem.samples, self.problem.features)
-        ]
-        pairs = [n * (n - 1) // 2 for n in sides]
-        if asked.eps > 0.0:
-            from cometric.proofs.diagnosis import SAMPLE
-
-            return sum(min(count, SAMPLE + 1) for count in pairs)
-        # Without a share of R uniqueness is read off the couplings, in one way or two.
-        return sum(pairs) * (1 if asked.tau > 0.0 or asked.restart > 0.0 else 3)
-
-    def _certify(self, lifts: tuple[Any, Any]) -> Certificate | Diagnosis:
-        from cometric.maps.coupled import norm_matrices
-
-        asked, eps = self.parameters, self.parameters.eps
-        norms = norm_matrices(self.problem, self.norms or asked.norm)
-        if eps > 0.0:
-            from cometric.proofs.diagnosis import diagnose
-
-            return diagnose(
-                self._distinct(),
-                *lifts,
-                eps=eps,
-                tau=asked.tau,
-                norms=norms,
-                restart=asked.restart,
-            )
-        from cometric.proofs.certificate import about, certify, doubts
-
-        return certify(
-            self._distinct(),
-            *lifts,
-            tau=asked.tau,
-            norms=norms,
-            spreads=norm_matrices(self.problem, "l1"),
-            restart=asked.restart,
-            doubts=doubts(self.problem, asked.norm),
-            about=about(self.problem),
-        )
+            return transport.judge(self.problem, self._distinct(), lifts)
 
     def explain(self, i: int | str, j: int | str, of: str = "samples") -> Explanation:
         """Why samples i and j are as far apart as they are: which features change, and how far.
@@ -218,13 +197,7 @@ class Result:
             "samples"; with "features", i and j are two features, and the mass is on samples.
         """
         check_side(of)
-        from cometric.answers.explanation import explain
-
-        side, other = self.problem.samples, self.problem.features
-        cost = self._distinct().features
-        if of == "features":
-            side, other, cost = other, side, self._distinct().samples
-        return explain(side, other, cost, i, j, of, self.parameters.eps)
+        return explain(self.problem, self._distinct(), self.parameters.transport, i, j, of)
 
     def transform(
         self,
@@ -257,8 +230,6 @@ class Result:
         n_threads, progress
             As for :func:`cometric.learn`.
         """
-        from cometric.answers.extension import extend
-
         return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
 
     def _distinct(self) -> Metrics:
@@ -284,7 +255,7 @@ class Result:
             "values": self.values,
             "bracket": self.bracket,
             "status": self.status.name,
-            "parameters": asdict(self.parameters),
+            "parameters": self.parameters.to_json(),
         }
         arrays = {
             "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
@@ -329,9 +300,9 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
             raise ValueError(
                 f"`{name}` is not a saved result, or is damaged ({problem})."
             ) from problem
-    if schema != SCHEMA:
+    if schema not in READABLE:
         raise ValueError(
-            f"`{name}` has schema {schema}; this version reads {SCHEMA}. "
+            f"`{name}` has schema {schema}; this version reads {', '.join(map(str, READABLE))}. "
             "Read it with the version of cometric that wrote it."
         )
     try:
@@ -349,6 +320,8 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     norms = None
     if "samples_norm" in arrays:
         norms = (arrays["samples_norm"], arrays["features_norm"])
+    parameters = Parameters.from_json(header["parameters"])
+    formula = replace(parameters.formula, norm=norms or parameters.norm)
     result = Result(
         samples=arrays["samples"],
         features=arrays["features"],
@@ -356,8 +329,8 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         status=Status[header["status"]],
         history=[Record.from_row(row) for row in arrays["history"].tolist()],
         bracket=(low, high),
-        parameters=Parameters(**header["parameters"]),
-        problem=Problem.from_arrays(arrays),
+        parameters=parameters,
+        problem=replace(Problem.from_arrays(arrays), formula=formula),
         norms=norms,
     )
     check_result(result)
@@ -366,7 +339,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
 
 def check_result(result: Result) -> None:
     """Refuse what no solve could have given: a ``ValueError`` that says what is wrong."""
-    asked, problem = result.parameters, result.problem
+    used, problem = result.parameters, result.problem
     for name, side in (("samples", problem.samples), ("features", problem.features)):
         check_metric(
             np.asarray(getattr(result, name)),
@@ -377,8 +350,10 @@ def check_result(result: Result) -> None:
     for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
     for name in ("eps", "tau", "tol", "restart"):
-        value = getattr(asked, name)
-        require(isinstance(value, Real) and float(value) >= 0.0, f"{name} is {value!r}")
+        value = getattr(used, name)
+        unknown = name == "eps" and used.transport.eps != used.transport.eps
+        valid = isinstance(value, Real) and float(value) >= 0.0
+        require(valid or unknown, f"{name} is {value!r}")
     numbers = (*result.values, *result.bracket)
     require(
         all(isinstance(number, Real) for number in numbers),
@@ -387,9 +362,9 @@ def check_result(result: Result) -> None:
     if not result.converged:
         return
     require(
-        result.residual <= asked.tol,
+        result.residual <= used.tol,
         f"it says converged, with a residual of {result.residual:.3g} above the tolerance "
-        f"{asked.tol:.3g}",
+        f"{used.tol:.3g}",
     )
     lam, mu = result.values
     low, high = result.bracket

@@ -42,8 +42,15 @@ def write_alone(result: Result, path: Path) -> list[Path]:
         with writing.failures(path):
             result.save(path)
     else:
-        writing.save_metrics(result, path)
+        _save_tables(result, path)
     return writing.targets(path)
+
+
+def _save_tables(result: Result, output: Path) -> None:
+    """Write two tables, samples and features, with names of rows and columns."""
+    for path, side in zip(writing.targets(output), ("samples", "features"), strict=True):
+        names = getattr(result.problem, side).called
+        writing.save_table(path, np.asarray(getattr(result, side)), names, names)
 
 
 def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:

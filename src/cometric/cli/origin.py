@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cometric.cli import files
-from cometric.cli.voice import Voice
+from cometric.cli.console import Console
 from cometric.core.digest import fingerprint
 from cometric.core.problem import Problem
 from cometric.saving.folder import CheckpointError
@@ -42,7 +42,7 @@ def note(
 
 
 def read_again(
-    folder: Path, path: Path | None, given: dict[str, Any], read_limit: float, voice: Voice
+    folder: Path, path: Path | None, given: dict[str, Any], read_limit: float, console: Console
 ) -> Original:
     """The data that the run in ``folder`` learns from.
 
@@ -57,11 +57,11 @@ def read_again(
     path = path or _noted_path(folder, noted)
     from cometric.scverse import slots
 
-    voice.reads(path)
+    console.use_source(path)
     data = files.read(path, bool(how.get("transpose")), read_limit)
     source: dict[str, Any] = {"layer": how.get("layer"), "use_raw": bool(how.get("use_raw"))}
     matrix = slots.matrix(data, **source)
-    voice.reads(path, matrix, bool(how.get("transpose")))
+    console.use_source(path, matrix, bool(how.get("transpose")))
     known = Problem.from_arrays(arrays)
     used: dict[str, Any] = {
         "normalization_steps": int(how.get("normalization_steps", 1)),

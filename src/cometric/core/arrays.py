@@ -68,6 +68,13 @@ def _rows(n: int) -> Iterator[slice]:
         yield slice(start, stop)
 
 
+def on_device(device: Any, array: Any) -> Any:
+    """The same numbers as a tensor on a device of torch."""
+    import torch
+
+    return torch.as_tensor(array, device=device)
+
+
 def to_numpy(array: Any) -> Any:
     """The same numbers as a NumPy array."""
     return array.detach().cpu().numpy() if is_tensor(array) else array

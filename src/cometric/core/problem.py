@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.core.formula import Formula
 from cometric.core.histograms import (
     MERGE_TOLERANCE,
     NORMALIZED,
     SMOOTHED,
+    Histograms,
     balance,
     label_repeats,
     normalize,
@@ -55,6 +58,16 @@ class Side:
     names: tuple[str, ...] | None = None  # of the kept items, where the data named them
     scale: Vector | None = None  # by which balancing multiplied each kept item, None for 1
 
+    @cached_property
+    def histograms(self) -> Histograms:
+        """``hist`` for maps, which need not check it again."""
+        return Histograms(self.hist)
+
+    @cached_property
+    def full_histograms(self) -> Histograms:
+        """``full`` likewise."""
+        return self.histograms if self.full is self.hist else Histograms(self.full)
+
     @property
     def called(self) -> tuple[str, ...]:
         """Names of the kept items; where the data had none, their numbers in it."""
@@ -87,12 +100,16 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The two sides of the data: A, the rows of X, and B, its columns, all summing to 1."""
+    """Histograms and the formula of the distances between them.
+
+    The two sides of the data are A, the rows of X, and B, its columns, all summing to 1.
+    """
 
     samples: Side
     features: Side
     smoothing: float = 0.0  # mass that was added to every bin
     mass_error: float = NORMALIZED  # bound of the relative error of every mass in `full`
+    formula: Formula = Formula()
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -117,6 +134,7 @@ class Problem:
         normalization_steps: int = 1,
         smoothing: float = 0.0,
         drop_empty: bool = False,
+        formula: Formula | None = None,
     ) -> Problem:
         """The histograms of the rows and of the columns of ``X``.
 
@@ -139,6 +157,9 @@ class Problem:
         drop_empty
             Leave out empty rows and columns, which are an error otherwise (subsampled data often
             have some); ``kept`` of each side says which ones stayed.
+
+        formula
+            What distances are made of, beside transport; nothing by default.
 
         Notes
         -----
@@ -171,6 +192,7 @@ class Problem:
             _side(B, columns, rows, kept[1], names[1], scales[1]),
             float(smoothing),
             SMOOTHED if smoothing else NORMALIZED,
+            formula or Formula(),
         )
 
     def mass_errors(self) -> tuple[float, float]:
@@ -183,6 +205,15 @@ class Problem:
         most = [int(np.bincount(side.labels).max()) for side in sides]
         samples, features = (self.mass_error + (k - 1) * 2.0**-53 for k in reversed(most))
         return samples, features
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the data are blocks, several with distances inside, or more than two blocks."""
+        shared = self.samples.hist + self.features.hist.T  # who shares mass with whom
+        tied = sparse.block_array([[None, shared], [shared.T, None]])
+        blocks, label = sparse.csgraph.connected_components(tied, directed=False)
+        inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
+        return bool(blocks > 2 or inner > 1)
 
     @property
     def merged(self) -> tuple[int, int]:

@@ -24,10 +24,10 @@ class Metrics(NamedTuple):
 
 
 class DistanceMap(Protocol):
-    """Histograms bound to a way of comparing them under a cost between their bins."""
+    """Histograms bound to a way of comparing them under a cost between their bins.
 
-    homogeneous: bool  # phi(s * cost) == s * phi(cost)
-    monotone: bool  # cost <= other entrywise implies phi(cost) <= phi(other)
+    It is homogeneous: phi(s * cost) == s * phi(cost).
+    """
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -73,6 +73,33 @@ class RememberingMap(DistanceMap, Protocol):
 
 
 @runtime_checkable
+class BoundedMap(DistanceMap, Protocol):
+    """A map that proves intervals for its distances."""
+
+    def bounds(self, cost: Matrix, index: Index) -> tuple[Vector, Vector]:
+        """Lower and upper bounds of the distances of the pairs ``index``."""
+
+
+@runtime_checkable
+class InexactMap(DistanceMap, Protocol):
+    """A map solved by Sinkhorn sweeps, whose accuracy a run sets between calls.
+
+    Marginal errors are l1 distances between the marginals of a pair's plan and its histograms.
+    """
+
+    sweeps: int | None
+    """Sweeps per call; None solves every pair to ``tol``."""
+    tol: float
+    """Marginal error at which a pair is solved."""
+    margin: float
+    """With ``sweeps``, the marginal error above which a pair gets more of them."""
+    precision: str
+    """Of the sweeps, such as "float32"; reads "float64" where a lower one could overflow."""
+    error: float
+    """Largest marginal error of the last call."""
+
+
+@runtime_checkable
 class DivisibleMap(DistanceMap, Protocol):
     """A map that can remember its solutions while only parts of them are asked for at a time."""
 
@@ -110,11 +137,37 @@ class Iterate:
     sweeps: int = 0  # full transport sweeps (both sides) spent so far
 
 
+class Record(NamedTuple):
+    """One line of the history of a solve."""
+
+    iteration: int
+    residual: float
+    lam: float
+    mu: float
+    sweeps: int
+    seconds: float
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Record:
+        """The record that was stored as a row of floats."""
+        iteration, residual, lam, mu, sweeps, seconds = map(float, row)
+        return cls(int(iteration), residual, lam, mu, int(sweeps), seconds)
+
+
 State = TypeVar("State", bound=Iterate)
 
 
 class NegativeDistances(ArithmeticError):
     """A map gave distances below zero; the message says how many and how far."""
+
+
+class Traits(NamedTuple):
+    """What a run must know of a solver. One without ``traits`` has the defaults."""
+
+    freezes: bool = False  # needs maps whose couplings can be frozen
+    samples_pairs: bool = False  # a step sees some pairs only, so its residual is an estimate
+    keeps_history: bool = True  # stores metrics of earlier steps
+    extrapolates_from: float = 0.0  # residual below which steps are extrapolated
 
 
 class Solver(Protocol[State]):
@@ -127,6 +180,12 @@ class Solver(Protocol[State]):
         """The next iterate."""
 
 
+def traits_of(solver: Any) -> Traits:
+    """The traits that a solver declares, or the defaults."""
+    traits: Traits = getattr(solver, "traits", Traits())
+    return traits
+
+
 class Status(Enum):
     """How a solve ended: the outcome and its reason; the value is both, as a user reads them."""
 
@@ -135,7 +194,8 @@ class Status(Enum):
     INTERRUPTED = "not converged", "interrupted"
     NON_UNIQUE = "not unique", "some groups of distances do not depend on one another"
     BOUNDARY = "on the boundary", "some distances tend to zero, no positive answer was found"
-    LOOSE = "not converged", "some Sinkhorn problems did not reach their tolerance"
+    INNER_NOT_CONVERGED = "not converged", "some Sinkhorn problems did not reach their tolerance"
+    LOOSE = INNER_NOT_CONVERGED  # its name in version 0.1
     NOT_PSD = "not a divergence", "some entropic distances are negative"
 
     outcome: str

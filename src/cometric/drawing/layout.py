@@ -13,9 +13,9 @@ from scipy.spatial.distance import squareform
 
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy
+from cometric.core.kinds import check_side
 from cometric.core.problem import Side
 from cometric.core.types import Index, Matrix, Vector
-from cometric.running.options import check_side
 
 OPTIMAL_ORDER = 1_000
 """Up to this many items the order of leaves is optimized, which takes cubic time."""

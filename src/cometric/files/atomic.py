@@ -10,19 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path, or a ``ValueError`` if no file can have this name."""
-    try:
-        valid = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        valid = False
-    if not valid:
-        raise ValueError(
-            f"`path` is {os.fspath(path)!r}, which is not a valid file name. Leave out NUL "
-            "characters and lone surrogates."
-        )
-    return Path(path)
+from cometric.core.kinds import check_path
 
 
 @contextmanager

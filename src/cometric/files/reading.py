@@ -23,9 +23,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.inputs import check_indices
+from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
-from cometric.files.atomic import check_path
 from cometric.files.hdf5 import check_hdf5, check_size
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Result
 from cometric.core.text import storable
 from cometric.files.atomic import replacing
 from cometric.files.reading import is_formula, kind_of
@@ -94,13 +92,6 @@ def save_anndata(data: AnnData, path: Path) -> None:
             raise WriteError(f"`{path}` could not be written: {error}.") from error
     with aside(path) as file:
         file.write(image.getbuffer())
-
-
-def save_metrics(result: Result, output: Path) -> None:
-    """Write two tables, samples and features, with names of rows and columns."""
-    for path, side in zip(targets(output), ("samples", "features"), strict=True):
-        names = getattr(result.problem, side).called
-        save_table(path, np.asarray(getattr(result, side)), names, names)
 
 
 def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -1,4 +1,8 @@
-"""Numba kernels. Importing this package makes sure that compiled code can be cached."""
+"""Numba, torch and Triton kernels. Importing this package sets up the cache of compiled code.
+
+Numba checks only the file of a cached function for changes, not the files of the functions it
+calls. After a change in one of these files, remove the ``__pycache__`` folder of this package.
+"""
 
 import os
 import sys
@@ -7,8 +11,8 @@ from contextlib import contextmanager
 
 from cometric.kernels.caching import ensure_cache_folder
 
-# What ``parallel=`` turns into threads: our own ``prange`` loops and nothing else. Looking for
-# parallelism in every array expression inside them would take most of the compile time.
+# For ``njit(parallel=...)``: only explicit ``prange`` loops run in parallel. Looking for more of it
+# in every array expression would take most of the compile time.
 PARALLEL = {
     "prange": True,
     "comprehension": False,
@@ -25,7 +29,7 @@ _forked = False
 
 
 def _mark_child() -> None:
-    """Remember in a forked child that OpenMP ran in its parent: it cannot run here again."""
+    """Record in a forked child whether OpenMP ran in its parent: it cannot run here again."""
     global _forked
     numba = sys.modules.get("numba")
     try:
@@ -39,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Refuse to run in a forked process where GNU OpenMP would end it without a word."""
+    """Raise in a forked process, which GNU OpenMP would end without a message."""
     if _forked:
         raise RuntimeError(
             "this process was forked from one in which cometric had run, and its OpenMP threads "
@@ -50,7 +54,7 @@ def check_process() -> None:
 
 
 def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether this is such an error; compiled code wraps one in a ``SystemError`` or several."""
+    """Whether the error is of this kind, possibly wrapped in ``SystemError`` by compiled code."""
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, kind)
@@ -58,7 +62,7 @@ def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run kernels on ``count`` threads: idle ones would spin, which costs where others work."""
+    """Run kernels on ``count`` threads: idle ones would spin and slow other programs down."""
     import numba
 
     before = numba.get_num_threads()
@@ -69,12 +73,12 @@ def threads(count: int) -> Iterator[None]:
         numba.set_num_threads(before)
 
 
-def thread_count(asked: int | None) -> int:
-    """The threads to use: as many as asked for, or all there are."""
+def thread_count(requested: int | None) -> int:
+    """The number of threads to use: as many as requested and available, or all."""
     import numba
 
     available: int = numba.config.NUMBA_NUM_THREADS
-    return available if asked is None else max(1, min(asked, available))
+    return available if requested is None else max(1, min(requested, available))
 
 
 ensure_cache_folder()

@@ -1,11 +1,11 @@
-"""The histograms of lowest bounds for each of some rows, Numba: all pairs, none of them kept.
+"""The histograms with the lowest bounds for each of some rows, without storing all pairs, Numba.
 
 Histograms are CSR rows ``indptr``, ``bins``, ``weight``. The bound of row i and histogram b_j is
 
     p_i + q_j - <x_i, b_j> + max_l |r_il - s_jl| + share (2 - 2 sum min(a_i, b_j)),
 
-with x_i dense: two histograms meet on the bins of one of them. As many rows as a vector has lanes
-go through all histograms side by side, and the lowest bounds of each wait in a heap.
+with x_i dense, so that only the bins of b_j are visited. As many rows as a vector has lanes are
+compared with all histograms at once, and the lowest bounds of each are collected in a heap.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from numba.core.extending import intrinsic
 
 from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, zeros_like
 from cometric.kernels.launching import check_finished, parallel
-from cometric.kernels.sinkhorn import _aligned
+from cometric.kernels.scaling import aligned_zeros
 
 LANES = BYTES // 8
 
 
 def _choose(condition):
-    """An intrinsic that takes x where ``condition`` holds between x and y, and y elsewhere."""
+    """An intrinsic that selects x in the lanes where ``x condition y`` holds, and y elsewhere."""
 
     def pick(typing, x, y):
         def generate(context, builder, signature, args):
@@ -36,11 +36,11 @@ _minimum, _maximum = _choose("<"), _choose(">")
 
 @njit(cache=True)
 def _bounds(indptr, bins, weight, j, x, a, share, out):
-    """The part of the bounds that the bins of b_j give, for all lanes."""
+    """Write -<x_i, b_j> - 2 share sum min(a_i, b_j) for all lanes to ``out``."""
     zero = zeros_like(x)
     products, products_2, common, common_2 = zero, zero, zero, zero
     e, end = indptr[j], indptr[j + 1]
-    while e + 2 <= end:  # two chains each: an addition waits for the one before it
+    while e + 2 <= end:  # two sums each: an addition waits for the one before it
         b, b_2 = spread(weight[e]), spread(weight[e + 1])
         k, k_2 = bins[e] * LANES, bins[e + 1] * LANES
         products = multiply_add(b, load(x, k), products)
@@ -59,7 +59,7 @@ def _bounds(indptr, bins, weight, j, x, a, share, out):
 
 @njit(cache=True)
 def _largest_gap(means, j, r, out):
-    """Add max_l |r_il - s_jl| for all lanes."""
+    """Add max_l |r_il - s_jl| to ``out`` for all lanes."""
     gaps = zeros_like(r)
     for l in range(means.shape[1]):
         gap = add(load(r, l * LANES), spread(-means[j, l]))
@@ -69,7 +69,7 @@ def _largest_gap(means, j, r, out):
 
 @njit(cache=True)
 def _replace_top(values, index, value, j):
-    """Put (value, j) in the place of the largest of a heap."""
+    """Replace the largest entry of a heap by (value, j)."""
     size, here = len(values), 0
     while True:
         below = 2 * here + 1
@@ -86,10 +86,10 @@ def _replace_top(values, index, value, j):
 
 @parallel
 def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks):
-    """The ``count`` lowest bounds of each row, in their order, and whose they are.
+    """The ``count`` lowest bounds of each row, in increasing order, and the histograms they are of.
 
-    Rows are the histograms from ``first`` on, one for each of the ``images``; none is a candidate
-    of its own. Bounds below zero are told as zero.
+    Rows are the histograms from ``first`` on, one for each of the ``images``, and not candidates
+    for themselves. Negative bounds are clipped to zero.
     """
     rows, m = images.shape
     n, references = len(indptr) - 1, means.shape[1]
@@ -97,8 +97,8 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks
     index = np.zeros((rows, count), np.int64)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
-        x, a = _aligned(m * LANES, np.float64), _aligned(m * LANES, np.float64)
-        r, out = _aligned(references * LANES, np.float64), _aligned(LANES, np.float64)
+        x, a = aligned_zeros(m * LANES, np.float64), aligned_zeros(m * LANES, np.float64)
+        r, out = aligned_zeros(references * LANES, np.float64), aligned_zeros(LANES, np.float64)
         for begin in range(task * LANES, rows, tasks * LANES):
             width = min(LANES, rows - begin)
             a[:] = 0.0

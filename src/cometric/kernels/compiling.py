@@ -1,4 +1,4 @@
-"""Notice that Numba compiles our kernels instead of loading them, which takes a while."""
+"""A message when Numba compiles our kernels instead of loading them from its cache."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ from typing import Any
 
 from numba.core import event
 
-WORDS = "compiling kernels: about a minute, once; later runs load them"
+MESSAGE = "compiling kernels: about a minute, once; later runs load them"
 
 _listening = False
 
 
 class _Once(event.Listener):
-    def __init__(self, say: Callable[[str], Any]) -> None:
-        self._say, self._said = say, False
+    """Calls ``show`` with the message when the first of our kernels is compiled."""
+
+    def __init__(self, show: Callable[[str], Any]) -> None:
+        self._show, self._shown = show, False
 
     def on_start(self, event: Any) -> None:
         ours = event.data["dispatcher"].py_func.__module__.startswith("cometric.")
-        if ours and not self._said:
-            self._said = True
-            self._say(WORDS)
+        if ours and not self._shown:
+            self._shown = True
+            self._show(MESSAGE)
 
     def on_end(self, event: Any) -> None:
-        """Nothing: progress says the rest."""
+        """Do nothing; the base class requires the method."""
 
 
 @contextmanager
-def compiling_told(say: Callable[[str], Any]) -> Iterator[None]:
-    """Say so, once, if a kernel is compiled inside; of nested ones the outer alone speaks."""
+def announce_compilation(show: Callable[[str], Any]) -> Iterator[None]:
+    """Show the message once if a kernel is compiled inside; only the outermost context does."""
     global _listening
     if _listening:
         yield
         return
     _listening = True
     try:
-        with event.install_listener("numba:compile", _Once(say)):
+        with event.install_listener("numba:compile", _Once(show)):
             yield
     finally:
         _listening = False
+
+
+# Names that callers outside this package still use.
+WORDS, compiling_told = MESSAGE, announce_compilation

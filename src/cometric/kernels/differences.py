@@ -1,9 +1,9 @@
-"""Norms of differences of chosen pairs of histograms, Numba. Histograms are sorted CSR rows."""
+"""Norms of differences of given pairs of histograms, Numba. Histograms are sorted CSR rows."""
 
 import numpy as np
 from numba import prange
 
-from cometric.kernels.geometry import _norm_of_difference
+from cometric.kernels.geometry import norm_of_difference
 from cometric.kernels.launching import parallel
 
 
@@ -13,7 +13,7 @@ def pair_norms(indptr, bins, values, index, p):
     norms = np.empty(len(index))
     for e in prange(len(index)):
         i, j = index[e]
-        norms[e] = _norm_of_difference(
+        norms[e] = norm_of_difference(
             indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
         )
     return norms

@@ -1,7 +1,7 @@
 """Norms of differences of histograms, and the triangle inequality, Numba.
 
 Histograms are CSR rows with sorted indices; their masses may be integers, whose differences are
-exact. This file imports no other kernel.
+exact.
 """
 
 import numpy as np
@@ -11,10 +11,11 @@ from cometric.kernels.launching import check_finished, parallel
 
 
 @njit(cache=True)
-def _norm_of_difference(a, a_end, b, b_end, bins, values, p):
-    """The l_p norm of row a - row b, the two walked side by side.
+def norm_of_difference(a, a_end, b, b_end, bins, values, p):
+    """The l_p norm of row a - row b, by merging their sorted bins.
 
-    Other powers than 1 and 2 are of what is over the largest gap so far: none becomes 0.
+    For p other than 1, 2 and inf, terms are divided by the largest so far before the power is
+    taken, so that they do not underflow.
     """
     total, top = 0.0, 0.0
     while a < a_end or b < b_end:
@@ -49,10 +50,10 @@ def pairwise_norms(indptr, bins, values, p):
     """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
     n = len(indptr) - 1
     norms = np.zeros((n, n))
-    for first in prange((n + 1) // 2):  # a long row and a short one: the same for every thread
+    for first in prange((n + 1) // 2):  # a long row and a short one: equal work for every thread
         for i in range(first, n - first, max(1, n - 1 - 2 * first)):
             for j in range(i + 1, n):
-                norms[i, j] = _norm_of_difference(
+                norms[i, j] = norm_of_difference(
                     indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
                 )
                 norms[j, i] = norms[i, j]
@@ -61,7 +62,7 @@ def pairwise_norms(indptr, bins, values, p):
 
 @njit(cache=True)
 def _violation_from(cost, k):
-    """The part of :func:`triangle_violation` that starts at k."""
+    """The part of :func:`triangle_violation` with this k."""
     shortest = cost[k].copy()
     for s in range(len(cost)):
         leg, rest = cost[k, s], cost[s]

@@ -1,7 +1,7 @@
 """Vectors of 64 bytes as values in Numba code: 8 doubles, or 16 floats, at once.
 
-Numba leaves vectors to LLVM, which keeps no sums in registers where arrays might overlap. Here
-the few operations our kernels need are spelled out; LLVM still splits them to fit the machine.
+Numba leaves vectorization to LLVM, which stores sums to memory after every term where arrays might
+overlap. The operations below work on vectors explicitly; LLVM splits them to fit the machine.
 """
 
 from llvmlite import ir
@@ -15,7 +15,7 @@ INDEX = ir.IntType(32)
 
 
 class Lanes(types.Type):
-    """As many numbers of one kind as fit into ``BYTES``."""
+    """A vector of ``BYTES`` bytes of one number type."""
 
     def __init__(self, dtype):
         self.dtype = dtype
@@ -31,7 +31,7 @@ class _LanesModel(models.PrimitiveModel):
 
 @intrinsic
 def zeros_like(typing, array):
-    """Zeros of the kind of the array's items."""
+    """Zeros of the array's dtype."""
 
     def generate(context, builder, signature, args):
         return ir.Constant(context.get_value_type(signature.return_type), None)
@@ -87,7 +87,7 @@ def add(typing, x, y):
 
 @intrinsic
 def multiply_add(typing, x, y, z):
-    """Product of the first two plus the third, lane by lane, rounded once where it can be."""
+    """Return x y + z, lane by lane, with one rounding where the machine can."""
 
     def generate(context, builder, signature, args):
         product = builder.fmul(args[0], args[1], flags=("contract",))
@@ -98,7 +98,7 @@ def multiply_add(typing, x, y, z):
 
 @intrinsic
 def total(typing, lanes):
-    """Sum over the lanes, halves first."""
+    """The sum over the lanes, by adding halves."""
 
     def generate(context, builder, signature, args):
         sums = args[0]
@@ -119,7 +119,7 @@ def _indices(numbers):
 
 
 def _address(context, builder, kind, args):
-    """Where the lanes that begin at an item of an array lie in memory."""
+    """The address of the lanes that begin at an item of an array."""
     array, begin = args
     data = make_array(kind)(context, builder, array).data
     lanes = context.get_value_type(Lanes(kind.dtype))

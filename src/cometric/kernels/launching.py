@@ -1,11 +1,12 @@
-"""How a parallel kernel is started, and what its threads could not say.
+"""How parallel kernels are started, and how errors of their threads are detected.
 
-All parallel kernels are made by :func:`parallel`, so that every way into the package is guarded:
+All parallel kernels are made by :func:`parallel`, so that every call is guarded:
 
-- GNU OpenMP ends a forked process without a word. There a kernel raises instead.
-- Numba's workqueue ends the process when two threads start kernels at once. There they take turns.
-- Numba loses the error of a thread that finds no memory, and returns as if its part had been
-  computed. So kernels whose threads allocate mark each finished task, and check the marks.
+- GNU OpenMP ends a forked process without a message. There a kernel raises instead.
+- Numba's workqueue ends the process when two threads start kernels at once. There a lock serializes
+  them.
+- Numba drops the error of a thread that runs out of memory, and returns as if its part had been
+  computed. So kernels whose threads allocate set a flag per finished task, and check the flags.
 """
 
 import os
@@ -24,27 +25,27 @@ NO_MEMORY = (
     "machine with more memory."
 )
 
-_turn = threading.RLock()
+_lock = threading.RLock()
 
 
-def _forget_turn() -> None:
-    """In a forked child nobody holds the lock, whoever held it in the parent."""
-    global _turn
-    _turn = threading.RLock()
+def _reset_lock() -> None:
+    """Replace the lock in a forked child: the thread that held it exists in the parent only."""
+    global _lock
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_turn)
+    os.register_at_fork(after_in_child=_reset_lock)
 
 
 def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a kernel whose ``prange`` loops run on threads, and guard its calls."""
+    """Compile a kernel whose ``prange`` loops run on threads, with guarded calls."""
     kernel = numba.njit(parallel=PARALLEL, cache=True)(function)
 
     @wraps(function)
     def launch(*args: Any) -> Any:
         check_process()
-        with _turn if _takes_turns() else nullcontext():
+        with _lock if _needs_lock() else nullcontext():
             try:
                 return kernel(*args)
             except (MemoryError, SystemError) as error:
@@ -55,8 +56,8 @@ def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
     return launch
 
 
-def _takes_turns() -> bool:
-    """Whether threads must not start kernels at once."""
+def _needs_lock() -> bool:
+    """Whether two threads must not start kernels at the same time."""
     try:
         return bool(numba.threading_layer() == "workqueue")
     except ValueError:  # no kernel has run yet
@@ -65,7 +66,7 @@ def _takes_turns() -> bool:
 
 @numba.njit(cache=True)
 def check_finished(finished):
-    """Raise unless every task of a parallel loop has set its mark at its end."""
+    """Raise unless every task of a parallel loop has set its flag."""
     for task in range(len(finished)):
         if not finished[task]:
-            raise MemoryError("a thread found no memory")
+            raise MemoryError("a thread ran out of memory")

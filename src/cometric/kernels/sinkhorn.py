@@ -2,226 +2,88 @@
 
 Conventions
 -----------
-Histograms are CSR rows ``indptr``, ``bins``, ``weight``; a bin without mass does not exist. The
-pairs of source i are ``start[i] : start[i + 1]`` with the other histogram in ``target``. The
-second scaling of pair p (v, or log v in the log domain) lives in ``room[p] : room[p + 1]`` of
-``state`` between calls: one sweep after a small change of the cost is then worth a full solve.
+Histograms are CSR rows ``indptr``, ``bins``, ``weight`` without zeros. The pairs of source i are
+``start[i] : start[i + 1]``, with the other histogram in ``target``. The second scaling of pair p
+(v, or log v in the log domain) is ``state[offsets[p] : offsets[p + 1]]``, stored between calls:
+after a small change of the cost one sweep from there is nearly as good as a full solve.
 
 A sweep is u = a / (K v), v = b / (K u), with K = exp(-C / eps) and eps absolute. After it the
 columns of the plan u K v are exact, so that its dual value, a lower bound of the cost, is
 
     eps (<a, log u> + <b, log v>)      (entropy <P, log P>),
 
-and the error reported is that of the columns just before v was updated, with exact rows.
+and the error returned is that of the columns just before v was updated, with exact rows.
 
 For one source, the columns of K that its bins select are copied side by side, in chunks narrow
-enough to stay in the cache. All its pairs run on contiguous rows of a chunk: no gathers, and as
-few operations as the supports allow. Sources should be the larger histograms of their pairs:
-``state`` holds the targets, and long rows are the quicker ones.
+enough to stay in the cache. All its pairs use contiguous rows of a chunk: no gathers, and no
+operations outside the supports. Sources should be the larger histograms of their pairs: ``state``
+then holds the shorter scalings, and long rows vectorize better.
 
+The parallel kernels take plain arrays; inside, arrays that belong together travel as records.
 Validation belongs to the map that calls us.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
 
-from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, total, zeros_like
+from cometric.kernels.lanes import BYTES
 from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.scaling import (
+    aligned_zeros,
+    combine_rows,
+    copy_chunk,
+    divide,
+    multiply,
+    project_rows,
+    update,
+    weighted_log_sum,
+)
 
-# error_model: a division that may raise keeps its loop from being vectorized
-FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy"}
 CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
-LOG_2 = float(np.log(2.0))
-SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
-ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
+
+
+class Histograms(NamedTuple):
+    """CSR rows without zeros."""
+
+    indptr: np.ndarray
+    bins: np.ndarray
+    weight: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """The target, scalings, value and error of every pair."""
+
+    target: np.ndarray
+    state: np.ndarray
+    offsets: np.ndarray
+    values: np.ndarray
+    errors: np.ndarray
+
+
+class Workspace(NamedTuple):
+    """Arrays that a thread uses for one source after the other."""
+
+    chunk: np.ndarray  # of K
+    u: np.ndarray  # on the bins of the chunk
+    ku: np.ndarray  # of all pairs of a source
+    numbers: np.ndarray  # two arrays for sums of logarithms
+    exponent: np.ndarray
 
 
 # -------------------------------------------------------------------------- scaling form
 
 
-@njit(cache=True, **FAST)
-def _combine(chunk, rows, begin, end, v, place, out, width):
-    """Write sum_l v_l chunk[l] to ``out``: the product K v on the bins of the chunk."""
-    lanes = BYTES // chunk.itemsize
-    k = 0
-    while k + 4 * lanes <= width:
-        zero = zeros_like(chunk)
-        x0, x1, x2, x3, y0, y1, y2, y3 = zero, zero, zero, zero, zero, zero, zero, zero
-        e, p = begin, place
-        while e + 2 <= end:
-            i, j = rows[e] * width + k, rows[e + 1] * width + k
-            x, y = spread(v[p]), spread(v[p + 1])
-            x0 = multiply_add(x, load(chunk, i), x0)
-            x1 = multiply_add(x, load(chunk, i + lanes), x1)
-            x2 = multiply_add(x, load(chunk, i + 2 * lanes), x2)
-            x3 = multiply_add(x, load(chunk, i + 3 * lanes), x3)
-            y0 = multiply_add(y, load(chunk, j), y0)
-            y1 = multiply_add(y, load(chunk, j + lanes), y1)
-            y2 = multiply_add(y, load(chunk, j + 2 * lanes), y2)
-            y3 = multiply_add(y, load(chunk, j + 3 * lanes), y3)
-            e += 2
-            p += 2
-        if e < end:
-            i, x = rows[e] * width + k, spread(v[p])
-            x0 = multiply_add(x, load(chunk, i), x0)
-            x1 = multiply_add(x, load(chunk, i + lanes), x1)
-            x2 = multiply_add(x, load(chunk, i + 2 * lanes), x2)
-            x3 = multiply_add(x, load(chunk, i + 3 * lanes), x3)
-        store(out, k, add(x0, y0))
-        store(out, k + lanes, add(x1, y1))
-        store(out, k + 2 * lanes, add(x2, y2))
-        store(out, k + 3 * lanes, add(x3, y3))
-        k += 4 * lanes
-    while k < width:
-        x0, y0 = zeros_like(chunk), zeros_like(chunk)
-        e, p = begin, place
-        while e + 2 <= end:
-            x0 = multiply_add(spread(v[p]), load(chunk, rows[e] * width + k), x0)
-            y0 = multiply_add(spread(v[p + 1]), load(chunk, rows[e + 1] * width + k), y0)
-            e += 2
-            p += 2
-        if e < end:
-            x0 = multiply_add(spread(v[p]), load(chunk, rows[e] * width + k), x0)
-        store(out, k, add(x0, y0))
-        k += lanes
-
-
-@njit(cache=True, **FAST)
-def _project(chunk, rows, begin, end, u, out, place, width):
-    """out_l += <chunk[l], u>: the part of K u that the bins of the chunk give."""
-    lanes = BYTES // chunk.itemsize
-    e, p = begin, place
-    while e + 4 <= end:
-        i0, i1 = rows[e] * width, rows[e + 1] * width
-        i2, i3 = rows[e + 2] * width, rows[e + 3] * width
-        zero = zeros_like(chunk)
-        d0, d1, d2, d3 = zero, zero, zero, zero
-        for k in range(0, width, lanes):
-            y = load(u, k)
-            d0 = multiply_add(y, load(chunk, i0 + k), d0)
-            d1 = multiply_add(y, load(chunk, i1 + k), d1)
-            d2 = multiply_add(y, load(chunk, i2 + k), d2)
-            d3 = multiply_add(y, load(chunk, i3 + k), d3)
-        out[p] += total(d0)
-        out[p + 1] += total(d1)
-        out[p + 2] += total(d2)
-        out[p + 3] += total(d3)
-        e += 4
-        p += 4
-    while e < end:
-        d0 = zeros_like(chunk)
-        for k in range(0, width, lanes):
-            d0 = multiply_add(load(u, k), load(chunk, rows[e] * width + k), d0)
-        out[p] += total(d0)
-        e += 1
-        p += 1
-
-
-@njit(cache=True, **FAST)
-def _mean_log(weight, begin, values, place, count, numbers, exponent):
-    """<weight, log values>, or NaN where a value is not a positive, normal number.
-
-    With x = m 2^e, m in [sqrt 1/2, sqrt 2), and log m by the series of artanh: this vectorizes,
-    unlike log.
-    """
-    bits = numbers.view(np.int64)
-    for k in range(count):
-        numbers[k] = values[np.uint64(place + k)]
-    low, high = bits[0], bits[0]
-    for k in range(count):
-        low, high = min(low, bits[k]), max(high, bits[k])
-    if low < SMALLEST or high > LARGEST:
-        return np.nan
-    for k in range(count):
-        e = (bits[k] - ROOT_HALF) >> 52
-        bits[k] -= e << 52
-        exponent[k] = e
-    for k in range(count):
-        f = (numbers[k] - 1.0) / (numbers[k] + 1.0)
-        z = f * f
-        p = 1 / 19
-        p = p * z + 1 / 17
-        p = p * z + 1 / 15
-        p = p * z + 1 / 13
-        p = p * z + 1 / 11
-        p = p * z + 1 / 9
-        p = p * z + 1 / 7
-        p = p * z + 1 / 5
-        p = p * z + 1 / 3
-        p = p * z + 1.0
-        numbers[k] = weight[np.uint64(begin + k)] * (2.0 * f * p + LOG_2 * exponent[k])
-    return _total(numbers, count)
-
-
 @njit(cache=True)
-def _total(numbers, count):
-    """The sum of the first numbers, in an order of our own; the lanes after them are cleared.
-
-    The compiler's order is not the same in code just compiled and in code from the cache, and
-    the last bits of an answer must not depend on that.
-    """
-    lanes = BYTES // numbers.itemsize
-    width = -(-count // lanes) * lanes
-    for k in range(count, width):
-        numbers[k] = 0.0
-    x, y = zeros_like(numbers), zeros_like(numbers)
-    k = 0
-    while k + 2 * lanes <= width:
-        x, y = add(x, load(numbers, k)), add(y, load(numbers, k + lanes))
-        k += 2 * lanes
-    if k < width:
-        x = add(x, load(numbers, k))
-    return total(add(x, y))
-
-
-@njit(cache=True, **FAST)
-def _copy_chunk(kernel, bins, first, count, width, chunk):
-    """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with zeros."""
-    for l in range(len(kernel)):
-        for k in range(count):
-            chunk[np.uint64(l * width + k)] = kernel[l, bins[np.uint64(first + k)]]
-        for k in range(count, width):
-            chunk[np.uint64(l * width + k)] = 0
-
-
-@njit(cache=True, **FAST)
-def _divide(weight, begin, count, width, u):
-    """Replace u by a / u, zero beyond the bins."""
-    for k in range(count):
-        u[k] = weight[np.uint64(begin + k)] / u[k]
-    for k in range(count, width):
-        u[k] = 0
-
-
-@njit(cache=True, **FAST)
-def _update(weight, begin, count, state, place, ku, ku_place, numbers):
-    """Replace v by b / (K u); return the error that the columns had before."""
-    for e in range(count):
-        b, old = weight[np.uint64(begin + e)], state[np.uint64(place + e)]
-        product = ku[np.uint64(ku_place + e)]
-        numbers[e] = abs(old * product - b)
-        state[np.uint64(place + e)] = b / product
-    return _total(numbers, count)
-
-
-@njit(cache=True)
-def _aligned(count, dtype):
-    """Zeros whose address is a multiple of the lanes' size."""
-    raw = np.zeros(count + BYTES, dtype)
-    shift = (-raw.ctypes.data % BYTES) // raw.itemsize
-    return raw[shift : shift + count]
-
-
-@njit(cache=True)
-def _sweep_source(
-    histograms, kernel, i, active, target, state, room, values, errors, chunk, u, ku, logs
-):
+def _sweep_source(histograms, kernel, pairs, work, i, active):
     """One sweep of the pairs ``active`` of source i."""
     indptr, bins, weight = histograms
-    numbers, exponent = logs
+    target, state, offsets, values, errors = pairs
+    chunk, u, ku, numbers, exponent = work
     lanes = BYTES // kernel.itemsize
-    first_room = room[active[0]]
-    ku[: room[active[-1] + 1] - first_room] = 0
+    origin = offsets[active[0]]
+    ku[: offsets[active[-1] + 1] - origin] = 0
     values[active] = 0.0
     size = indptr[i + 1] - indptr[i]
     pieces = -(-size // len(u))
@@ -229,104 +91,98 @@ def _sweep_source(
     for first in range(indptr[i], indptr[i + 1], piece):
         count = min(piece, indptr[i + 1] - first)
         width = -(-count // lanes) * lanes
-        _copy_chunk(kernel, bins, first, count, width, chunk)
+        copy_chunk(kernel, bins, first, count, width, chunk)
         for p in active:
             begin, end = indptr[target[p]], indptr[target[p] + 1]
-            _combine(chunk, bins, begin, end, state, room[p], u, width)
-            _divide(weight, first, count, width, u)
-            _project(chunk, bins, begin, end, u, ku, room[p] - first_room, width)
-            values[p] += _mean_log(weight, first, u, 0, count, numbers, exponent)
+            combine_rows(chunk, bins, begin, end, state, offsets[p], u, width)
+            divide(weight, first, count, width, u)
+            project_rows(chunk, bins, begin, end, u, ku, offsets[p] - origin, width)
+            values[p] += weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
     for p in active:
         begin, count = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
-        errors[p] = _update(weight, begin, count, state, room[p], ku, room[p] - first_room, numbers)
-        values[p] += _mean_log(weight, begin, state, room[p], count, numbers, exponent)
+        place = offsets[p]
+        errors[p] = update(weight, begin, count, state, place, ku, place - origin, numbers)
+        values[p] += weighted_log_sum(weight, begin, state, place, count, numbers, exponent)
         if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
             values[p], errors[p] = np.nan, np.inf
 
 
+@njit(cache=True)
+def _largest_source(start, offsets):
+    """The most pairs, and the most scalings, of one source."""
+    most_pairs, most_scalings = 0, 0
+    for i in range(len(start) - 1):
+        most_pairs = max(most_pairs, start[i + 1] - start[i])
+        most_scalings = max(most_scalings, offsets[start[i + 1]] - offsets[start[i]])
+    return most_pairs, most_scalings
+
+
 @parallel
 def sweep(
-    indptr, bins, weight, kernel, start, target, state, room, values, errors, sweeps, tol, tasks
+    indptr, bins, weight, kernel, start, target, state, offsets, values, errors, sweeps, tol, tasks
 ):
     """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
 
     Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these pairs.
     ``kernel`` and ``state`` have the precision to work in; values are summed in float64. A pair
-    whose scalings leave the range of numbers gets the value NaN and an infinite error.
+    whose scalings overflow or underflow gets the value NaN and an infinite error.
     """
     sources = len(start) - 1
     d = len(kernel)
     lanes = BYTES // kernel.itemsize
     largest = np.max(indptr[1:] - indptr[:-1])
     widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
-    most_pairs, most_room = 0, 0
-    for i in range(sources):
-        most_pairs = max(most_pairs, start[i + 1] - start[i])
-        most_room = max(most_room, room[start[i + 1]] - room[start[i]])
-    histograms = (indptr, bins, weight)
+    most_pairs, most_scalings = _largest_source(start, offsets)
+    histograms = Histograms(indptr, bins, weight)
+    pairs = Pairs(target, state, offsets, values, errors)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
-        chunk, u = _aligned(d * widest, kernel.dtype), _aligned(widest, kernel.dtype)
-        ku = np.empty(most_room, kernel.dtype)
-        logs = (np.empty(largest + BYTES), np.empty(largest))  # the first with room for lanes
-        pairs = np.empty(most_pairs, np.int64)
+        work = Workspace(
+            aligned_zeros(d * widest, kernel.dtype),
+            aligned_zeros(widest, kernel.dtype),
+            np.empty(most_scalings, kernel.dtype),
+            np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
+            np.empty(largest),
+        )
+        active = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
             for _ in range(sweeps):
                 count = 0
                 for p in range(start[i], start[i + 1]):
                     if errors[p] > tol and not np.isnan(values[p]):
-                        pairs[count] = p
+                        active[count] = p
                         count += 1
                 if count == 0:
                     break
-                _sweep_source(
-                    histograms, kernel, i, pairs[:count], target, state, room, values, errors,
-                    chunk, u, ku, logs,
-                )  # fmt: skip
+                _sweep_source(histograms, kernel, pairs, work, i, active[:count])
         finished[task] = True
     check_finished(finished)
     return values, errors
 
 
 @parallel
-def copy_scalings(indptr, scaling, target, room, state):
-    """Each pair's part of ``state`` becomes its target's part of ``scaling``."""
+def copy_scalings(indptr, scaling, target, offsets, state):
+    """Copy the scaling of each pair's target to the pair's part of ``state``."""
     for p in prange(len(target)):
         begin = indptr[target[p]]
-        for e in range(room[p + 1] - room[p]):
-            state[room[p] - room[0] + e] = scaling[begin + e]
-
-
-@njit(cache=True)
-def _multiply(matrix, vector, out):
-    """Write matrix times vector to ``out``. BLAS would start threads of its own beside ours."""
-    n, lanes = len(vector), BYTES // vector.itemsize
-    for k in range(n):
-        sums = zeros_like(vector)
-        l = 0
-        while l + lanes <= n:
-            sums = multiply_add(load(matrix, k * n + l), load(vector, l), sums)
-            l += lanes
-        dot = total(sums)
-        while l < n:
-            dot += matrix[k, l] * vector[l]
-            l += 1
-        out[k] = dot
+        for e in range(offsets[p + 1] - offsets[p]):
+            state[offsets[p] - offsets[0] + e] = scaling[begin + e]
 
 
 @njit(cache=True)
 def _self_term(bins, a, kernel, u, sweeps, tol):
+    """One histogram of :func:`self_terms`: cost over eps, and marginal error."""
     s = len(a)
     local, ku = np.empty((s, s)), np.empty(s)
     for k in range(s):
         for l in range(s):
             local[k, l] = kernel[bins[k], bins[l]]
-    _multiply(local, u, ku)
+    multiply(local, u, ku)
     error, done = np.inf, 0
     while done < sweeps and error > tol:
         for k in range(s):
             u[k] = np.sqrt(u[k] * a[k] / ku[k])
-        _multiply(local, u, ku)
+        multiply(local, u, ku)
         error = np.sum(np.abs(u * ku - a))
         done += 1
     value = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
@@ -337,8 +193,8 @@ def _self_term(bins, a, kernel, u, sweeps, tol):
 def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
-    ``scaling``, beside ``weight``, holds u between calls. The geometric mean of u and a / (K u)
-    converges fast where the alternating updates oscillate.
+    ``scaling``, laid out like ``weight``, holds u between calls. The geometric mean of u and
+    a / (K u) converges fast where plain updates oscillate.
     """
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
@@ -359,27 +215,30 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
 
 @njit(cache=True)
 def _logarithms(weight):
-    """On their own: an array expression in a parallel kernel makes Numba warn users."""
+    """log(weight). Inside a parallel kernel this array expression would make Numba warn users."""
     return np.log(weight)
 
 
 @njit(cache=True)
-def _soft_minimum(log_mass, bins, begin, end, others, other_begin, other_end, potential, cost, out):
-    """Write log_mass - log sum_l exp(potential_l - cost_kl) to ``out``, safe from overflow."""
-    for k in range(begin, end):
+def _log_scaling(log_mass, bins, others, potential, cost, out):
+    """Write log_mass_k - log sum_l exp(potential_l - cost_kl), without overflow, to ``out``.
+
+    k runs over ``bins``, l over ``others``; ``cost`` is the whole matrix C / eps.
+    """
+    for k in range(len(bins)):
         row = cost[bins[k]]
         top = -np.inf
-        for l in range(other_begin, other_end):
-            top = max(top, potential[l - other_begin] - row[others[l]])
+        for l in range(len(others)):
+            top = max(top, potential[l] - row[others[l]])
         total = 0.0
-        for l in range(other_begin, other_end):
-            total += np.exp(potential[l - other_begin] - row[others[l]] - top)
-        out[k - begin] = log_mass[k] - top - np.log(total)
+        for l in range(len(others)):
+            total += np.exp(potential[l] - row[others[l]] - top)
+        out[k] = log_mass[k] - top - np.log(total)
 
 
 @parallel
 def sweep_log(
-    indptr, bins, weight, cost, start, target, state, room, values, errors, sweeps, tol, tasks
+    indptr, bins, weight, cost, start, target, state, offsets, values, errors, sweeps, tol, tasks
 ):
     """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
 
@@ -389,29 +248,31 @@ def sweep_log(
     largest = np.max(indptr[1:] - indptr[:-1])
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
-        log_u, log_v = np.empty(largest), np.empty(largest)
+        log_u, new_v = np.empty(largest), np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
-            a, a_end = indptr[i], indptr[i + 1]
+            own = slice(indptr[i], indptr[i + 1])
+            bins_a, a, log_a = bins[own], weight[own], log_weight[own]
             for p in range(start[i], start[i + 1]):
                 if errors[p] <= tol:
                     continue
-                b, b_end = indptr[target[p]], indptr[target[p] + 1]
-                own = state[room[p] : room[p + 1]]
+                other = slice(indptr[target[p]], indptr[target[p] + 1])
+                bins_b, b, log_b = bins[other], weight[other], log_weight[other]
+                log_v = state[offsets[p] : offsets[p + 1]]
                 error, done = np.inf, 0
                 while done < sweeps and error > tol:
-                    _soft_minimum(log_weight, bins, a, a_end, bins, b, b_end, own, cost, log_u)
-                    _soft_minimum(log_weight, bins, b, b_end, bins, a, a_end, log_u, cost, log_v)
+                    _log_scaling(log_a, bins_a, bins_b, log_v, cost, log_u)
+                    _log_scaling(log_b, bins_b, bins_a, log_u, cost, new_v)
                     error = 0.0
-                    for e in range(b_end - b):
-                        # v K u against b: old v times the b / v that the update divided by
-                        error += abs(np.expm1(own[e] - log_v[e])) * weight[b + e]
-                        own[e] = log_v[e]
+                    for l in range(len(b)):
+                        # |v K u - b|, where b / (K u) is the new v
+                        error += abs(np.expm1(log_v[l] - new_v[l])) * b[l]
+                        log_v[l] = new_v[l]
                     done += 1
                 value = 0.0
-                for k in range(a_end - a):
-                    value += weight[a + k] * log_u[k]
-                for e in range(b_end - b):
-                    value += weight[b + e] * own[e]
+                for k in range(len(a)):
+                    value += a[k] * log_u[k]
+                for l in range(len(b)):
+                    value += b[l] * log_v[l]
                 values[p], errors[p] = value, error
         finished[task] = True
     check_finished(finished)
@@ -427,25 +288,25 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         for i in range(task, n, tasks):
-            a, a_end = indptr[i], indptr[i + 1]
-            own = scaling[a:a_end]
-            image = np.empty(a_end - a)
+            own = slice(indptr[i], indptr[i + 1])
+            own_bins, a, log_u = bins[own], weight[own], scaling[own]
+            image = np.empty(len(a))
             error, done = np.inf, 0
             while True:
-                _soft_minimum(log_weight, bins, a, a_end, bins, a, a_end, own, cost, image)
+                _log_scaling(log_weight[own], own_bins, own_bins, log_u, cost, image)
                 error, excess = 0.0, 0.0
-                for k in range(a_end - a):
-                    lack = np.expm1(own[k] - image[k]) * weight[a + k]  # u K u - a
-                    error += abs(lack)
-                    excess += lack
+                for k in range(len(a)):
+                    residual = np.expm1(log_u[k] - image[k]) * a[k]  # u K u - a
+                    error += abs(residual)
+                    excess += residual
                 if done >= sweeps or error <= tol:
                     break
-                for k in range(a_end - a):
-                    own[k] = 0.5 * (own[k] + image[k])
+                for k in range(len(a)):
+                    log_u[k] = 0.5 * (log_u[k] + image[k])
                 done += 1
             value = -excess
-            for k in range(a_end - a):
-                value += 2.0 * weight[a + k] * own[k]
+            for k in range(len(a)):
+                value += 2.0 * a[k] * log_u[k]
             values[i], errors[i] = value, error
         finished[task] = True
     check_finished(finished)
@@ -454,10 +315,10 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
 
 @njit(cache=True)
 def _bracket(log_u, log_v, a, b, cost):
-    """Bounds of one pair; ``cost`` is its own part of C / eps.
+    """Bounds of one pair; ``cost`` is the part of C / eps between its bins.
 
-    ``size`` adds up what was rounded: the terms of both sums, the exponents of the plan, and the
-    marginals of the rounded plan, which any cost may multiply.
+    ``size`` sums the magnitudes of all that is rounded: the terms of both sums, the exponents of
+    the plan, and the marginals of the rounded plan, which any cost may multiply.
     """
     plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
     value = 1.0 + np.sum(a * log_u) + np.sum(b * log_v) - np.sum(plan)
@@ -484,11 +345,11 @@ def _bracket(log_u, log_v, a, b, cost):
 
 
 @parallel
-def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
+def brackets(indptr, bins, weight, cost, start, target, state, offsets, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
 
-    Below: the dual value <a, log u> + <b, log v> + 1 - sum P of the plan P = u K v. Above: the
-    entropic cost of that plan rounded to the marginals. Both are widened by their rounding.
+    Lower: the dual value <a, log u> + <b, log v> + 1 - sum P of the plan P = u K v. Upper: the
+    entropic cost of that plan rounded to the marginals. Both include a margin for rounding errors.
     """
     lower, upper = np.empty(len(target)), np.empty(len(target))
     log_weight = _logarithms(weight)
@@ -499,18 +360,18 @@ def brackets(indptr, bins, weight, cost, start, target, state, room, tasks):
     for task in prange(tasks):
         log_u = np.empty(largest)
         for i in range(task, len(start) - 1, tasks):
-            a, s = indptr[i], indptr[i + 1] - indptr[i]
+            own = slice(indptr[i], indptr[i + 1])
+            bins_a, a = bins[own], weight[own]
             for p in range(start[i], start[i + 1]):
-                b, t = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
-                log_v = state[room[p] : room[p + 1]]
-                _soft_minimum(log_weight, bins, a, a + s, bins, b, b + t, log_v, cost, log_u)
-                local = np.empty((s, t))
-                for k in range(s):
-                    for l in range(t):
-                        local[k, l] = cost[bins[a + k], bins[b + l]]
-                lower[p], upper[p] = _bracket(
-                    log_u[:s], log_v, weight[a : a + s], weight[b : b + t], local
-                )
+                other = slice(indptr[target[p]], indptr[target[p] + 1])
+                bins_b, b = bins[other], weight[other]
+                log_v = state[offsets[p] : offsets[p + 1]]
+                _log_scaling(log_weight[own], bins_a, bins_b, log_v, cost, log_u)
+                local = np.empty((len(a), len(b)))
+                for k in range(len(a)):
+                    for l in range(len(b)):
+                        local[k, l] = cost[bins_a[k], bins_b[l]]
+                lower[p], upper[p] = _bracket(log_u[: len(a)], log_v, a, b, local)
         finished[task] = True
     check_finished(finished)
     return lower, upper

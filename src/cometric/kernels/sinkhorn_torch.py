@@ -1,23 +1,23 @@
 """Entropic transport costs for all pairs of histograms as matrix products, torch.
 
-Works on tensors of any device. The unit of work is a block: some sources, each with the same
+Works on tensors of any device. The unit of work is a block: some sources, all with the same
 partners.
 
 Conventions
 -----------
 ``bins`` (B, w) are the supports of the sources, padded with bin 0, and ``a`` (B, w) their
 masses, padded with 0; ``b`` (P, d) are the partners, dense. ``kernel`` is K = exp(-C / eps),
-(d, d), symmetric, everywhere positive, with eps absolute. The scaling v of source and partner
-lives in ``state`` (B, P, w) between calls, in whatever precision its owner can afford.
+(d, d), symmetric and positive, with eps absolute. The scalings v of all pairs are ``state``
+(B, P, w), stored between calls in a precision that the caller chooses.
 
 A sweep is u = b / (K v), v = a / (K u). After it the marginal a is exact and the dual value is
 
     eps (<a, log v> + <b, log u>)      (entropy <P, log P>),
 
-a lower bound of the cost. The error reported is that of the marginal a just before v changed.
-Only the rows of K that the sources select take part; a bin without mass has u or v zero.
+a lower bound of the cost. The error returned is that of the marginal a just before v changed.
+Only the rows of K that the sources select are used; a bin without mass has u or v zero.
 
-This file imports no other kernel; validation belongs to the map that calls us.
+Validation belongs to the map that calls us.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from contextlib import contextmanager
 import torch
 
 CHECK = 4
-"""Steps of the self terms between looks at their error: a look waits for the device."""
+"""Steps of the self terms between checks of their error: a check synchronizes with the device."""
 
 
 @contextmanager
 def fast_products(allowed: bool) -> Iterator[None]:
-    """Float32 products in TF32 while this lasts, if ``allowed``; the old setting comes back."""
+    """Compute float32 products in TF32 inside if ``allowed``, and restore the setting after."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
@@ -64,7 +64,7 @@ def sweep(kernel, bins, a, b, state, sweeps, tol, divide=divide, update=update, 
 
     At least one sweep, then more while the errors of more than the fraction ``few`` of the pairs
     exceed ``tol``, ``sweeps`` at most. ``kernel`` has the precision to work in; values are summed
-    in float64. ``divide`` and ``update`` may be fused twins.
+    in float64. ``divide`` and ``update`` may be the fused ones of ``sinkhorn_triton``.
     """
     rows = kernel[bins]  # (B, w, d)
     v = state.to(kernel.dtype)
@@ -82,8 +82,8 @@ def self_terms(hist, kernel, scaling, sweeps, tol):
     """Cost over eps of every histogram to itself, and error, by the fixed point u = a / (K u).
 
     ``hist`` and ``scaling`` are (n, d), dense; ``scaling`` holds u between calls, zero where a
-    is. The geometric mean of u and a / (K u) halves the error at least, for a positive definite
-    kernel.
+    is. For a positive definite kernel, a step to the geometric mean of u and a / (K u) at least
+    halves the error.
     """
     image = scaling @ kernel
     for done in range(1, sweeps + 1):

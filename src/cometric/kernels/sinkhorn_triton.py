@@ -1,19 +1,21 @@
 """Entropic transport costs on supports only, many pairs at once, Triton.
 
 The block, its ``state`` and the values are those of ``sinkhorn_torch``; the partners are CSR
-rows ``indptr``, ``columns``, ``weight`` instead of a dense matrix, and source i of the block
-meets the partners i + 1, i + 2, ... of it only.
+rows ``indptr``, ``columns``, ``weight`` instead of a dense matrix, and source i of the block is
+paired only with the partners i + 1, i + 2, ... of the block.
 
 One sweep reads every entry of K that a pair's supports select once. With v on the source in
 registers, a few rows l of the partner at a time,
 
     (K v)_l = sum_k K_lk v_k,   u_l = b_l / (K v)_l,   (K u)_k += K_lk u_l
 
-so that the rows that gave u also spend it. The columns of K that a source selects are copied
-side by side first: all its pairs then read contiguous rows of that copy.
+so that a row is read once for both products. The columns of K that a source selects are first
+copied side by side: all its pairs then read contiguous rows of that copy.
 
-Logarithms want one thread per number, where u is known to all threads that share its row:
-u goes through a small piece of memory, ``scratch``, on the way to them.
+In the sweep all threads that share a row hold its u. Logarithms are faster with one number per
+thread, so u is passed to them through memory, ``scratch``.
+
+Triton takes pointers and numbers, not records, hence the long argument lists.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ import triton
 import triton.language as tl
 
 LARGEST = 16384
-"""Bins a source may use: its scalings live in registers."""
+"""The most bins of a source: its scalings must fit into registers."""
 
 
 class Shape(NamedTuple):
-    """How one width of source is worked on."""
+    """How sources of one width are processed."""
 
     rows: int  # of a partner, at a time
     warps: int
-    one: bool = False  # whether K u is summed at once, or over the rows at the end
+    one: bool = False  # whether K u is summed over the rows at every step, or once at the end
 
 
 SHAPES = {
@@ -64,7 +66,7 @@ SHAPES = {
         16384: Shape(1, 16),
     },
 }
-"""By bytes per number and by the source's bins, rounded up; measured on an H200."""
+"""By bytes per number and by the source's bins, rounded up; the fastest on an H200."""
 
 
 @triton.jit
@@ -81,7 +83,7 @@ def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _quotient(b, x, FAST: tl.constexpr):
-    """Return b / x; for float64 by two Newton steps: every thread of a row computes it."""
+    """Return b / x; for float64 by two Newton steps, since every thread of a row computes it."""
     if FAST and x.dtype == tl.float64:
         y = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
@@ -91,6 +93,53 @@ def _quotient(b, x, FAST: tl.constexpr):
         return b * y
     else:
         return b / x
+
+
+@triton.jit
+def _multiply(
+    rows,
+    columns,
+    weight,
+    scratch,
+    v,
+    begin,
+    end,
+    width,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    ONE: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Return K u on the bins of the source, and leave u = b / (K v) in ``scratch``."""
+    k = tl.arange(0, W)
+    own = k < width
+    ku = tl.zeros([W] if ONE else [T, W], v.dtype)
+    for t in range(begin, end, T):
+        e = t + tl.arange(0, T)
+        there = e < end
+        l = tl.load(columns + e, there, 0)
+        b = tl.load(weight + e, there, 0)
+        tile = tl.load(rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0)
+        kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
+        u = _quotient(b, kv, FAST)
+        if ONE:
+            ku += tl.sum(tile * u[:, None], 0)
+        else:
+            ku += tile * u[:, None]
+        tl.store(scratch + e - begin, u, there)
+    return ku if ONE else tl.sum(ku, 0)
+
+
+@triton.jit
+def _log_sum(scratch, weight, begin, end, LOGS: tl.constexpr):
+    """<b, log u> of the u in ``scratch``, as one sum per thread."""
+    total = tl.zeros([LOGS], tl.float64)
+    for t in range(begin, end, LOGS):
+        e = t + tl.arange(0, LOGS)
+        u = tl.load(scratch + e - begin, e < end, 1)
+        b = tl.load(weight + e, e < end, 0)
+        total += (b * tl.log(u)).to(tl.float64)
+    return total
 
 
 @triton.jit(do_not_specialize=["indptr", "partners", "sweeps"])
@@ -116,6 +165,7 @@ def _sweep(
     FAST: tl.constexpr,
     RESUME: tl.constexpr,
 ):
+    """Sweeps of one pair: source ``program_id(1)``, partner counted from the end."""
     i = tl.program_id(1)
     p = partners - 1 - tl.program_id(0)  # the longest come first
     pair = i.to(tl.int64) * partners + p
@@ -135,33 +185,12 @@ def _sweep(
         error = tl.sum(a) + float("inf")
         done = 0
         while (done < sweeps) & (error > tol):
-            ku = tl.zeros([W] if ONE else [T, W], a.dtype)
-            for t in range(begin, end, T):
-                e = t + tl.arange(0, T)
-                there = e < end
-                l = tl.load(columns + e, there, 0)
-                b = tl.load(weight + e, there, 0)
-                tile = tl.load(
-                    rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0
-                )
-                kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
-                u = _quotient(b, kv, FAST)
-                if ONE:
-                    ku += tl.sum(tile * u[:, None], 0)
-                else:
-                    ku += tile * u[:, None]
-                tl.store(mine + e - begin, u, there)
-            sums = ku if ONE else tl.sum(ku, 0)
-            error = tl.sum(tl.where(a > 0, tl.abs(v * sums - a), 0))
-            v = tl.where(a > 0, a / sums, 0)
+            ku = _multiply(rows, columns, weight, mine, v, begin, end, width, T, W, ONE, FAST)
+            error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
+            v = tl.where(a > 0, a / ku, 0)
             done += 1
         tl.debug_barrier()  # all of u is in the scratch
-        total = tl.zeros([LOGS], tl.float64)
-        for t in range(begin, end, LOGS):
-            e = t + tl.arange(0, LOGS)
-            u = tl.load(mine + e - begin, e < end, 1)
-            b = tl.load(weight + e, e < end, 0)
-            total += (b * tl.log(u)).to(tl.float64)
+        total = _log_sum(mine, weight, begin, end, LOGS)
         logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
         tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
         tl.store(values + pair, tl.sum(total) + tl.sum(logs.to(tl.float64)))
@@ -171,9 +200,9 @@ def _sweep(
 def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None):
     """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
 
-    ``length`` is the number of bins of all partners. What lies below the diagonal of a block is
-    not computed: its value and its error are 0. ``resume`` are values and errors reached by other
-    means: pairs within ``tol`` are then left alone.
+    ``length`` is the number of bins of all partners. Pairs on or below the diagonal of a block are
+    not computed: their values and errors are 0. ``resume`` are the values and errors reached so
+    far: pairs within ``tol`` are then left unchanged.
     """
     sources, width = bins.shape
     partners, d = len(indptr) - 1, len(kernel)
@@ -203,7 +232,7 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, 
         d,
         width,
         sweeps,
-        (1.0 - 1e-6) * tol,  # Triton rounds numbers to float32, never up like this
+        (1.0 - 1e-6) * tol,  # Triton rounds it to float32: the result stays below tol
         T=shape.rows,
         W=W,
         LOGS=32 * shape.warps,
@@ -217,6 +246,7 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, 
 
 @triton.jit(do_not_specialize=["partners"])
 def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
+    """One row of :func:`divide`."""
     row = tl.program_id(0).to(tl.int64)
     p = row % partners
     if p > row // partners:
@@ -235,7 +265,7 @@ def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
 def divide(b, kv):
     """Return u = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
 
-    As in :func:`sweep`, what lies below the diagonal is left alone and its sum is 0.
+    As in :func:`sweep`, pairs on or below the diagonal are left unchanged, with sums of 0.
     """
     sources, partners, d = kv.shape
     logs = torch.empty((sources, partners), dtype=torch.float64, device=kv.device)
@@ -254,6 +284,7 @@ def divide(b, kv):
 
 @triton.jit(do_not_specialize=["partners"])
 def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr):
+    """One row of :func:`update`."""
     row = tl.program_id(0).to(tl.int64)
     i = row // partners
     if row % partners > i:
@@ -276,7 +307,7 @@ def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr)
 def update(a, ku, v):
     """Return v = a / (K u), in the place of v, the error before and <a, log v>, in one pass.
 
-    What lies below the diagonal is left alone, its error and its sum are 0.
+    Pairs on or below the diagonal are left unchanged, with errors and sums of 0.
     """
     sources, partners, width = v.shape
     errors = torch.empty((sources, partners), dtype=torch.float64, device=v.device)

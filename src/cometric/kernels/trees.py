@@ -1,33 +1,36 @@
-"""Whether stored trees are ones that the network simplex may start from, Numba.
+"""Whether the network simplex may start from stored trees, Numba.
 
-The simplex trusts its trees: a cycle would keep it busy for ever, a parent outside the pair would
-be read, and a tree that is not strongly feasible could make it cycle. What comes from a file is
-therefore looked at first.
+The simplex does not check its trees: with a cycle it would never end, a parent outside the pair
+would be read out of bounds, and a tree that is not strongly feasible could make it cycle. Trees
+from a file are therefore checked first.
 """
 
 import numpy as np
 from numba import njit, prange
 
 from cometric.kernels.launching import check_finished, parallel
-from cometric.kernels.transport import (
+from cometric.kernels.nodes import (
     FULL_TREE,
     NO_TREE,
     NODE,
     REDUCED_TREE,
-    _arrange,
-    _differences,
-    _hang,
-    _largest,
-    _whole,
+    arrange,
+    attach,
+    largest_pair,
+    set_full_nodes,
+    set_reduced_nodes,
 )
 
 
 @njit(cache=True)
-def _spans(node, tree, s, t):
-    """Whether ``tree`` reaches all nodes from one sink, over arcs between sources and sinks."""
+def _is_spanning(node, tree, s, t):
+    """Whether ``tree`` reaches all nodes from one sink, over arcs between sources and sinks.
+
+    The parents are set on the way.
+    """
     root = -1
     for x in range(s + t):
-        node[x].first = -1
+        node[x].first_child = -1
     for x in range(s + t):
         y = np.int64(tree[x])
         if y < 0 or y >= s + t:
@@ -39,34 +42,34 @@ def _spans(node, tree, s, t):
         elif (x < s) == (y < s):
             return False
         else:
-            _hang(node, x, y)
+            attach(node, x, y)
     if root < 0:
         return False
     node[root].parent = root
-    node[0].stack = root
-    found, k = 1, 0
-    while k < found:  # a cycle hangs on no root: its nodes are not found
-        y = node[node[k].stack].first
+    node[0].listed = root
+    count, k = 1, 0
+    while k < count:  # nodes on a cycle are below no root: they are not counted
+        y = node[node[k].listed].first_child
         while y >= 0:
-            node[found].stack = y
-            found += 1
-            y = node[y].after
+            node[count].listed = y
+            count += 1
+            y = node[y].next
         k += 1
-    return found == s + t
+    return count == s + t
 
 
 @njit(cache=True)
-def _is_sound(node, indptr, bins, mass, i, j, tree, state):
-    """Whether one pair's tree is strongly feasible: no negative flow, no empty arc to a sink."""
+def _is_valid(node, histograms, i, j, tree, state):
+    """Whether one pair's tree spans its problem and is strongly feasible."""
     if state == REDUCED_TREE:
-        s, t = _differences(node, indptr, bins, mass, i, j)
+        s, t = set_reduced_nodes(node, histograms, i, j)
     elif state == FULL_TREE:
-        s, t = _whole(node, indptr, bins, mass, i, j)
+        s, t = set_full_nodes(node, histograms, i, j)
     else:
         return state == NO_TREE
-    if s == 0 or len(tree) < s + t or not _spans(node, tree, s, t):
+    if s == 0 or len(tree) < s + t or not _is_spanning(node, tree, s, t):
         return False
-    root = _arrange(node, s, t)
+    root = arrange(node, s, t)
     for x in range(s + t):
         if node[x].flow < 0 or (node[x].flow == 0 and x >= s and x != root):
             return False
@@ -74,17 +77,18 @@ def _is_sound(node, indptr, bins, mass, i, j, tree, state):
 
 
 @parallel
-def count_unsound(indptr, bins, mass, index, tree, room, state, tasks):
-    """How many pairs have a tree that is none; arguments as of ``transport``."""
-    unsound = np.zeros(tasks, np.int64)
-    nodes, _ = _largest(indptr, index)
+def count_invalid(histograms, trees, tasks):
+    """The number of pairs whose stored tree does not fit their histograms."""
+    pairs, parents, offsets, states = trees
+    invalid = np.zeros(tasks, np.int64)
+    nodes, _ = largest_pair(histograms.indptr, pairs)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         node = np.empty(nodes, NODE)
-        for p in range(task, len(index), tasks):
-            own = tree[room[p] : room[p + 1]]
-            sound = _is_sound(node, indptr, bins, mass, index[p, 0], index[p, 1], own, state[p])
-            unsound[task] += not sound
+        for p in range(task, len(pairs), tasks):
+            tree = parents[offsets[p] : offsets[p + 1]]
+            valid = _is_valid(node, histograms, pairs[p, 0], pairs[p, 1], tree, states[p])
+            invalid[task] += not valid
         finished[task] = True
     check_finished(finished)
-    return unsound.sum()
+    return invalid.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cometric.answers.extension import HeldDistances
 from cometric.core.digest import digest
+from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
-from cometric.files.atomic import check_path
-from cometric.large.neighbors import SampleDistances, read_histograms
+from cometric.large.neighbors import read_histograms
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
+from cometric.transports import to_json
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
@@ -57,7 +60,7 @@ def distances_to_zarr(
     place = check_path(path)
     hist, full = read_histograms(result, X)
     with workers(n_threads):
-        distances = SampleDistances(result, hist, full, n_threads)
+        distances = HeldDistances(result, "samples", hist, full, n_threads)
         array = _open(place, distances)
         n, edge = array.shape[0], array.chunks[0]
         with bar_of_pairs(progress, n * (n + 1) // 2) as tell:
@@ -71,7 +74,7 @@ def distances_to_zarr(
     return array
 
 
-def _open(path: Path, distances: SampleDistances) -> Any:
+def _open(path: Path, distances: HeldDistances) -> Any:
     """The array at ``path``, empty (NaN) if nothing was there."""
     try:
         import zarr
@@ -84,12 +87,13 @@ def _open(path: Path, distances: SampleDistances) -> Any:
             "indices": distances.full.indices,
             "data": distances.full.data,
             "cost": distances.cost,
-            "numbers": np.array([distances.eps, distances.tol, distances.scale, distances.weight]),
+            "numbers": np.array([distances.tol, distances.scale, distances.weight]),
             "norm": np.array(distances.norm),
+            "transport": np.array(json.dumps(to_json(distances.transport))),
         }
     )
     if not path.exists():
-        edge = min(TILE, math.isqrt(distances.step), n)  # what one call computes at once
+        edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # what one call computes at once
         return zarr.create_array(
             path,
             shape=(n, n),
@@ -115,10 +119,10 @@ def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:
     return combinations_with_replacement(cuts, 2)
 
 
-def _compute(distances: SampleDistances, rows: slice, columns: slice) -> Matrix:
+def _compute(distances: HeldDistances, rows: slice, columns: slice) -> Matrix:
     i, j = (np.arange(part.start, part.stop) for part in (rows, columns))
     tile = np.zeros((len(i), len(j)))
     above = np.triu(np.ones(tile.shape, bool), 1) if rows == columns else np.ones(tile.shape, bool)
     here, there = np.nonzero(above)
-    tile[above] = distances(np.stack([i[here], j[there]], axis=1))
+    tile[above] = distances.pairs(np.stack([i[here], j[there]], axis=1))
     return tile + tile.T if rows == columns else tile

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cometric.kernels import is_caused_by
+
 
 class Interruption:
     """Records Ctrl-C and SIGTERM instead of raising, so that the run can stop between iterations.
@@ -39,3 +41,8 @@ class Interruption:
         if self.number is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.number = number
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether this is Ctrl-C, which compiled code wraps in a ``SystemError`` or two."""
+    return is_caused_by(error, KeyboardInterrupt)

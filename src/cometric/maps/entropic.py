@@ -1,10 +1,11 @@
-"""The debiased Sinkhorn divergence map, with potentials that outlive the call."""
+"""The debiased Sinkhorn divergence map on the CPU, with scalings stored between calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,49 +16,29 @@ from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import sinkhorn, thread_count
 from cometric.machine.devices import free_memory
-from cometric.maps.checks import (
-    all_pairs,
-    check_cost,
-    check_eps,
-    check_histograms,
-    check_index,
-    fill,
-)
+from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
+from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
-SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
-"""1 / eps up to which the scalings cannot overflow; beyond it, float64, then logarithms."""
+NEGATIVE_TOL = 1e-10
+"""Marginal error to which a divergence is solved before it is reported as negative."""
 
-REACH = {np.dtype(np.float64): 0.0, np.dtype(np.float32): 1e-6}
-"""Marginal errors below this are rounding."""
-
-FINE = 1e-10
-"""Marginal error to which a divergence is solved before it is called negative."""
-
-MORE_SWEEPS = 20
-"""For the pairs of a call that a few sweeps leave beyond the margin."""
-
-FEW_SOURCES = 4
-"""Times fewer sources for which a pair's first histogram is its source, larger or not."""
+FEWER_SOURCES = 4
+"""Factor by which taking the first histograms as sources must reduce their number."""
 
 CELLS_PER_BLOCK = 2e9
-"""Products per call of the kernel: about a second."""
+"""Products per kernel call: about a second."""
+
+FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
-class Negatives(NamedTuple):
-    """Divergences below zero in the last call: the kernel was not positive there."""
-
-    number: int
-    minimum: float
-
-
-class EntropicMap:
+class EntropicMap(SinkhornMap):
     """Sinkhorn divergences, ``phi(cost)_ij = W(a_i, a_j) - (W(a_i, a_i) + W(a_j, a_j)) / 2``.
 
     W is transport with the penalty eps max(cost) <P, log P>: eps is relative to the cost, so
     that the map is homogeneous. It is not monotone: debiasing subtracts.
 
-    The scalings of every pair are kept, so that after a small change of the cost one sweep
-    is worth a full solve: its value is wrong only to second order.
+    The scalings of every pair are stored between calls. After a small change of the cost one
+    sweep is then as good as a full solve: the error of its value is of second order.
 
     Parameters
     ----------
@@ -68,17 +49,18 @@ class EntropicMap:
     sweeps
         Sweeps per call; None sweeps until every pair's marginal error is at most ``tol``.
     tol, max_sweeps
-        When a pair is done, and when it is given up; ``error`` tells the largest error.
+        Marginal error at which a pair is solved, and the most sweeps spent on it. After a call
+        ``error`` is the largest marginal error.
     dtype
         float64, or float32 for half the memory and some 6 digits where eps is at least 0.04.
     margin
         With ``sweeps``: pairs whose marginal error is larger get up to 20 sweeps more.
     memory_limit
-        Bytes the scalings may take, half of the free memory by default. What does not fit in
-        float64 is kept in float32; what does not fit there is not kept, and each call starts
-        from the scalings of every histogram to itself.
+        Bytes for the stored scalings, half of the free memory by default. If they do not fit in
+        float64, they are stored in float32; if not even so, they are not stored, and each call
+        starts from the scalings of every histogram to itself.
     n_threads
-        Threads to use; the answer is the same, bit by bit, for any number.
+        Threads to use; the result is the same, bit by bit, for any number.
 
     Examples
     --------
@@ -89,8 +71,7 @@ class EntropicMap:
            [1.431, 0.   ]])
     """
 
-    homogeneous = True
-    monotone = False
+    _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-6}
 
     def __init__(
         self,
@@ -105,140 +86,68 @@ class EntropicMap:
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        check_eps(eps)
+        super().__init__(eps, sweeps, tol, max_sweeps, margin)
         rows = check_histograms(hist)
+        self.precision = np.dtype(dtype).name
+        self.logs = 1.0 / self.eps > SAFE[FLOAT64]
+        n, _ = self.shape = rows.shape
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
-        self._hist = rows[order]  # the larger of two is the source of their pair
-        self._indptr = self._hist.indptr.astype(np.int64)
-        self._bins = self._hist.indices.astype(np.int32)
-        self._weight = self._hist.data
+        self._hist = rows = rows[order]  # the larger histogram is the source of a pair
+        self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
         self._threads = thread_count(n_threads)
-        self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
-        if np.dtype(dtype) not in SAFE:
-            raise ValueError(f"`dtype` is {np.dtype(dtype)}; choose float64 or float32.")
-        self.precision = np.dtype(dtype).name
-        self.logs = 1.0 / eps > SAFE[self.dtype]
+        self._self_scalings = np.zeros(rows.nnz) if self.logs else np.ones(rows.nnz)
+
         limit = free_memory() / 2 if memory_limit is None else memory_limit
-        n = self.shape[0]
-        scalings = sum(int(size) * i for i, size in enumerate(np.diff(self._indptr)))
-        self.scalings = scalings  # numbers of all pairs
-        self._fixed = n * (n - 1) // 2 * 12  # targets and offsets
-        kinds = [np.dtype(np.float64)] if self.logs else [self.dtype, np.dtype(np.float32)]
-        fits = (kind for kind in kinds if kind.itemsize * scalings + self._fixed <= limit)
-        self.stored: np.dtype[Any] | None = next(fits, None)
-        self.memory = (self.stored.itemsize if self.stored else 0) * scalings + self._fixed
-        self._self = np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
+        sizes = np.diff(self._rows[0])
+        self.scalings = sum(int(size) * i for i, size in enumerate(sizes))  # of all pairs
+        layout = n * (n - 1) // 2 * 12  # bytes of targets and offsets
+        kinds = [FLOAT64] if self.logs else [self.dtype, FLOAT32]
+        self._choose_storage(kinds, self.scalings, limit - layout)
+        self.memory += layout
         self._all: _Group | None = None
         self._parts: list[_Group] = []  # see ``divide``
-        self.margin = margin
-        self.error = np.inf
-        self.negatives = Negatives(0, 0.0)
-        self.on_progress: Callable[[int, int], None] | None = None
 
-    @property
-    def precision(self) -> str:
-        """The numbers it works in, "float64" or "float32"; may be changed between calls."""
-        return str(self.dtype.name)
-
-    @precision.setter
-    def precision(self, name: str) -> None:
-        dtype = np.dtype(name)
-        self.dtype = dtype if 1.0 / self.eps <= SAFE[dtype] else np.dtype(np.float64)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
+    def __repr__(self) -> str:
+        n, d = self.shape
+        form = "log domain" if self.logs else self.precision
+        return f"EntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, {form})"
 
     @property
     def histograms(self) -> sparse.csr_array:
         """The histograms, one per row, the largest first."""
         return self._hist
 
-    def __repr__(self) -> str:
-        n, d = self.shape
-        form = "log domain" if self.logs else self.dtype.name
-        return f"EntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, {form})"
-
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
+        n = self.shape[0]
         group = self._all
         if group is None:
-            group = _Group(self, all_pairs(self.shape[0]), self.stored)
-        group.on_progress = self.on_progress
-        values = group.solve(cost)
+            group = _Group(self._rows[0], all_pairs(n), self.stored)
+        values = self._divergences(group, cost)
         if self.stored is not None:
             self._all = group
-        self.error = group.error
-        below = values[values < 0]
-        self.negatives = Negatives(len(below), float(below.min(initial=0.0)))
-        return symmetric(values, self.shape[0])[np.ix_(self._rank, self._rank)]
+        return symmetric(values, n)[np.ix_(self._rank, self._rank)]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        return self._renew(*self._group(check_index(index, self.shape[0]), self.dtype), cost)
+        return self._pairs(cost, None, index)
 
     def under(self, cost: Matrix) -> Callable[[Index], Vector]:
-        """Divergences of pairs under one cost; those of histograms to themselves are found once."""
+        """A function of pairs, their divergences under one cost; self terms are computed once."""
         cost = check_cost(cost, self.shape[1])
-        own = self._own_terms(cost)
-
-        def pairs(index: Index) -> Vector:
-            group, order = self._group(check_index(index, self.shape[0]), self.dtype)
-            return self._renew(group, order, cost, own)
-
-        return pairs
+        return partial(self._pairs, cost, self._self_terms_under(cost))
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """Divergences of each part of the pairs as a function of the cost, scalings remembered."""
-        found = [self._group(check_index(index, self.shape[0]), self.stored) for index in parts]
-        self._parts = [group for group, _ in found]
-        return [partial(self._renew, group, order) for group, order in found]
-
-    def _renew(
-        self, group: _Group, order: Index, cost: Matrix, own: tuple[Vector, Vector] | None = None
-    ) -> Vector:
-        group.on_progress = self.on_progress
-        result = np.empty(len(order))
-        result[order] = group.solve(check_cost(cost, self.shape[1]), own)
-        self.error = group.error
-        result[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
-        return result
-
-    def snapshot(self) -> dict[str, Any]:
-        memory = {"self": self._self, "margin": self.margin, "error": self.error}
-        for name, group in self._kept().items():
-            if group.state is not None:
-                memory[name] = group.state
-        return memory
-
-    def restore(self, memory: dict[str, Any]) -> None:
-        fill(self._self, memory["self"], "scalings of histograms to themselves")
-        self.margin, self.error = float(memory["margin"]), float(memory["error"])
-        self._all = None
-        if "scalings" in memory:
-            self._all = _Group(self, all_pairs(self.shape[0]), self.stored)
-        for name, group in self._kept().items():
-            group.state = None
-            if name in memory:
-                group.state = np.empty(group.room[-1], self.stored)
-                fill(group.state, memory[name], "scalings")
-
-    def _kept(self) -> dict[str, _Group]:
-        """The groups whose scalings outlive a call, by name."""
-        parts = {f"part{k}": group for k, group in enumerate(self._parts)}
-        return parts if self._all is None else {"scalings": self._all, **parts}
+        """Divergences of each part of the pairs as a function of the cost, scalings stored."""
+        groups = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
+        self._parts = [group for group, _ in groups]
+        return [partial(self._renew, group, order) for group, order in groups]
 
     def own_scalings(self, cost: Matrix) -> sparse.csr_array:
         """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost))."""
-        self._own_terms(check_cost(cost, self.shape[1]))
-        return sparse.csr_array((self._self, self._bins, self._indptr), self.shape)[self._rank]
-
-    def _own_terms(self, cost: Matrix) -> tuple[Vector, Vector] | None:
-        unit = self.eps * cost.max()
-        if unit == 0.0:
-            return None
-        kernel = cost / unit if self.logs else np.exp(-cost / unit)
-        return _Group(self, np.empty((0, 2), np.int64), None)._self_terms(kernel)
+        self._self_terms_under(check_cost(cost, self.shape[1]))
+        indptr, bins, _ = self._rows
+        return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
@@ -246,15 +155,14 @@ class EntropicMap:
         n = self.shape[0]
         index = all_pairs(n) if index is None else check_index(index, n)
         unit = self.eps * cost.max()
-        if unit == 0.0:  # nothing costs anything
+        if unit == 0.0:
             return np.zeros(len(index)), np.zeros(len(index))
-        group, order = self._group(index, np.dtype(np.float64))
-        group.on_progress = self.on_progress
-        group.solve(cost)
+        group, order = self._group(index, FLOAT64)
+        self._divergences(group, cost)
         low, high = np.empty(len(index)), np.empty(len(index))
-        low[order], high[order] = group.brackets(cost)
-        alone = _Group(self, np.stack([np.arange(n)] * 2, axis=1), np.dtype(np.float64))
-        self_low, self_high = alone.brackets(cost)
+        low[order], high[order] = self._brackets(group, cost)
+        diagonal = _Group(self._rows[0], np.stack([np.arange(n)] * 2, axis=1), FLOAT64)
+        self_low, self_high = self._brackets(diagonal, cost)
         i, j = self._rank[index].T
         return (
             unit * (low - 0.5 * (self_high[i] + self_high[j])),
@@ -264,157 +172,206 @@ class EntropicMap:
     def plan(self, cost: Matrix, i: int, j: int) -> tuple[Index, Index, Matrix]:
         """Bins of histogram i, bins of histogram j, and the mass between them."""
         cost = check_cost(cost, self.shape[1])
-        group, _ = self._group(np.array([[i, j]]), np.dtype(np.float64))
-        group.solve(cost)
-        (first, second), state = group.index[0], np.asarray(group.state)
-        own, other = (slice(*self._indptr[[k, k + 1]]) for k in (first, second))
-        scaled = cost[np.ix_(self._bins[own], self._bins[other])] / (self.eps * cost.max())
-        log_v = state if self.logs else np.log(state)
-        log_u = np.log(self._weight[own]) - logsumexp(log_v - scaled, axis=1)
+        group, _ = self._group(np.array([[i, j]]), FLOAT64)
+        self._divergences(group, cost)
+        indptr, bins, weight = self._rows
+        source, target = (slice(*indptr[[k, k + 1]]) for k in group.index[0])
+        scaled = cost[np.ix_(bins[source], bins[target])] / (self.eps * cost.max())
+        scalings = np.asarray(group.scalings)
+        log_v = scalings if self.logs else np.log(scalings)
+        log_u = np.log(weight[source]) - logsumexp(log_v - scaled, axis=1)
         plan = np.exp(log_u[:, None] + log_v - scaled)
-        sides = (self._bins[own].astype(np.int64), self._bins[other].astype(np.int64))
-        if self._rank[i] != first:
+        sides = bins[source].astype(np.int64), bins[target].astype(np.int64)
+        if self._rank[i] != group.index[0, 0]:
             return sides[1], sides[0], plan.T
         return *sides, plan
 
-    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
-        """The pairs sorted by their sources, and the order that does so.
+    def _pairs(self, cost: Matrix, own: SelfTerms | None, index: Index) -> Vector:
+        group, order = self._group(check_index(index, self.shape[0]), self.dtype)
+        return self._renew(group, order, cost, own)
 
-        The larger histogram is the source, unless taking the first one makes far fewer of them:
-        each copies its columns of the kernel.
+    def _renew(
+        self, group: _Group, order: Index, cost: Matrix, own: SelfTerms | None = None
+    ) -> Vector:
+        """Divergences of a group in the order of its pairs before they were sorted."""
+        divergences = np.empty(len(order))
+        divergences[order] = self._divergences(group, check_cost(cost, self.shape[1]), own)
+        divergences[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
+        return divergences
+
+    def _divergences(self, group: _Group, cost: Matrix, own: SelfTerms | None = None) -> Vector:
+        """Divergences of the pairs of a group; ``own`` are the self terms if known."""
+        count = len(group.index)
+        task = _Task(group, cost, np.zeros(count), np.full(count, np.inf))
+        unit, _ = self._solve(cost, [[task]] if count else [], own)
+        if task.level is None:  # no pairs, or all costs are zero
+            return task.values
+        divergences: Vector = unit * (task.values - task.level)
+        return divergences
+
+    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
+        """The pairs sorted by their sources, and the order that sorts them.
+
+        The source is the larger histogram, unless there are far fewer first histograms: the
+        columns of the kernel are copied for each source.
         """
         pairs = self._rank[index]
         larger = np.sort(pairs, axis=1)
-        if FEW_SOURCES * len(np.unique(pairs[:, 0])) > len(np.unique(larger[:, 0])):
+        if FEWER_SOURCES * len(np.unique(pairs[:, 0])) > len(np.unique(larger[:, 0])):
             pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
-        return _Group(self, pairs[order], stored), order
+        return _Group(self._rows[0], pairs[order], stored), order
+
+    def snapshot(self) -> dict[str, Any]:
+        groups = self._groups_by_name().items()
+        scalings = {name: group.scalings for name, group in groups if group.scalings is not None}
+        return super().snapshot() | scalings
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        super().restore(memory)
+        self._all = None
+        if "scalings" in memory:
+            self._all = _Group(self._rows[0], all_pairs(self.shape[0]), self.stored)
+        for name, group in self._groups_by_name().items():
+            group.scalings = None
+            if name in memory:
+                group.scalings = np.empty(group.offsets[-1], self.stored)
+                fill(group.scalings, memory[name], "scalings")
+
+    def _groups_by_name(self) -> dict[str, _Group]:
+        """The groups whose scalings are stored between calls."""
+        parts = {f"part{k}": group for k, group in enumerate(self._parts)}
+        return parts if self._all is None else {"scalings": self._all, **parts}
+
+    # --------------------------------------------------------------------------- kernels
+
+    def _apply_precision(self) -> None:
+        self.dtype = np.dtype(self.precision)
+
+    def _kernel(self, cost: Matrix, unit: float) -> Matrix:
+        kernel: Matrix = cost / unit if self.logs else np.exp(cost / -unit)
+        return kernel
+
+    def _self_terms(self, kernel: Matrix, solve: bool) -> SelfTerms:
+        self_terms = sinkhorn.self_terms_log if self.logs else sinkhorn.self_terms
+        limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
+        values, errors = self_terms(
+            *self._rows, kernel, self._self_scalings, limit, SELF_TOL, self._threads
+        )
+        return values, errors
+
+    def _self_terms_under(self, cost: Matrix) -> SelfTerms | None:
+        """The self terms under ``cost``; None if all costs are zero."""
+        unit = self.eps * float(cost.max())
+        if unit == 0.0:
+            return None
+        return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
+
+    def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+        for task in tasks:
+            self._sweep_pairs(task, task.errors, kernel, limit, tol)
+
+    _resume = _sweep  # the kernel skips the pairs within ``tol``; at first no pair is
+
+    def _sweep_pairs(self, task: _Task, errors: Any, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
+        group = task.group
+        sweep = sinkhorn.sweep_log if self.logs else sinkhorn.sweep
+        if group.stored is not None and group.scalings is None:
+            group.scalings = self._initial(group, slice(0, len(group.index)), group.stored)
+        for part, start in group.blocks():
+            offsets = group.offsets[part.start : part.stop + 1]
+            stored = None if group.scalings is None else group.scalings[offsets[0] : offsets[-1]]
+            used = self._initial(group, part, kernel.dtype) if stored is None else stored
+            used = used.astype(kernel.dtype, copy=False)
+            sweep(
+                *self._rows, kernel, start, group.target[part], used, offsets - offsets[0],
+                task.values[part], errors[part], limit, tol, self._threads,
+            )  # fmt: skip
+            if stored is not None and used.dtype != stored.dtype:
+                stored[:] = used
+            self._report(part.stop, len(group.index))
+
+    def _initial(self, group: _Group, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The scalings to start from: those of each target to itself."""
+        offsets = group.offsets[part.start : part.stop + 1]
+        scalings = np.empty(offsets[-1] - offsets[0], dtype)
+        sinkhorn.copy_scalings(
+            self._rows[0], self._self_scalings, group.target[part], offsets, scalings
+        )
+        return scalings
+
+    def _repair(self, tasks: list[_Task]) -> None:
+        """Solve in the log domain the pairs whose scalings overflowed."""
+        for task in tasks:
+            lost = np.flatnonzero(~np.isfinite(task.errors))
+            if not len(lost):
+                continue
+            group = _Group(self._rows[0], task.group.index[lost], None)
+            scaled = task.cost / (self.eps * task.cost.max())
+            task.values[lost], task.errors[lost] = sinkhorn.sweep_log(
+                *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
+                group.offsets, task.values[lost], task.errors[lost], self.max_sweeps, self.tol,
+                self._threads,
+            )  # fmt: skip
+
+    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
+        final = max(NEGATIVE_TOL, self._rounding[self.precision])
+        return (self.max_sweeps, self._tolerance), (self.max_sweeps, final)
+
+    def _is_negative(self, task: _Task, levels: Vector) -> Any:
+        if task.level is None:
+            i, j = task.group.index.T
+            task.level = 0.5 * (levels[i] + levels[j])
+        return task.values < task.level
+
+    def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        errors = np.where(mask, np.inf, 0.0)  # those of the task stay as they are
+        self._sweep_pairs(task, errors, kernel, limit, tol)
+
+    def _brackets(self, group: _Group, cost: Matrix) -> tuple[Vector, Vector]:
+        """Bounds of the transport costs over eps, from the stored scalings without a sweep."""
+        if group.scalings is None:
+            group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
+        lower, upper = sinkhorn.brackets(
+            *self._rows, cost / (self.eps * cost.max()), group.start, group.target,
+            group.scalings if self.logs else np.log(group.scalings), group.offsets, self._threads,
+        )  # fmt: skip
+        return lower, upper
 
 
 class _Group:
-    """Some pairs of a map, sorted by their first histogram, and their scalings.
+    """Pairs sorted by their sources, the layout of their scalings, and the stored scalings.
 
     Histograms are numbered by size here, the largest first.
     """
 
-    def __init__(self, phi: EntropicMap, index: Index, stored: np.dtype[Any] | None) -> None:
-        self.phi = phi
-        self.index = index
+    def __init__(self, indptr: Index, index: Index, stored: np.dtype[Any] | None) -> None:
+        self.index, self.stored = index, stored
+        self.scalings: NDArray[Any] | None = None
         self.target = index[:, 1].astype(np.int32)
-        sizes = np.diff(phi._indptr)
-        self.room = np.zeros(len(index) + 1, np.int64)
-        np.cumsum(sizes[self.target], out=self.room[1:])
-        n = phi.shape[0]
-        self.start = np.searchsorted(index[:, 0], np.arange(n + 1)).astype(np.int64)
-        self.stored = stored
-        self.state: NDArray[Any] | None = None
-        self.error = np.inf
-        self.on_progress: Callable[[int, int], None] | None = None
-        work = np.concatenate([[0], np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])])
-        per_source = work[self.start]
+        sizes = np.diff(indptr)
+        self.offsets = np.zeros(len(index) + 1, np.int64)
+        np.cumsum(sizes[self.target], out=self.offsets[1:])
+        self.start = np.searchsorted(index[:, 0], np.arange(len(indptr))).astype(np.int64)
+        cells = np.concatenate([[0], np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])])
+        per_source = cells[self.start]
         cuts = np.searchsorted(per_source, np.arange(0, per_source[-1], CELLS_PER_BLOCK))
-        self.cuts = np.unique(np.concatenate([cuts, [n]]))
+        self.cuts = np.unique(np.concatenate([cuts, [len(sizes)]]))
 
-    def solve(self, cost: Matrix, own: tuple[Vector, Vector] | None = None) -> Vector:
-        """Divergences of all pairs under ``cost``; ``error`` is then the largest of a margin.
-
-        ``own`` are the terms of histograms to themselves where they are known.
-        """
-        phi = self.phi
-        unit = phi.eps * cost.max()
-        values, errors = np.zeros(len(self.index)), np.full(len(self.index), np.inf)
-        if unit == 0.0:
-            self.error = 0.0
-            return values
-        scaled = cost / unit
-        kernel = scaled if phi.logs else np.exp(-scaled)
-        levels, own_errors = self._self_terms(kernel) if own is None else own
-        if not phi.logs:
-            kernel = kernel.astype(phi.dtype, copy=False)
-        i, j = self.index.T
-        level = 0.5 * (levels[i] + levels[j])
-        reach = max(phi.tol, REACH[phi.dtype])
-        if phi.sweeps is None:
-            self._sweep(kernel, values, errors, phi.max_sweeps, reach)
-        else:
-            self._sweep(kernel, values, errors, phi.sweeps, 0.0)
-            self._sweep(kernel, values, errors, MORE_SWEEPS, max(phi.margin, reach))
-        self._rescue(scaled, values, errors)
-        self.error = float(max(errors.max(initial=0.0), own_errors.max()))
-        for tol in (reach, max(FINE, REACH[phi.dtype])):
-            below = values < level
-            if below.any():  # not there yet, or true: look closer
-                errors = np.where(below, np.inf, 0.0)
-                self._sweep(kernel, values, errors, phi.max_sweeps, tol)
-        divergences: Vector = unit * (values - level)
-        return divergences
-
-    def _self_terms(self, kernel: Matrix) -> tuple[Vector, Vector]:
-        """Costs over eps of every histogram to itself, and their marginal errors."""
-        phi = self.phi
-        alone = sinkhorn.self_terms_log if phi.logs else sinkhorn.self_terms
-        limit = phi.max_sweeps if phi.sweeps is None else 3 * phi.sweeps
-        values, errors = alone(
-            phi._indptr, phi._bins, phi._weight, kernel, phi._self, limit, 1e-13, phi._threads
-        )
-        return values, errors
-
-    def _sweep(
-        self, kernel: NDArray[Any], values: Vector, errors: Vector, limit: int, tol: float
-    ) -> None:
-        """Sweep the pairs whose error exceeds ``tol``, in place, from their last scalings."""
-        phi = self.phi
-        sweep = sinkhorn.sweep_log if phi.logs else sinkhorn.sweep
-        if self.stored is not None and self.state is None:
-            self.state = self._guess(slice(0, len(self.index)), self.stored)
-        for part, start in self._blocks():
-            room = self.room[part.start : part.stop + 1]
-            kept = None if self.state is None else self.state[room[0] : room[-1]]
-            state = self._guess(part, kernel.dtype) if kept is None else kept
-            state = state.astype(kernel.dtype, copy=False)
-            sweep(
-                phi._indptr, phi._bins, phi._weight, kernel, start, self.target[part], state,
-                room - room[0], values[part], errors[part], limit, tol, phi._threads,
-            )  # fmt: skip
-            if kept is not None and state.dtype != kept.dtype:
-                kept[:] = state
-
-    def _guess(self, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Each target's scaling to itself."""
-        room = self.room[part.start : part.stop + 1]
-        state = np.empty(room[-1] - room[0], dtype)
-        sinkhorn.copy_scalings(self.phi._indptr, self.phi._self, self.target[part], room, state)
-        return state
-
-    def _blocks(self) -> Iterator[tuple[slice, Index]]:
-        """Ranges of pairs, each of whole sources, with ``start`` counted within the range."""
+    def blocks(self) -> Iterator[tuple[slice, Index]]:
+        """Ranges of pairs with whole sources, and ``start`` relative to the range."""
         for first, last in zip(self.cuts[:-1], self.cuts[1:], strict=True):
             part = slice(int(self.start[first]), int(self.start[last]))
             yield part, np.clip(self.start - part.start, 0, part.stop - part.start)
-            if self.on_progress is not None:
-                self.on_progress(part.stop, len(self.index))
 
-    def _rescue(self, scaled: Matrix, values: Vector, errors: Vector) -> None:
-        """Solve again, by logarithms, the pairs whose scalings left the range of numbers."""
-        lost = np.flatnonzero(~np.isfinite(errors))
-        if not len(lost):
-            return
-        phi = self.phi
-        start = np.searchsorted(self.index[lost, 0], np.arange(phi.shape[0] + 1)).astype(np.int64)
-        room = np.concatenate([[0], np.cumsum(np.diff(self.room)[lost])]).astype(np.int64)
-        values[lost], errors[lost] = sinkhorn.sweep_log(
-            phi._indptr, phi._bins, phi._weight, scaled, start, self.target[lost],
-            np.zeros(room[-1]), room, values[lost], errors[lost], phi.max_sweeps, phi.tol,
-            phi._threads,
-        )  # fmt: skip
 
-    def brackets(self, cost: Matrix) -> tuple[Vector, Vector]:
-        """Bounds of the transport costs, over eps, from the scalings as they are."""
-        phi = self.phi
-        if self.state is None:
-            self.state = self._guess(slice(0, len(self.index)), np.dtype(np.float64))
-        lower, upper = sinkhorn.brackets(
-            phi._indptr, phi._bins, phi._weight, cost / (phi.eps * cost.max()), self.start,
-            self.target, self.state if phi.logs else np.log(self.state), self.room, phi._threads,
-        )  # fmt: skip
-        return lower, upper
+@dataclass
+class _Task:
+    """A group under one cost."""
+
+    group: _Group
+    cost: Matrix
+    values: Vector
+    errors: Vector
+    level: Vector | None = None  # the mean of the two self terms of each pair

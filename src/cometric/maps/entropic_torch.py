@@ -1,26 +1,19 @@
-"""The debiased Sinkhorn divergence map on tensors: the GPU's twin of ``EntropicMap``."""
+"""The debiased Sinkhorn divergence map on torch tensors, for GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
-from cometric.maps.checks import (
-    check_cost,
-    check_eps,
-    check_histograms,
-    check_index,
-    fill,
-    refuse_bad_cost,
-)
-from cometric.maps.entropic import MORE_SWEEPS, SAFE, Negatives
+from cometric.maps.checks import check_cost, check_histograms, check_index, refuse_bad_cost
+from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap, select
 
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
@@ -29,19 +22,16 @@ SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""
 
 WIDEST = 16384
-"""Bins that the cropped kernel can take."""
+"""The largest support that the cropped kernel can handle."""
 
 SELF_STEPS = 4
-"""Steps of the self terms per call on the way; each halves their error at least."""
+"""Steps of the self terms per call unless they are solved; each at least halves their error."""
 
 CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
 """Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
 
-CLOSER = (10, 100)
-"""Further sweeps of a pair at a negative distance, before it is solved."""
-
-ATTAINABLE = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
-"""Marginal errors that rounding lets a pair reach."""
+NEGATIVE_SWEEPS = (10, 100)
+"""Further sweeps of pairs with a negative divergence, before they are solved."""
 
 
 class Block(NamedTuple):
@@ -54,10 +44,9 @@ class Block(NamedTuple):
 
 @dataclass
 class _Task:
-    """A block of sources ``first`` to ``last``, and what is found of its pairs with partners."""
+    """The pairs of a block: its sources with all histograms from the first of them on."""
 
-    first: int
-    last: int
+    block: Block
     bins: Any
     masses: Any
     scalings: Any
@@ -65,32 +54,31 @@ class _Task:
     errors: Any = None
 
 
-class TensorEntropicMap:
-    """Sinkhorn divergences as :class:`EntropicMap` computes them, on the tensors of a device.
+class TensorEntropicMap(SinkhornMap):
+    """Sinkhorn divergences as in :class:`EntropicMap`, on the tensors of a device.
 
-    Given a tensor it answers with a tensor, given an array with an array; the work is done on
-    ``device`` either way. Two kernels do it: "cropped" (Triton, CUDA) reads only the entries of
-    the kernel that two supports select, "dense" (any device) multiplies matrices.
+    Returns a tensor for a tensor and an array for an array; both are computed on ``device``.
+    There are two engines: "cropped" (Triton, CUDA) reads only the entries of the kernel that two
+    supports select, "dense" (any device) multiplies matrices.
 
     Parameters
     ----------
     hist, eps, sweeps, tol, max_sweeps, margin
         As for :class:`EntropicMap`.
     device
-        What torch calls it: "cuda", "cuda:1", "cpu".
+        A torch device: "cuda", "cuda:1", "cpu".
     dtype
-        "float64", "float32", or "tf32": float32 whose products may lose digits, some 3 are left.
+        "float64", "float32", or "tf32": float32 with products in TF32, accurate to some 3 digits.
         ``precision`` changes it between calls.
     engine
         "cropped", "dense", or "auto": cropped for sparse histograms where Triton can run.
     memory_limit
-        Bytes the scalings may take, 7/10 of what is free by default. What does not fit in the
-        working precision is kept in float32, then in bfloat16; what does not fit there is not
-        kept, and each call starts from the scalings of every histogram to itself.
+        Bytes for the stored scalings, 7/10 of the free memory by default. If they do not fit in
+        the precision of the sweeps, they are stored in float32, then in bfloat16; if not even so,
+        they are not stored, and each call starts from the scalings of every histogram to itself.
     """
 
-    homogeneous = True
-    monotone = False
+    _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
 
     def __init__(
         self,
@@ -106,308 +94,285 @@ class TensorEntropicMap:
         engine: str = "auto",
         memory_limit: float | None = None,
     ) -> None:
-        import torch
-
-        check_eps(eps)
-        if 1.0 / eps > SAFE[np.dtype(np.float64)]:
+        super().__init__(eps, sweeps, tol, max_sweeps, margin)
+        if 1.0 / self.eps > SAFE[np.dtype(np.float64)]:
             raise ValueError(
-                f"`eps` is {eps:g}; below 1/150 logarithms are needed, which run on the CPU: "
-                "pass device='cpu' or a larger `eps`."
+                f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
+                "only: pass device='cpu' or a larger `eps`."
             )
         self.device = torch_device(device)
         rows = check_histograms(hist)
-        n, d = self.shape = rows.shape
-        self.eps, self.sweeps, self.tol, self.max_sweeps = eps, sweeps, tol, max_sweeps
+        self.shape = rows.shape
         sizes = np.diff(rows.indptr)
-        self._triton = (
-            self.device.type == "cuda"
-            and find_spec("triton") is not None
-            and int(sizes.max()) <= WIDEST
-        )
-        self.engine, ratio = _choose(engine, self._triton, sizes, d)
-        self._few = min(0.25, 1.0 / ratio) if self._triton else 0.0  # not worth whole products
-
-        order = np.argsort(sizes, kind="stable")
-        self._sizes = sizes[order]
-        rows = rows[order]
-        self._bins_used = d + -d % LANES
-        self._rank = self._tensor(np.argsort(order, kind="stable"))
-        self._indptr = self._tensor(rows.indptr.astype(np.int32))
-        self._columns = self._tensor(rows.indices.astype(np.int32))
-        self._weight = self._tensor(rows.data)
-        self._hist = torch.zeros((n, self._bins_used), dtype=torch.float64, device=self.device)
-        lines = self._tensor(np.repeat(np.arange(n), self._sizes))
-        self._hist[lines, self._columns.long()] = self._weight
-        self._self = (self._hist > 0).to(torch.float64)
-
+        has_triton = self.device.type == "cuda" and find_spec("triton") is not None
+        self._triton = has_triton and int(sizes.max()) <= WIDEST
+        self.engine, ratio = _choose(engine, self._triton, sizes, self.shape[1])
+        # The share of the pairs up to which cropping them is faster than products for all
+        self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
+        self._load(rows, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._scratch = min(float(SCRATCH), max(0.1 * free_on(self.device), 1e6))
-        self._state: list[Any] | None = None
-        self._make_blocks()
-        self._dtype = ""
-        self.margin = margin
-        self.precision = dtype
-        self.error = np.inf
-        self.negatives = Negatives(0, 0.0)
-        self.on_progress: Callable[[int, int], None] | None = None
-
-    # ------------------------------------------------------------------------- precision
-
-    @property
-    def precision(self) -> str:
-        """The numbers it works in: "float64", "float32" or "tf32"."""
-        return self._dtype
-
-    @precision.setter
-    def precision(self, name: str) -> None:
-        """Go on in other numbers; what is remembered is kept as far as they allow."""
-        import torch
-
-        if name not in ("float64", "float32", "tf32"):
-            raise ValueError(f"`dtype` is {name!r}; choose 'float64', 'float32' or 'tf32'.")
-        if name != "float64" and 1.0 / self.eps > SAFE[np.dtype(np.float32)]:
-            name = "float64"
-        if name == self._dtype:
-            return
-        self._dtype = name
-        self._working = torch.float64 if name == "float64" else torch.float32
-        self._plan()
-
-    def _plan(self) -> None:
-        """Histograms in the working precision, and that of what is remembered, by its room."""
-        import torch
-
-        self._sources = [(bins, masses.to(self._working)) for bins, masses in self._supports]
-        if self.engine == "dense":
-            self._partners = self._hist.to(self._working)
-        numbers = sum(self._numbers(block) for block in self._blocks)
-        kinds = dict.fromkeys((self._working, torch.float32, torch.bfloat16))
-        self._stored = next(
-            (kind for kind in kinds if kind.itemsize * numbers <= self._limit), None
-        )
-        self.memory = numbers * (self._stored.itemsize if self._stored else 0)
-        if self._stored is None:
-            self._state = None
-        state = self._state or []
-        for place, scalings in enumerate(state):  # one by one: two copies of all might not fit
-            state[place] = scalings.to(self._stored)
-
-    def _numbers(self, block: Block) -> int:
-        """How many numbers the scalings of a block are."""
-        partners: int = self.shape[0] - block.first
-        return (block.last - block.first) * partners * block.width
-
-    def _make_blocks(self) -> None:
-        """Cut the sources into blocks."""
+        self._scalings: dict[int, Any] = {}  # stored, by block
         self._blocks = list(self._cut())
-        self._supports = [self._padded(block) for block in self._blocks]
-
-    def _cut(self) -> Iterator[Block]:
-        """Sources of like size, as many at once as the scratch allows in any precision."""
-        n = self.shape[0]
-        widths = self._sizes + -self._sizes % LANES
-        most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is lost
-        first, last = 0, 1
-        while last <= n:
-            alike = last < n and (
-                _power(widths[last]) == _power(widths[first])
-                and (last - first < 64 or widths[last] <= 1.25 * widths[first])
-                and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
-                and last - first < most
-            )
-            if not alike:
-                yield Block(first, last, int(widths[last - 1]))
-                first = last
-            last += 1
-
-    def _scratch_of(self, first: int, width: int) -> float:
-        """Bytes of intermediate tensors that one source of a block takes."""
-        partners: int = self.shape[0] - first
-        if self.engine == "cropped":
-            numbers = float(self._sizes[first:].sum()) + 4.0 * partners
-        else:
-            numbers = partners * (self._bins_used + 4.0 * width)
-        total: float = 8.0 * (self._bins_used * float(width) + numbers)
-        return total
-
-    # ----------------------------------------------------------------------------- calls
+        self.precision = dtype
 
     def __repr__(self) -> str:
         n, d = self.shape
         return (
             f"TensorEntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, "
-            f"{self.engine}, {self._dtype} on {self.device})"
+            f"{self.engine}, {self.precision} on {self.device})"
         )
 
-    def __call__(self, cost: Matrix) -> Matrix:
-        checked = self._check(cost)
-        distances, self.error = self._attempt(checked)
-        lowest = float(distances.min())
-        number = int((distances < 0).sum()) // 2 if lowest < 0.0 else 0
-        self.negatives = Negatives(number, min(lowest, 0.0))
-        return _like(cost, distances)
+    # ---------------------------------------------------------------------------- layout
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        import torch
+    def _load(self, rows: Any, order: Index) -> None:
+        """Copy the histograms to the device in this order, as CSR arrays and as a dense matrix."""
+        n, d = self.shape
+        rows = rows[order]
+        self._sizes = np.diff(rows.indptr)
+        self._padded_bins = d + -d % LANES
+        self._rank = self._tensor(np.argsort(order, kind="stable"))
+        self._indptr = self._tensor(rows.indptr.astype(np.int32))
+        self._columns = self._tensor(rows.indices.astype(np.int32))
+        self._weight = self._tensor(rows.data)
+        self._hist = self._weight.new_zeros((n, self._padded_bins))
+        lines = self._tensor(np.repeat(np.arange(n), self._sizes))
+        self._hist[lines, self._columns.long()] = self._weight
+        self._self_scalings = (self._hist > 0).double()
 
-        from cometric.kernels.sinkhorn_torch import sweep
-
-        checked = self._check(cost)
-        i, j = self._rank[self._tensor(check_index(index, self.shape[0]))].T
-        kernel, unit = self._kernel(checked)
-        result = torch.zeros(len(i), dtype=torch.float64, device=self.device)
-        if unit == 0.0:
-            return _like(cost, result)
-        own, _ = self._self_terms(kernel, thoroughly=True)
-        limit, tol = self._patience(self.sweeps is None)
-        width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
-        bins, masses = self._padded(Block(0, self.shape[0], width))
-        start = torch.gather(self._self, 1, bins.long()) * (masses > 0)
-        step = max(1, int(self._scratch / (8 * self._bins_used * (width + 4))))
-        for at in range(0, len(i), step):
-            some, other = i[at : at + step], j[at : at + step]
-            state = start[some][:, None, :].contiguous()
-            partner = self._hist[other][:, None, :]
-            values, _ = sweep(kernel, bins[some], masses[some], partner, state, limit, tol)
-            result[at : at + step] = values[:, 0]
-        result = unit * (result - 0.5 * (own[i] + own[j]))
-        result[i == j] = 0.0
-        return _like(cost, result)
-
-    def snapshot(self) -> dict[str, Any]:
-        import torch
-
-        kept = {} if self._state is None else dict(enumerate(self._state))
-        return {
-            "self": self._self,
-            "margin": self.margin,
-            "error": self.error,
-            "precision": self.precision,
-            # NumPy knows no bfloat16: its bits travel as integers.
-            **{
-                f"scalings{place}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
-                for place, part in kept.items()
-                if part is not None
-            },
-        }
-
-    def restore(self, memory: dict[str, Any]) -> None:
-        """Go on from a snapshot; scalings cut into other blocks than ours are left out."""
-        import torch
-
-        self.precision = str(memory["precision"])
-        fill(self._self, self._tensor(memory["self"]), "scalings of histograms to themselves")
-        self.margin, self.error = float(memory["margin"]), float(memory["error"])
-        self._state = None
+    def _cut(self) -> Iterator[Block]:
+        """Blocks of sources of similar size, as large as the scratch allows in any precision."""
         n = self.shape[0]
-        state: list[Any] = []
-        for place, (first, last, width) in enumerate(self._blocks):
-            part = memory.get(f"scalings{place}")
-            fits = part is not None and part.shape == (last - first, n - first, width)
-            if not fits or self._stored is None:
-                return
-            part = self._tensor(part)
-            part = part.view(torch.bfloat16) if part.dtype == torch.int16 else part
-            state.append(part.to(self._stored))
-        self._state = state
+        widths = self._sizes + -self._sizes % LANES
+        exponents = np.frexp(widths - 1.0)[1]  # Triton rounds widths up to powers of two
+        most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is wasted
+        first, last = 0, 1
+        while last <= n:
+            fits = last < n and (
+                exponents[last] == exponents[first]
+                and (last - first < 64 or widths[last] <= 1.25 * widths[first])
+                and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
+                and last - first < most
+            )
+            if not fits:
+                yield Block(first, last, int(widths[last - 1]))
+                first = last
+            last += 1
 
-    def _attempt(self, cost: Any) -> tuple[Any, float]:
-        """One evaluation; where memory or range run out, another with less or with more."""
+    def _scratch_of(self, first: int, width: int) -> float:
+        """Bytes of intermediate tensors that one source of a block needs."""
+        partners = self.shape[0] - first
+        numbers = partners * (self._padded_bins + 4.0 * width)
+        if self.engine == "cropped":
+            numbers = float(self._sizes[first:].sum()) + 4.0 * partners
+        return 8.0 * (self._padded_bins * float(width) + float(numbers))
+
+    def _padded(self, block: Block) -> tuple[Any, Any]:
+        """Bins and masses of the sources of a block, padded with bin 0 and mass 0."""
         import torch
 
-        while True:
-            try:
-                distances, error = self._evaluate(cost)
-            except torch.OutOfMemoryError as full:
-                self._shrink(full)
-                continue
-            if np.isfinite(error):
-                return distances, error
-            if self.precision == "float64":
-                raise FloatingPointError(
-                    "some scalings left the range of float64. Logarithms, which have no such "
-                    "limit, run on the CPU: pass device='cpu', or a larger `eps`."
-                )
-            self._state = None
-            self.precision = "float64"
+        first, last, width = block
+        begin, end = self._indptr[first:last, None], self._indptr[first + 1 : last + 1, None]
+        place = begin + torch.arange(width, device=self.device)
+        real = place < end
+        place = torch.where(real, place, begin).long()
+        columns, weight = self._columns[place], self._weight[place]
+        return torch.where(real, columns, 0), torch.where(real, weight, 0.0)
+
+    def _apply_precision(self) -> None:
+        """Convert the histograms, and choose how to store the scalings."""
+        import torch
+
+        self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        supports = map(self._padded, self._blocks)
+        self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
+        if self.engine == "dense":
+            self._partners = self._hist.to(self.dtype)
+        n = self.shape[0]
+        count = sum((last - first) * (n - first) * width for first, last, width in self._blocks)
+        kinds = dict.fromkeys((self.dtype, torch.float32, torch.bfloat16))
+        self._choose_storage(kinds, count, self._limit)
+        if self.stored is None:
+            self._scalings.clear()
+        for number, scalings in self._scalings.items():  # in turn: two copies might not fit
+            self._scalings[number] = scalings.to(self.stored)
 
     def _shrink(self, full: Exception) -> None:
-        """Half the scratch, and what is remembered starts over."""
+        """Halve the scratch and discard the stored scalings; raise if the scratch is too small."""
         import torch
 
         self._scratch /= 2
         least = max(self._scratch_of(block.first, block.width) for block in self._blocks)
         if self._scratch < least:
             raise MemoryError(
-                f"{self!r} found no room on {self.device}: one source needs {least / 1e9:.2g} GB "
-                f"of scratch and the scalings {self.memory / 1e9:.3g} GB, "
+                f"{self!r} ran out of memory on {self.device}: one source needs "
+                f"{least / 1e9:.2g} GB of scratch and the scalings {self.memory / 1e9:.3g} GB, "
                 f"{free_on(self.device) / 1e9:.3g} GB are free. Pass a `memory_limit`, fewer "
                 "samples, or device='cpu'."
             ) from full
-        self._state = None
+        self._scalings.clear()
         self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
         torch.cuda.empty_cache()
-        self._make_blocks()
-        self._plan()
+        self._blocks = list(self._cut())
+        self._apply_precision()
 
-    def _evaluate(self, cost: Any) -> tuple[Any, float]:
+    # ----------------------------------------------------------------------------- calls
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        """All distances; again with less scratch, or in float64, if memory or range run out."""
         import torch
 
-        n = self.shape[0]
-        exact, unit = self._kernel(cost)
-        distances = torch.zeros((n, n), dtype=torch.float64, device=self.device)
+        checked = self._check(cost)
+        while True:
+            try:
+                distances = self._distances(checked)
+            except torch.OutOfMemoryError as full:
+                self._shrink(full)
+                continue
+            if np.isfinite(self.error):
+                return _like(cost, distances)
+            if self.precision == "float64":
+                raise FloatingPointError(
+                    "some scalings exceeded the range of float64. The log domain, which has no "
+                    "such limit, runs on the CPU only: pass device='cpu', or a larger `eps`."
+                )
+            self._scalings.clear()
+            self.precision = "float64"
+
+    def _distances(self, cost: Any) -> Any:
+        distances = self._hist.new_zeros((self.shape[0],) * 2)
+        unit, own = self._solve(cost, self._batches(distances))
         if unit == 0.0:
-            return distances, 0.0
-        own, own_errors = self._self_terms(exact, self.sweeps is None)
-        kernel = exact.to(self._working)
-        del exact
-        worst = [own_errors.max()]
-        if self._state is None and self._stored is not None:
-            self._state = [None] * len(self._blocks)
-        for tasks in self._tasks():
-            self._solve(kernel, tasks, own)
-            for task in tasks:
-                distances[task.first : task.last, task.first :] = task.values
-                worst.append(task.errors.max())
-        error = float(torch.stack(worst).max())
+            return distances
         distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit).triu_(1)
         distances = distances + distances.T
-        return distances[self._rank][:, self._rank], error
+        return distances[self._rank][:, self._rank]
 
-    def _tasks(self) -> Iterator[list[_Task]]:
-        """Blocks to solve together: all, or where scalings are not kept, one after the other."""
+    def _batches(self, distances: Any) -> Iterator[list[_Task]]:
+        """All blocks at once, or one by one if scalings are not stored.
+
+        When the next batch is requested, the values of the last one go into ``distances``.
+        """
         tasks = []
-        for place, (block, (bins, masses)) in enumerate(
-            zip(self._blocks, self._sources, strict=True)
-        ):
-            scalings = None if self._state is None else self._state[place]
-            if scalings is None:
-                kind = self._stored or self._working
-                scalings = self._first_guess(block, bins, masses, kind)
-            task = _Task(block.first, block.last, bins, masses, scalings)
-            if self._state is None:
-                yield [task]
-            else:
-                self._state[place] = scalings
-                tasks.append(task)
-        if tasks:
-            yield tasks
+        for number, (block, source) in enumerate(zip(self._blocks, self._sources, strict=True)):
+            scalings = self._scalings.get(number)
+            if scalings is None:  # start from those of the sources to themselves
+                own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
+                own = (own * (source[1] > 0)).to(self.stored or self.dtype)
+                scalings = own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
+            if self.stored is not None:
+                self._scalings[number] = scalings
+            tasks.append(_Task(block, *source, scalings))
+            if self.stored is None or block.last == self.shape[0]:
+                yield tasks
+                for task in tasks:
+                    distances[task.block.first : task.block.last, task.block.first :] = task.values
+                tasks = []
 
-    def _solve(self, kernel: Any, tasks: list[_Task], own: Any) -> None:
-        """Values and errors of the tasks. Looks at them, which wait for the device, are few."""
-        limit, tol = self._patience(self.sweeps is None)
-        for task in tasks:
-            self._sweep(kernel, task, limit, tol)
-            if self.on_progress is not None:
-                self.on_progress(task.last, self.shape[0])
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        """Divergences of pairs, in float64 from a cold start, whatever the margin."""
+        from cometric.kernels.sinkhorn_torch import sweep
+
+        checked = self._check(cost)
+        i, j = self._rank[self._tensor(check_index(index, self.shape[0]))].T
+        values = self._hist.new_zeros(len(i))
+        unit = self.eps * float(checked.max())
+        if unit == 0.0:
+            return _like(cost, values)
+        kernel = self._kernel(checked, unit)
+        own, _ = self._self_terms(kernel, solve=True)
+        limit, tol = self.max_sweeps, self._tolerance
         if self.sweeps is not None:
-            self._catch_up(kernel, tasks)
-            self._look_closer(kernel, tasks, own)
+            limit, tol = max(1, self.sweeps), 0.0
+        width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
+        bins, masses = self._padded(Block(0, self.shape[0], width))
+        start = self._self_scalings.gather(1, bins.long()) * (masses > 0)
+        step = max(1, int(self._scratch / (8 * self._padded_bins * (width + 4))))
+        for at in range(0, len(i), step):
+            some, other = i[at : at + step], j[at : at + step]
+            scalings = start[some][:, None, :].contiguous()
+            partner = self._hist[other][:, None, :]
+            part, _ = sweep(kernel, bins[some], masses[some], partner, scalings, limit, tol)
+            values[at : at + step] = part[:, 0]
+        values = unit * (values - 0.5 * (own[i] + own[j]))
+        values[i == j] = 0.0
+        return _like(cost, values)
 
-    def _sweep(self, kernel: Any, task: _Task, limit: int, tol: float) -> None:
-        """Values and marginal errors after sweeps by the engine chosen, ``limit`` at most."""
+    def snapshot(self) -> dict[str, Any]:
+        import torch
+
+        scalings = {  # NumPy has no bfloat16: its bits are saved as integers
+            f"scalings{number}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
+            for number, part in self._scalings.items()
+        }
+        return super().snapshot() | {"precision": self.precision} | scalings
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        """Continue from a snapshot; scalings of another division into blocks are left out."""
+        import torch
+
+        self.precision = str(memory["precision"])
+        super().restore(memory | {"self": self._tensor(memory["self"])})
+        self._scalings.clear()
+        restored: dict[int, Any] = {}
+        for number, (first, last, width) in enumerate(self._blocks):
+            part = memory.get(f"scalings{number}")
+            fits = part is not None and part.shape == (last - first, self.shape[0] - first, width)
+            if not fits or self.stored is None:
+                return
+            part = self._tensor(part)
+            part = part.view(torch.bfloat16) if part.dtype == torch.int16 else part
+            restored[number] = part.to(self.stored)
+        self._scalings = restored
+
+    # --------------------------------------------------------------------------- kernels
+
+    def _kernel(self, cost: Any, unit: float) -> Any:
+        d, padded = self.shape[1], self._padded_bins
+        kernel = self._hist.new_ones((padded, padded))  # ones for the bins that pad it
+        kernel[:d, :d] = (cost / -unit).exp()
+        return kernel
+
+    def _self_terms(self, kernel: Any, solve: bool) -> SelfTerms:
+        from cometric.kernels.sinkhorn_torch import self_terms
+
+        limit, tol = (self.max_sweeps, SELF_TOL) if solve else (SELF_STEPS, 0.0)
+        values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol)
+        return values, errors
+
+    def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+        for task in tasks:
+            self._sweep_block(task, kernel, max(1, limit), tol)
+            self._report(task.block.last, self.shape[0])
+
+    def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+        for task, _, count in select(tasks, [task.errors > tol for task in tasks]):
+            if self.engine == "cropped" or count <= self._croppable * task.errors.numel():
+                self._crop(task, kernel, limit, tol, resume=True)
+            else:
+                self._sweep_block(task, kernel, limit, tol)
+
+    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
+        if self.sweeps is None:
+            return ()
+        return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
+
+    def _is_negative(self, task: _Task, levels: Any) -> Any:
+        first, last, _ = task.block
+        return (task.values < 0.5 * (levels[first:last, None] + levels[first:])).triu_(1)
+
+    def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        if not self._triton:
+            self._sweep_block(task, kernel, limit, tol)
+            return
+        errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
+        self._crop(task, kernel, limit, tol, resume=True)
+        task.errors = errors
+
+    def _sweep_block(self, task: _Task, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep all pairs of a block by the chosen engine."""
         if self.engine == "cropped":
-            self._crop(kernel, task, limit, tol)
+            self._crop(task, kernel, limit, tol)
             return
         from cometric.kernels import sinkhorn_torch
 
@@ -416,86 +381,25 @@ class TensorEntropicMap:
             from cometric.kernels import sinkhorn_triton
 
             fused = sinkhorn_triton
-        with sinkhorn_torch.fast_products(self._dtype == "tf32"):
+        with sinkhorn_torch.fast_products(self.precision == "tf32"):
             task.values, task.errors = sinkhorn_torch.sweep(
-                kernel,
-                task.bins,
-                task.masses,
-                self._partners[task.first :],
-                task.scalings,
-                limit,
-                tol,
-                fused.divide,
-                fused.update,
-                self._few,
-            )
-        task.errors.triu_(1)  # the others are not asked for
-        if self._few and limit > 1 and float(task.errors.max()) > tol:
-            self._crop(kernel, task, limit, tol, resume=True)
+                kernel, task.bins, task.masses, self._partners[task.block.first :], task.scalings,
+                limit, tol, fused.divide, fused.update, self._croppable,
+            )  # fmt: skip
+        task.errors.triu_(1)  # pairs below the diagonal do not count
+        if self._croppable and limit > 1 and float(task.errors.max()) > tol:
+            self._crop(task, kernel, limit, tol, resume=True)
 
-    def _catch_up(self, kernel: Any, tasks: list[_Task]) -> None:
-        """More sweeps for pairs whose marginal error exceeds the margin."""
-        margin = max(self.margin, ATTAINABLE[self.precision])
-        if margin == np.inf:
-            return
-        for task, _, late in _marked(tasks, [task.errors > margin for task in tasks]):
-            if self.engine == "cropped" or late <= self._few * task.errors.numel():
-                self._crop(kernel, task, MORE_SWEEPS, margin, resume=True)
-            else:
-                self._sweep(kernel, task, MORE_SWEEPS, margin)
-
-    def _look_closer(self, kernel: Any, tasks: list[_Task], own: Any) -> None:
-        """More sweeps for pairs at a negative distance: too few made it so, or it is true.
-
-        Sweeps only raise a value, and few of them lift one that is positive in truth.
-        """
-        tol = self._patience(True)[1]
-        for limit in (*CLOSER, self.max_sweeps):
-            found = _marked(tasks, [self._negative(task, own) for task in tasks])
-            tasks = [task for task, _, _ in found]
-            for task, below, _ in found:
-                if self._triton:
-                    errors, task.errors = task.errors, below.to(task.errors.dtype)  # 1, or none
-                    self._crop(kernel, task, limit, tol, resume=True)
-                    task.errors = errors
-                else:
-                    self._sweep(kernel, task, limit, tol)
-
-    def _negative(self, task: _Task, own: Any) -> Any:
-        """Which pairs cost less than both their histograms to themselves, on average."""
-        debt = 0.5 * (own[task.first : task.last, None] + own[task.first :])
-        return (task.values < debt).triu_(1)
-
-    def _crop(self, kernel: Any, task: _Task, limit: int, tol: float, resume: bool = False) -> None:
-        """The same on the supports alone; with ``resume`` for pairs whose error exceeds ``tol``."""
+    def _crop(self, task: _Task, kernel: Any, limit: int, tol: float, resume: bool = False) -> None:
+        """Sweep on the supports only; with ``resume`` only pairs whose error exceeds ``tol``."""
         from cometric.kernels import sinkhorn_triton
 
+        first = task.block.first
         task.values, task.errors = sinkhorn_triton.sweep(
-            kernel,
-            task.bins,
-            task.masses,
-            self._indptr[task.first :],
-            self._columns,
-            self._weight.to(self._working),
-            int(self._sizes[task.first :].sum()),
-            task.scalings,
-            limit,
-            tol,
+            kernel, task.bins, task.masses, self._indptr[first:], self._columns,
+            self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
             (task.values, task.errors) if resume else None,
-        )
-
-    def _self_terms(self, kernel: Any, thoroughly: bool) -> tuple[Any, Any]:
-        """Costs over eps of every histogram to itself, and their marginal errors."""
-        from cometric.kernels.sinkhorn_torch import self_terms
-
-        limit, tol = (self.max_sweeps, 1e-13) if thoroughly else (SELF_STEPS, 0.0)
-        return self_terms(self._hist, kernel, self._self, limit, tol)  # type: ignore[no-any-return]
-
-    def _patience(self, thoroughly: bool) -> tuple[int, float]:
-        """Sweeps at most, and the marginal error at which fewer will do."""
-        if thoroughly:
-            return self.max_sweeps, max(self.tol, ATTAINABLE[self.precision])
-        return self.sweeps or 1, 0.0
+        )  # fmt: skip
 
     # --------------------------------------------------------------------------- tensors
 
@@ -505,70 +409,24 @@ class TensorEntropicMap:
         return torch.as_tensor(array, device=self.device)
 
     def _check(self, cost: Any) -> Any:
-        """The cost as a float64 tensor, or an error that says what is wrong."""
-        import torch
-
+        """The cost as a valid float64 tensor on the device."""
         if not is_tensor(cost):
             return self._tensor(check_cost(cost, self.shape[1]))
-        cost = cost.to(self.device, torch.float64)
+        cost = cost.to(self._hist)  # its device, its dtype
         refuse_bad_cost(cost, self.shape[1])
         return cost
 
-    def _kernel(self, cost: Any) -> tuple[Any, float]:
-        """exp(-C / eps) in float64, with ones for the bins that pad it, and eps absolute."""
-        import torch
 
-        unit = self.eps * float(cost.max())
-        d, padded = self.shape[1], self._bins_used
-        kernel = torch.ones((padded, padded), dtype=torch.float64, device=self.device)
-        if unit > 0.0:
-            kernel[:d, :d] = torch.exp(cost / -unit)
-        return kernel, unit
-
-    def _padded(self, block: Block) -> tuple[Any, Any]:
-        """Bins (bin 0 where there is none) and masses (0 there) of the sources of a block."""
-        import torch
-
-        first, last, width = block
-        k = torch.arange(width, device=self.device)
-        begin, end = self._indptr[first:last, None], self._indptr[first + 1 : last + 1, None]
-        place = begin + k
-        real = place < end
-        place = torch.where(real, place, begin).long()
-        return (
-            torch.where(real, self._columns[place], 0),
-            torch.where(real, self._weight[place], 0.0),
-        )
-
-    def _first_guess(self, block: Block, bins: Any, masses: Any, dtype: Any) -> Any:
-        """Each source's scaling to itself, for all its partners."""
-        import torch
-
-        own = torch.gather(self._self[block.first : block.last], 1, bins.long())
-        own = (own * (masses > 0)).to(dtype)
-        return own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
-
-
-def _marked(tasks: list[_Task], marks: list[Any]) -> list[tuple[_Task, Any, int]]:
-    """Tasks that have marks, with them and their number: one look at the device for all."""
-    import torch
-
-    if not tasks:
-        return []
-    numbers = torch.stack([mark.sum() for mark in marks]).tolist()
-    return [found for found in zip(tasks, marks, numbers, strict=True) if found[2]]
-
-
-def _like(cost: Any, answer: Any) -> Matrix:
-    """An answer on the device: as a tensor to whoever asked with one, else as an array."""
-    told: Matrix = answer if is_tensor(cost) else to_numpy(answer)
-    return told
+def _like(cost: Any, result: Any) -> Matrix:
+    """The result as a tensor if the cost is one, else as an array."""
+    matrix: Matrix = result if is_tensor(cost) else to_numpy(result)
+    return matrix
 
 
 def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
-    """The engine asked for, or the one that should be quicker, and the ratio of their times.
+    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense.
 
-    Per pair, cropping reads s_i s_j entries of the kernel, each at the price of a load; products
+    Per pair, cropping reads s_i s_j entries of the kernel, each at the cost of a load; products
     take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
     """
     if engine not in ("auto", "cropped", "dense"):
@@ -579,8 +437,3 @@ def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float
     if engine == "auto":
         engine = "cropped" if can_crop and ratio < 1.0 else "dense"
     return engine, ratio
-
-
-def _power(width: int) -> int:
-    """The exponent of the power of two that Triton rounds a width up to."""
-    return int(width - 1).bit_length()

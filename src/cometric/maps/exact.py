@@ -1,4 +1,4 @@
-"""The exact Wasserstein distance map, by a network simplex that remembers its trees."""
+"""The exact Wasserstein distance map, by a network simplex with warm starts."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.arrays import symmetric
+from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import geometry, thread_count, threads, trees
-from cometric.kernels import transport as kernel
+from cometric.kernels import duals, geometry, plans, thread_count, threads, trees
+from cometric.kernels.transport import Histograms as Rows
+from cometric.kernels.transport import Trees, transport
 from cometric.machine.devices import free_memory
 from cometric.maps.checks import (
     all_pairs,
     check_cost,
-    check_histograms,
     check_index,
     fill,
 )
-from cometric.maps.masses import quantize
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are rounding."""
 
 CELLS_PER_BLOCK = 2e8
-"""Arcs per call of the kernel: about a second, after which progress is told and Ctrl-C heard."""
+"""Arcs per call of the kernel: about a second between reports of progress and checks for Ctrl-C."""
 
 REPLAYED = 3
-"""Times the trees are stored where couplings are read off them: now, and for the last two."""
+"""Copies of the trees where couplings are read off them: the current one, and the last two."""
 
 SMALL = 2e5
-"""Arcs below which a second thread is not worth waking."""
+"""Arcs below which one thread is used: starting a second would take longer."""
 
 
 class Plans(NamedTuple):
@@ -60,27 +59,39 @@ class Plans(NamedTuple):
 class Memory(NamedTuple):
     """Bytes: the trees of all pairs, and their couplings written out.
 
-    Couplings count twice: policy iteration keeps the last ones until the next ones are better.
+    Couplings count twice: policy iteration holds the last ones until the next ones are better.
     """
 
     trees: int
     moves: int
 
 
+def memory_needs(hist: Histograms) -> Memory:
+    """What all pairs of these histograms need, known before anything is allocated."""
+    n, d = hist.shape
+    sizes = np.diff(hist.rows.indptr)
+    nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
+    wide = 2 * int(sizes.max()) >= 2**16
+    return Memory(
+        trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
+        moves=2 * (nodes * (12 if d**2 < 2**31 else 16) + n * (n - 1) // 2 * 8),
+    )
+
+
 class ExactMap:
     """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
 
     Pairs are solved on their supports only, in parallel, in float64, each to optimality.
-    The optimal tree of every pair is kept, so that a call with a similar cost takes a few
-    pivots; the answer depends on that memory only through ties and rounding.
+    The optimal tree of every pair is stored, so that a call with a similar cost takes a few
+    pivots; the answer depends on the stored trees only through ties and rounding.
 
     Parameters
     ----------
     hist
         Histograms as rows, each summing to 1; sparse stays sparse.
     memory_limit
-        Bytes that trees and couplings may take; half of the memory free now by default. What
-        does not fit is done without, more slowly: see :attr:`memory`.
+        Bytes that trees and couplings may take; half of the free memory by default. What does
+        not fit is not stored but computed again, which is slower.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
 
@@ -93,22 +104,21 @@ class ExactMap:
            [1.5, 0. ]])
     """
 
-    homogeneous = True
-    monotone = True
-
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
-        self._hist = check_histograms(hist)
-        self._indptr = self._hist.indptr.astype(np.int64)
-        self._bins = self._hist.indices.astype(np.int32)
-        self._mass = quantize(self._hist)
+        checked = Histograms.of(hist)
+        self._hist = checked.rows
+        self._indptr, self._bins, self._mass = checked.integer_parts
+        self.memory = memory_needs(checked)
         self._threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
-        self._all: _Batch | None = None  # the trees of all pairs, once they have been asked for
+        self._all: _Batch | None = None  # the trees of all pairs, after the first call
         self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
-        self.on_progress: Callable[[int, int], None] | None = None  # pairs done, of how many
+        self.on_progress: Callable[[int, int], None] | None = (
+            None  # called with pairs done, all pairs
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -116,7 +126,7 @@ class ExactMap:
 
     @property
     def threads(self) -> int:
-        """Threads of a call."""
+        """The number of threads of a call."""
         return self._threads
 
     @property
@@ -139,7 +149,7 @@ class ExactMap:
         return batch.values
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """The distances of each part of the pairs as a function of the cost, trees remembered."""
+        """For each part of the pairs, its distances as a function of the cost; trees are stored."""
         n = self.shape[0]
         self._parts = [_Batch(self, check_index(index, n), self.keeps_trees) for index in parts]
         return [partial(self._renew, batch) for batch in self._parts]
@@ -154,11 +164,11 @@ class ExactMap:
         batch = _Batch(self, check_index(index, self.shape[0]))
         batch.on_progress = self.on_progress
         batch.solve(cost)
-        batch.on_progress = None  # the pairs are solved: reading the plans tells of nothing
+        batch.on_progress = None  # only solving reports progress, not reading the plans
         return batch.plans(cost)
 
     def freeze(self, cost: Matrix) -> FrozenMap | ReplayedMap:
-        """The linear map of the couplings optimal at ``cost``; it agrees with us there.
+        """The linear map of the couplings optimal at ``cost``, equal to this map there.
 
         The couplings are written out if that fits into the memory limit; otherwise each call
         reads them off the trees again, which takes a few times longer.
@@ -167,49 +177,49 @@ class ExactMap:
             raise MemoryError(
                 f"couplings need {self.memory.trees / 1e9:.1f} GB for the trees of all pairs, "
                 f"more than the limit of {self._memory_limit / 1e9:.1f} GB. Raise "
-                "`memory_limit`, or pass solver='power', which does without."
+                "`memory_limit`, or pass solver='power', which does not need them."
             )
         self._solve_all(check_cost(cost, self.shape[1]))
         return self.couplings()
 
     def couplings(self) -> FrozenMap | ReplayedMap:
-        """What the last ``freeze`` gave, from the trees."""
+        """The map that the last ``freeze`` returned, rebuilt from the trees."""
         batch = self._all
         if batch is None:
-            raise ValueError("no couplings are kept yet; call `freeze` first.")
+            raise ValueError("no couplings are stored yet; call `freeze` first.")
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(batch)
-        return FrozenMap(self.shape, batch.moves(whole=False), self._threads)
+        return FrozenMap(self.shape, batch.moves(full=False), self._threads)
 
     def snapshot(self) -> dict[str, Any]:
         memory: dict[str, Any] = {}
-        for name, batch in self._kept().items():
+        for name, batch in self._stored().items():
             memory |= {f"{name}tree": batch.tree, f"{name}state": batch.state}
         return memory
 
     def restore(self, memory: dict[str, Any]) -> None:
         self._all = _Batch(self, all_pairs(self.shape[0])) if "tree" in memory else None
-        for name, batch in self._kept().items():
+        for name, batch in self._stored().items():
             fill(batch.tree, memory[f"{name}tree"], "trees")
             fill(batch.state, memory[f"{name}state"], "states of the trees")
-            if batch.unsound():
-                raise ValueError("the trees in memory are none of these histograms.")
+            if batch.count_invalid():
+                raise ValueError("the stored trees do not match these histograms.")
 
-    def _kept(self) -> dict[str, _Batch]:
-        """The batches whose trees outlive a call, by name."""
+    def _stored(self) -> dict[str, _Batch]:
+        """The batches whose trees are stored between calls, by name."""
         parts = {f"part{k}_": batch for k, batch in enumerate(self._parts)}
         return parts if self._all is None else {"": self._all, **parts}
 
-    def bounds(self, cost: Matrix) -> tuple[Matrix, Matrix]:
-        """Proved lower and upper bounds of all distances: dual and primal values.
+    def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
+        """Proved bounds of the distances of ``index``, all pairs by default: dual and primal.
 
         They hold in exact arithmetic for the masses as stored, in units of 2**-62; see
-        :func:`~cometric.maps.masses.quantization_errors` for how far those are from others.
+        :func:`~cometric.core.histograms.quantization_errors` for how far those are from others.
         """
-        cost = check_cost(cost, self.shape[1])
-        index = all_pairs(self.shape[0])
+        cost, n = check_cost(cost, self.shape[1]), self.shape[0]
+        index = all_pairs(n) if index is None else check_index(index, n)
         lower, upper = np.empty(len(index)), np.empty(len(index))
-        # In pieces, so that trees are kept for one piece at a time.
+        # In pieces, so that trees are stored for one piece at a time.
         whole = _Batch(self, index, keep_trees=False)
         whole.on_progress = self.on_progress
         with threads(whole.threads):
@@ -218,26 +228,14 @@ class ExactMap:
             piece = _Batch(self, index[part])
             piece.solve(cost, metric)
             lower[part], upper[part] = piece.bounds(cost)
-        return symmetric(lower, self.shape[0]), symmetric(upper, self.shape[0])
+        return lower, upper
 
     @property
-    def memory(self) -> Memory:
-        """What all pairs need, known before anything is allocated."""
-        n = self.shape[0]
-        sizes = np.diff(self._indptr)
-        nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
-        wide = 2 * int(sizes.max()) >= 2**16
-        return Memory(
-            trees=nodes * (4 if wide else 2) + n * (n - 1) // 2 * 25,
-            moves=2 * (nodes * (12 if self.shape[1] ** 2 < 2**31 else 16) + n * (n - 1) // 2 * 8),
-        )
-
-    @property
-    def kept(self) -> int:
-        """Bytes that the limit allows to be used.
+    def memory_used(self) -> int:
+        """Bytes used within the limit.
 
         For trees and couplings, or for the copies of trees that couplings are read off, or for
-        the trees alone.
+        the trees alone, or 0 if not even those fit.
         """
         trees, moves = self.memory
         ways = (trees + moves, REPLAYED * trees, trees)
@@ -246,7 +244,7 @@ class ExactMap:
     @property
     def has_room_to_freeze(self) -> bool:
         """Whether policy iteration stays within the limit, with couplings or copies of trees."""
-        return self.kept > self.memory.trees
+        return self.memory_used > self.memory.trees
 
     def _solve_all(self, cost: Matrix) -> _Batch:
         batch = self._all
@@ -262,15 +260,17 @@ class ExactMap:
 class FrozenMap:
     """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    homogeneous = True
-    monotone = True
-
     def __init__(
         self, shape: tuple[int, int], moves: tuple[Index, Index, Vector], threads: int
     ) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
+
+    @property
+    def moves(self) -> int:
+        """Moves of mass that the couplings consist of."""
+        return len(self._cells)
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -280,7 +280,7 @@ class FrozenMap:
         flat = check_cost(cost, self.shape[1]).reshape(-1)
         count = 1 if len(self._cells) < SMALL else self._threads
         with threads(count):
-            values = kernel.weigh(self._start, self._cells, self._amounts, flat, count)
+            values = plans.move_costs(self._start, self._cells, self._amounts, flat, count)
         return symmetric(values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
@@ -290,10 +290,7 @@ class FrozenMap:
 
 
 class ReplayedMap:
-    """The same as :class:`FrozenMap`, its couplings read off stored trees at each call."""
-
-    homogeneous = True
-    monotone = True
+    """Like :class:`FrozenMap`, with couplings read off stored trees at each call."""
 
     def __init__(self, batch: _Batch) -> None:
         self.shape = batch.phi.shape
@@ -314,7 +311,7 @@ class ReplayedMap:
 
 
 class _Batch:
-    """Some pairs of a map and what the simplex remembers of them."""
+    """Some pairs of a map, their values and their trees."""
 
     def __init__(self, phi: ExactMap, index: Index, keep_trees: bool = True) -> None:
         self.phi = phi
@@ -335,11 +332,14 @@ class _Batch:
         self.threads = 1 if total < SMALL else phi._threads
         self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
 
-    def _data(self) -> tuple[Index, NDArray[np.int32], Index]:
-        return self.phi._indptr, self.phi._bins, self.phi._mass
-
-    def _memory(self, part: slice) -> tuple[Index, NDArray[Any], Index, NDArray[np.uint8]]:
-        return self.index[part], self.tree, self.room[part.start : part.stop + 1], self.state[part]
+    def _data(self, part: slice | None = None) -> tuple[Rows, Trees]:
+        """What the kernels take: the histograms, and some pairs (or all) with their trees."""
+        part = slice(0, len(self.index)) if part is None else part
+        offsets = self.room[part.start : part.stop + 1]
+        return (
+            Rows(self.phi._indptr, self.phi._bins, self.phi._mass),
+            Trees(self.index[part], self.tree, offsets, self.state[part]),
+        )
 
     def blocks(self) -> Iterator[slice]:
         for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
@@ -348,30 +348,26 @@ class _Batch:
                 self.on_progress(int(stop), len(self.index))
 
     def solve(self, cost: Matrix, metric: bool | None = None) -> None:
-        """Optimal values (and trees) of all pairs under ``cost``, which may be known a metric."""
-        cost, unit = _tame(cost)
+        """Set optimal values and trees under ``cost``; ``metric`` if known to be one."""
+        cost, unit = rescale_pow2(cost)
         with threads(self.threads):
             cancel = is_metric(cost) if metric is None else metric
             for part in self.blocks():
-                index, *memory = self._memory(part)
-                values, _, _ = kernel.transport(
-                    *self._data(), cost, index, cancel, *memory, self.threads
-                )
+                values = transport(*self._data(part), cost, cancel, self.threads)
                 self.values[part] = values * unit
 
     def bounds(self, cost: Matrix) -> tuple[Vector, Vector]:
         """Lower and upper bounds of the distances, in exact arithmetic: dual and primal values."""
-        cost, unit = _tame(cost)
+        cost, unit = rescale_pow2(cost)
         lower, upper = np.empty(len(self.index)), np.empty(len(self.index))
-        nodes, none = 2 * self.phi.shape[1] + 8, np.empty(0)
+        nodes, empty = 2 * self.phi.shape[1] + 8, np.empty(0)
         with threads(self.threads):
             for part in self.blocks():
-                index, *memory = self._memory(part)
-                values, gaps = kernel.duals(
-                    *self._data(), cost, index, *memory, none, none, self.threads
+                values, gaps = duals.values_and_gaps(
+                    *self._data(part), cost, empty, empty, self.threads
                 )
-                gaps *= 1.0 + nodes * kernel.UNIT_ROUNDOFF
-                margins = 16.0 * kernel.UNIT_ROUNDOFF * (values + gaps)  # these lines included
+                gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
+                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)  # covers these lines too
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper
@@ -381,38 +377,37 @@ class _Batch:
         values = np.empty(len(self.index))
         with threads(self.threads):
             for part in self.blocks():
-                index, *memory = self._memory(part)
-                values[part] = kernel.replay(*self._data(), cost, index, *memory, self.threads)
+                values[part] = plans.tree_costs(*self._data(part), cost, self.threads)
         return values
 
-    def unsound(self) -> int:
-        """How many of the trees the simplex could not start from."""
+    def count_invalid(self) -> int:
+        """The number of stored trees that do not match the histograms."""
         with threads(self.threads):
-            memory = (self.index, self.tree, self.room, self.state)
-            count = trees.count_unsound(*self._data(), *memory, self.threads)
-        return int(count)
+            return int(trees.count_invalid(*self._data(), self.threads))
 
-    def moves(self, whole: bool) -> tuple[Index, Index, Vector]:
-        """The stored plans as start, cells (source * bins + target), amounts."""
-        d, memory = self.phi.shape[1], (self.index, self.tree, self.room, self.state)
+    def moves(self, full: bool) -> tuple[Index, Index, Vector]:
+        """The stored plans as start, cells (source * bins + target), amounts.
+
+        Mass that stays in its bin is listed only if ``full``.
+        """
+        d = self.phi.shape[1]
         start = np.zeros(len(self.index) + 1, np.int64)
         with threads(self.threads):
-            counts = kernel.count_moves(*self._data(), *memory, whole, self.threads)
+            counts = plans.count_moves(*self._data(), full, self.threads)
             np.cumsum(counts, out=start[1:])
             cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
             amounts = np.empty(start[-1])
-            kernel.moves(*self._data(), *memory, whole, d, start, cells, amounts, self.threads)
+            plans.write_moves(*self._data(), full, d, start, cells, amounts, self.threads)
         return start, cells, amounts
 
     def plans(self, cost: Matrix) -> Plans:
         """The stored plans with their duals."""
-        start, cells, mass = self.moves(whole=True)
+        start, cells, mass = self.moves(full=True)
         source, target = np.divmod(cells.astype(np.int64), self.phi.shape[1])
         f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
-        memory = (self.index, self.tree, self.room, self.state)
-        cost, unit = _tame(cost)
+        cost, unit = rescale_pow2(cost)
         with threads(self.threads):
-            _, gaps = kernel.duals(*self._data(), cost, *memory, f, g, self.threads)
+            _, gaps = duals.values_and_gaps(*self._data(), cost, f, g, self.threads)
         f *= unit
         g *= unit
         sizes = np.diff(self.phi._indptr)[self.index]
@@ -435,7 +430,7 @@ def is_metric(cost: Matrix) -> bool:
     return bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
 
 
-def _tame(cost: Matrix) -> tuple[Matrix, float]:
-    """The cost with maximum near 1 and what it was divided by, a power of 2: no rounding."""
+def rescale_pow2(cost: Matrix) -> tuple[Matrix, float]:
+    """The cost divided by a power of 2 where it is very large or small, and that power; exact."""
     unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
     return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))

@@ -34,9 +34,6 @@ class LimitMap:
            [2., 0.]])
     """
 
-    homogeneous = True
-    monotone = False
-
     def __init__(self, hist: Any) -> None:
         self._hist = check_histograms(hist)
 
@@ -54,6 +51,20 @@ class LimitMap:
         own = np.diagonal(gram)
         distances: Matrix = gram - 0.5 * (own[:, None] + own[None, :])
         np.fill_diagonal(distances, 0.0)
+        return distances
+
+    @property
+    def histograms(self) -> sparse.csr_array:
+        """The histograms, one per row."""
+        return self._hist
+
+    def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        """Distances from the histograms ``rows`` to the histograms ``columns``."""
+        one, other = self._hist[rows], self._hist[columns]
+        image = one @ check_cost(cost, self.shape[1])
+        own = np.asarray(one.multiply(image).sum(axis=1))
+        others = np.asarray(other.multiply(other @ cost).sum(axis=1))
+        distances: Matrix = (other @ image.T).T - 0.5 * (own[:, None] + others)
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:

@@ -1,10 +1,10 @@
 """Any distance map, tile by tile, on the workers of a Dask cluster.
 
-A tile is all pairs between two blocks of histograms. Each one is a function of the cost and the
-settings alone: a fresh map is made for it, solved and thrown away. Hence the answer is the same
-bytes on one machine and on a cluster, for any number of workers and whatever becomes of them; a
-lost tile is computed again somewhere else. The price is that nothing is warm: a tile takes the
-sweeps of a cold start in each iteration (docs/scale.md has numbers).
+A tile is all pairs between two blocks of histograms. It depends on the cost and the settings
+only: a new map is made for it, solved and discarded. Hence the result is the same, byte for byte,
+on one machine and on a cluster, for any number of workers, also if some of them die; a lost tile
+is computed again elsewhere. In return nothing is warm-started: each iteration takes the sweeps of
+a cold start (docs/scale.md has numbers).
 """
 
 from __future__ import annotations
@@ -20,37 +20,35 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from cometric.core.problem import Problem
+from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
-from cometric.maps.checks import check_cost, check_histograms, check_index
+from cometric.maps.checks import check_cost, check_index
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
 
 TILE = 512
 """Histograms on each edge of a tile; smaller where there would be too few tiles."""
 
 ROUGH = 1e-2
-"""Marginal error that is good enough far from the answer."""
+"""Marginal error that suffices far from the solution."""
 
 PATIENCE = 120.0
-"""Seconds without a scheduler, or without any worker, after which a call is given up."""
+"""Seconds without a scheduler, or without any worker, after which a call fails."""
 
 ATTEMPTS = 5
-"""How often tiles are sent again that came back with nothing, before it is given up."""
+"""Times in a row that tiles may be sent and all be lost before a call fails."""
 
 POLL = 1.0
-"""Seconds between two looks at a cluster that has nothing to say."""
+"""Seconds between checks of a cluster that returns nothing."""
 
-NO_WORKER = "no worker has been there"
+NO_WORKER = "no worker has been available"
 
-_ALONE = threading.Lock()  # Numba's threads serve one kernel at a time
+_KERNEL_LOCK = threading.Lock()  # Numba's threads run one kernel at a time
 
 
 class ClusterLost(RuntimeError):
-    """The scheduler, or every worker, is gone and did not come back."""
+    """The scheduler, or every worker, was lost and did not come back."""
 
 
 class TileResult(NamedTuple):
@@ -70,8 +68,8 @@ class TiledMap:
     Parameters
     ----------
     make
-        From histograms (and ``n_threads``) to a map; travels to the workers, so that it must be
-        picklable: ``partial(EntropicMap, eps=0.1)``.
+        Makes a map from histograms (and ``n_threads``). It is sent to the workers and must be
+        picklable, such as ``partial(EntropicMap, eps=0.1)``.
     hist
         Histograms as rows, each summing to 1.
     client
@@ -94,13 +92,9 @@ class TiledMap:
         patience: float = PATIENCE,
     ) -> None:
         self._make, self._client, self._patience = make, client, patience
-        check_histograms(hist)
-        self._hist = sparse.csr_array(hist, dtype=np.float64)  # as given: each tile rounds once
+        self._hist = Histograms.of(hist)
         n = self._hist.shape[0]
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
-        one = make(self._hist[:2])
-        self.homogeneous: bool = one.homogeneous
-        self.monotone: bool = one.monotone
         self.error = 0.0
         self.on_progress: Callable[[int, int], None] | None = None
         self._shared: Any = None  # the histograms, once the workers have them
@@ -109,7 +103,7 @@ class TiledMap:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
+        return self._hist.shape
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -158,21 +152,21 @@ class TiledMap:
             finished = ((tile, work(self._hist, cost, tile)) for tile in tiles)
         else:
             finished = self._on_cluster(work, cost, tiles)
-        for tile, found in finished:
-            self.error, done = max(self.error, found.error), done + 1
+        for tile, result in finished:
+            self.error, done = max(self.error, result.error), done + 1
             if self.on_progress is not None:
                 self.on_progress(done, len(tiles))
-            yield tile, found.values
+            yield tile, result.values
 
     def _on_cluster(
         self, work: Callable[..., TileResult], cost: Matrix, tiles: list[Any]
     ) -> Iterator[tuple[Any, TileResult]]:
-        """The same, by the workers: what is lost with one of them is sent again."""
+        """Tiles with their results from the workers; lost tiles are sent again."""
         left, attempt = dict(enumerate(tiles)), 0
         while left:
             before = len(left)
-            for number, found in self._send(work, cost, left):
-                yield left.pop(number), found
+            for number, result in self._send(work, cost, left):
+                yield left.pop(number), result
             attempt = attempt + 1 if len(left) == before else 0
             if attempt == ATTEMPTS:
                 raise ClusterLost(
@@ -183,7 +177,7 @@ class TiledMap:
     def _send(
         self, work: Callable[..., TileResult], cost: Matrix, left: dict[int, Any]
     ) -> Iterator[tuple[int, TileResult]]:
-        """One attempt: the tiles that came back, each with its number."""
+        """One attempt: the numbers and results of the tiles that were not lost."""
         from distributed import wait
 
         client = self._client
@@ -197,7 +191,7 @@ class TiledMap:
                 client.submit(work, self._shared, sent, tile, pure=False): number
                 for number, tile in left.items()
             }
-        except (OSError, TimeoutError):  # somebody died while we sent
+        except (OSError, TimeoutError):  # a process died meanwhile
             self._check_scheduler()
             self._shared = None
             return
@@ -211,16 +205,16 @@ class TiledMap:
                     if self._workers():
                         seen = time.monotonic()
                     elif time.monotonic() - seen > self._patience:
-                        raise ClusterLost(self._words(NO_WORKER, self._patience)) from None
+                        raise ClusterLost(self._message(NO_WORKER, self._patience)) from None
                     continue
                 except _cancelled():
                     self._check_scheduler()
                     return
                 seen = time.monotonic()
                 for future in ready:
-                    found = self._result(future)
-                    if found is not None:
-                        yield futures[future], found
+                    result = self._result(future)
+                    if result is not None:
+                        yield futures[future], result
                 waiting -= ready
         finally:
             with suppress(Exception):  # the scheduler may be gone
@@ -229,29 +223,29 @@ class TiledMap:
     def _hand_over(self, value: Any) -> Any:
         """A future of ``value``: every worker that needs it fetches it once.
 
-        A task rather than scattered data, which goes with the worker that holds it, and whose
-        broadcast waits without end for a worker that dies meanwhile. The scheduler keeps it.
+        A task rather than scattered data, which is lost with the worker that holds it, and whose
+        broadcast never ends if a worker dies meanwhile. The scheduler can repeat a task.
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
-            return self._client.submit(_given, value, pure=False)
+            return self._client.submit(_identity, value, pure=False)
 
     def _result(self, future: Any) -> TileResult | None:
-        """What a tile gave, None if it was lost; an error of the map itself is raised."""
+        """The result of a tile, None if it was lost; an error of the map itself is raised."""
         from distributed import KilledWorker
 
         try:
-            found: TileResult = future.result(timeout=self._patience)
+            result: TileResult = future.result(timeout=self._patience)
         except (KilledWorker, OSError, TimeoutError, *_cancelled()):
             self._check_scheduler()
-            self._shared = None  # it may have gone with the worker
+            self._shared = None  # it may be lost with the worker
             return None
-        return found
+        return result
 
     def _workers(self) -> int:
         try:
             return len(self._client.nthreads())
-        except OSError:  # the scheduler went just now
+        except OSError:  # the scheduler was lost just now
             return 0
 
     def _wait_for_workers(self) -> None:
@@ -259,30 +253,30 @@ class TiledMap:
             self._check_scheduler()
             self._client.wait_for_workers(1, timeout=self._patience)
         except TimeoutError:
-            raise ClusterLost(self._words(NO_WORKER, self._patience)) from None
+            raise ClusterLost(self._message(NO_WORKER, self._patience)) from None
 
     def _check_scheduler(self) -> None:
-        """Wait while the client tries to reconnect; raise when it has not in time."""
+        """Wait while the client tries to reconnect; raise if that takes too long."""
         since = time.monotonic()
         while self._client.status != "running":
-            if self._client.status == "closed":  # Dask has given up before us
-                raise ClusterLost(self._words("the scheduler is gone"))
+            if self._client.status == "closed":  # Dask gave up before us
+                raise ClusterLost(self._message("the scheduler is gone"))
             if time.monotonic() - since > self._patience:
-                raise ClusterLost(self._words("the scheduler has not answered", self._patience))
+                raise ClusterLost(self._message("the scheduler has not answered", self._patience))
             time.sleep(0.1)
 
-    def _words(self, what: str, seconds: float | None = None) -> str:
+    def _message(self, problem: str, seconds: float | None = None) -> str:
         address = getattr(getattr(self._client, "scheduler", None), "address", "unknown")
-        lasting = "" if seconds is None else f" for {seconds:.0f} s"
+        duration = "" if seconds is None else f" for {seconds:.0f} s"
         return (
-            f"{what}{lasting} (scheduler {address}). Start a cluster and call again with its "
-            "client; what was begun with `checkpoint=...` goes on from there, with "
+            f"{problem}{duration} (scheduler {address}). Start a cluster and call again with its "
+            "client; a run with `checkpoint=...` continues from its checkpoint, with "
             "cometric.resume(...) also in this process."
         )
 
 
 class TiledEntropicMap(TiledMap):
-    """The same with the words that :class:`EntropicMap` has for how far to go."""
+    """The tiles of an :class:`EntropicMap`; adds its accuracy controls."""
 
     def __init__(
         self,
@@ -307,34 +301,15 @@ class TiledEntropicMap(TiledMap):
         self.margin, self.error = float(memory["margin"]), float(memory["error"])
 
     def settings(self) -> dict[str, Any]:
-        """On the way, where a map with a memory takes ``sweeps``, solves to the margin do."""
+        """With ``sweeps``, a tile is solved to the margin: sweeps only suffice with warm starts."""
         tol = self.tol if self.sweeps is None else max(self.tol, min(self.margin, ROUGH))
         return {"tol": tol, "precision": self.precision}
 
 
-def tiled_lifts(problem: Problem, client: Any) -> tuple[TiledMap, TiledMap]:
-    """The exact maps to samples and to features, in tiles."""
-    make = partial(ExactMap, memory_limit=0)
-    return (
-        TiledMap(make, problem.samples.hist, client),
-        TiledMap(make, problem.features.hist, client),
-    )
-
-
-def tiled_entropic_lifts(
-    problem: Problem, eps: float, client: Any, **options: Any
-) -> tuple[TiledEntropicMap, TiledEntropicMap]:
-    """The entropic maps to samples and to features, in tiles."""
-    return (
-        TiledEntropicMap(problem.samples.hist, eps, client, **options),
-        TiledEntropicMap(problem.features.hist, eps, client, **options),
-    )
-
-
 def solve_tile(
-    make: Make, settings: dict[str, Any], hist: sparse.csr_array, cost: Matrix, tile: Tile
+    make: Make, settings: dict[str, Any], hist: Histograms, cost: Matrix, tile: Tile
 ) -> TileResult:
-    """The distances of one tile, from a fresh map of the histograms it needs."""
+    """The distances of one tile, from a new map of the histograms it needs."""
     if isinstance(tile, tuple):
         rows, columns = tile
         same = rows == columns
@@ -346,32 +321,32 @@ def solve_tile(
     else:
         chosen, places = np.unique(tile, return_inverse=True)
         index = places.reshape(-1, 2)
-    if len(chosen) < 2:  # a lone histogram, or pairs of one with itself
+    if len(chosen) < 2:  # one histogram, with itself
         return TileResult(np.zeros(len(index)), 0.0)
-    with _ALONE:
-        phi = make(hist[chosen], n_threads=_worker_threads())
+    with _KERNEL_LOCK:
+        phi = make(hist.take(chosen), n_threads=_worker_threads())
         for name, value in settings.items():
             setattr(phi, name, value)
         values = phi.pairs(cost, index.astype(np.int64))
     return TileResult(values, float(getattr(phi, "error", 0.0)))
 
 
-def _given(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def _worker_threads() -> int | None:
-    """The threads of the Dask worker that runs us: it runs one tile at a time, with all of them."""
+    """The threads of the Dask worker, all used for one tile at a time; None outside a worker."""
     try:
         from distributed import get_worker
 
         return int(get_worker().state.nthreads)
-    except (ImportError, ValueError):  # no Dask, no worker: all threads there are
+    except (ImportError, ValueError):
         return None
 
 
 def _cancelled() -> tuple[type[BaseException], ...]:
-    """What Dask raises for futures whose data went with a worker."""
+    """What Dask raises for futures whose data were lost with a worker."""
     from concurrent.futures import CancelledError
 
     from distributed.client import FutureCancelledError
@@ -380,7 +355,7 @@ def _cancelled() -> tuple[type[BaseException], ...]:
 
 
 def active_client() -> Any:
-    """The Dask client that this process made last."""
+    """The Dask client that this process created last."""
     try:
         from distributed import default_client
     except ImportError:
@@ -389,12 +364,12 @@ def active_client() -> Any:
         return default_client()
     except ValueError:
         raise ValueError(
-            "No `distributed.Client` is active in this process. Make one first: Client(cluster)."
+            "No `distributed.Client` is active in this process. Create one first: Client(cluster)."
         ) from None
 
 
 def software() -> dict[str, str]:
-    """What decides the bytes of an answer on a machine: versions, and the kind of processor."""
+    """What determines the last bits of a result: versions, and the kind of processor."""
     from llvmlite.binding import get_host_cpu_name
 
     packages = {name: version(name) for name in ("numpy", "scipy", "numba", "dask")}
@@ -404,22 +379,22 @@ def software() -> dict[str, str]:
 
 
 def compare_versions(client: Any) -> None:
-    """Refuse workers with other versions than ours, warn of other processors."""
+    """Raise if a worker has other versions than this process; warn of other processors."""
     here = software()
     for address, there in client.run(software, on_error="return").items():
-        if isinstance(there, OSError):  # it dies just now
+        if isinstance(there, OSError):  # the worker just died
             continue
         if isinstance(there, Exception):
             raise there
         other = [name for name in here if there.get(name) != here[name]]
-        found = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
+        differences = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
         if other == ["processor"]:
             warn(
-                f"Worker {address} has another processor ({found}): the last bits may differ "
+                f"Worker {address} has another processor ({differences}): the last bits may differ "
                 "from one run to the next.",
             )
         elif other:
             raise ValueError(
-                f"Worker {address} runs other versions than this process ({found}). Install the "
-                "same on all machines."
+                f"Worker {address} runs other versions than this process ({differences}). "
+                "Install the same on all machines."
             )

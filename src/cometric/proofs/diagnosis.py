@@ -8,17 +8,17 @@ image, computed afresh, and proved bounds (C7) for each distance of that image.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cometric.core.cones import log_width
-from cometric.core.types import Index, Matrix, Metrics
+from cometric.core.formula import Formula
+from cometric.core.problem import Problem
+from cometric.core.types import BoundedMap, Index, Matrix, Metrics
 from cometric.kernels import geometry
 from cometric.maps.checks import all_pairs
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.limit import LimitMap
-from cometric.maps.regularized import restart_weights
+from cometric.maps.norms import norm_matrices
 
 SAMPLE = 2_000
 """Pairs of each side that are solved afresh; all of them would take longer than learning did."""
@@ -83,76 +83,66 @@ def describe_triangle(worst: float, indent: int) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
-def diagnose(
-    metrics: Metrics,
-    to_samples: EntropicMap | LimitMap,
-    to_features: EntropicMap | LimitMap,
-    *,
-    eps: float,
-    tau: float,
-    norms: Metrics,
-    restart: float = 0.0,
-) -> Diagnosis:
-    """Diagnose the pair for Phi(C) = S_C + tau max(C) R; the maps come without the tau term.
+def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: float) -> Diagnosis:
+    """Diagnose a pair of metrics for the formula of a problem.
 
-    With ``restart`` for (1 - restart) S_C + restart max(S_C) R / max(R), where max(S_C) is taken
-    over the pairs looked at, among them the one where the given metrics have it.
+    The maps come without the share of R. A restart takes the largest transport distance over the
+    pairs looked at, among them the one where the given metrics have it.
     """
     samples, features = metrics
-    a = _look(to_samples, features, samples, tau, restart, norms.samples)
-    b = _look(to_features, samples, features, tau, restart, norms.features)
+    norms = norm_matrices(problem, problem.formula.norm)
+    a = _look(lifts[0], features, samples, problem.formula, norms.samples)
+    b = _look(lifts[1], samples, features, problem.formula, norms.features)
     return Diagnosis(
         eps=eps,
-        tau=tau,
+        tau=problem.formula.tau,
         residuals=(a.residual, b.residual),
-        bracket=None if eps == np.inf else max(a.width, b.width),
+        bracket=None if a.width is None or b.width is None else max(a.width, b.width),
         pairs=a.pairs + b.pairs,
         negatives=a.negatives + b.negatives,
         triangle=(
             float(geometry.triangle_violation(samples) / samples.max()),
             float(geometry.triangle_violation(features) / features.max()),
         ),
-        restart=restart,
+        restart=problem.formula.restart,
     )
+
+
+def pairs_to_diagnose(problem: Problem) -> int:
+    """How many transport problems :func:`diagnose` solves, at most."""
+    sides = problem.samples.hist.shape[0], problem.features.hist.shape[0]
+    return sum(min(n * (n - 1) // 2, SAMPLE + 1) for n in sides)
 
 
 class _Side(NamedTuple):
     """One metric beside the image of the other."""
 
     residual: float
-    width: float  # of the widest interval, over the largest distance
+    width: float | None  # of the widest interval, over the largest distance
     pairs: int
     negatives: int
 
 
-def _look(
-    lift: EntropicMap | LimitMap,
-    cost: Matrix,
-    metric: Matrix,
-    tau: float,
-    restart: float,
-    R: Matrix,
-) -> _Side:
+def _look(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -> _Side:
     """Compare ``metric`` with the image of ``cost`` on some pairs, solved afresh."""
     index = _sample(len(metric))
-    if restart > 0.0:
-        weights = restart_weights(restart, R)
-        farthest = np.unravel_index(np.argmax(metric / weights), metric.shape)
+    if formula.restart > 0.0:
+        ratios = metric / formula.restart_ratios(R)
+        farthest = np.unravel_index(np.argmax(ratios), metric.shape)
         index = np.concatenate([index, [np.sort(farthest)]])
     i, j = index.T
-    if isinstance(lift, EntropicMap):
-        low, high = lift.bounds(cost, index)
-        image = 0.5 * (low + high)
+    if isinstance(phi, BoundedMap):
+        low, high = phi.bounds(cost, index)
+        transport = 0.5 * (low + high)
     else:
-        low = high = image = lift.pairs(cost, index)
-    if restart > 0.0:
-        image = (1.0 - restart) * image + restart * image.max() * R[i, j] / R.max()
-    else:
-        image = image + tau * cost.max() * R[i, j]
+        low = high = transport = phi.pairs(cost, index)
+    most = float(transport.max())
+    weight = formula.norm_weight(float(cost.max()), most, float(R.max()))
+    image = formula.transport_weight * transport + weight * R[i, j]
     ratios = image / metric[i, j]
     return _Side(
         residual=log_width((float(ratios.min()), float(ratios.max()))),
-        width=float((high - low).max() / image.max()),
+        width=float((high - low).max() / image.max()) if high is not low else None,
         pairs=len(index),
         negatives=int((high < 0).sum()),
     )

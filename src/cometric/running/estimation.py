@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.histograms import Histograms
 from cometric.core.problem import Side
 from cometric.core.types import Matrix, Vector
 from cometric.kernels import threads
 from cometric.machine.devices import torch_device
-from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.maps.exact import ExactMap, is_metric
-from cometric.maps.limit import LimitMap
-from cometric.maps.regularized import norm_matrix, norm_name
-from cometric.running.rehearsal import Course, Lifts, Stopwatch, clock, rehearse, timed
+from cometric.maps.exact import is_metric
+from cometric.maps.norms import norm_matrix, norm_name
+from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
 from cometric.running.run import Run
+from cometric.transports.base import Lifts
 
 SHARE = 0.08
 """Of the time that a run is expected to take, what may be spent on finding out."""
@@ -60,15 +60,6 @@ PROBE = 0.1
 
 MOST_BINS = 500
 """Items of a side between which norms are computed to time them, or to time a call with them."""
-
-COPY, SELF, EXPONENTIAL, PAIR = 6.0, 3.0, 50.0, 2000.0
-"""Cells of a Sinkhorn problem that take as long as: an entry of the kernel copied for a source, a
-cell of a histogram's problem with itself, an exponential, a pair of any size. Fitted to calls for
-16 to 256 histograms of six data sets; they decide how calls grow, not how long they take."""
-
-EXACT_CELL, LOG_CELL, PRODUCT = 100.0, 50.0, 5.0
-"""The same for a cell of the simplex, for one where Sinkhorn works with logarithms, and for a
-product of the linear limit."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +112,12 @@ def _from_parts(
             whole=True,
         )
     courses = [_shortest_course(run, lifts, count, seed, note) for seed in range(PARTS)]
-    margin = ON_DEVICES if isinstance(lifts[0], TensorEntropicMap) else MARGIN
+    margin = MARGIN if str(run.settings.device) == "cpu" else ON_DEVICES
     few, many = (pick(course.iterations for course in courses) for pick in (min, max))
     often = (
         max(1, math.floor(few / MARGIN)),
-        min(round(MORE * math.sqrt(few * many)), int(run.max_iter)),
-        min(math.ceil(MORE * many * MARGIN), int(run.max_iter)),
+        min(round(MORE * math.sqrt(few * many)), int(run.settings.max_iter)),
+        min(math.ceil(MORE * many * MARGIN), int(run.settings.max_iter)),
     )
     low, middle, high = (
         setup + float(np.mean([_seconds(run, lifts, course, sweeps, k) for course in courses]))
@@ -172,7 +163,7 @@ def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterat
         hist, own = (getattr(problem, name).hist for problem in (run.problem, course.problem))
         calls = getattr(course, name)
         if calls.any():  # the closed form calls no map
-            unit = calls[0] if isinstance(lift, ExactMap) else calls[calls > 0].min()
+            unit = calls[0] if run.settings.transport.freezes else calls[calls > 0].min()
             total += sweep * _sum(calls / unit, iterations)
         frozen = getattr(course, f"frozen_{name}")
         total += _nodes(hist) / _nodes(own) * _sum(frozen, iterations)
@@ -197,15 +188,17 @@ def _call_seconds(run: Run, lifts: Lifts, k: int) -> float:
     """
     lift = lifts[k]
     sides = run.problem.samples, run.problem.features
-    hist, cost = sides[k].hist, _some_cost(sides[1 - k], exact=isinstance(lift, ExactMap))
+    exact = run.settings.transport.freezes
+    hist, cost = sides[k].histograms, _some_cost(sides[1 - k], exact)
     order = np.random.default_rng(0).permutation(hist.shape[0])
-    check = _metric_check(cost, lift) if isinstance(lift, ExactMap) else 0.0
+    check = _metric_check(cost, lift.threads) if exact else 0.0
     count = FEWEST
     while True:
-        part = hist[np.sort(order[:count])]
+        part = hist.take(np.sort(order[:count]))
         spent = _call(run, part, lift, cost)
         if spent > PROBE or count >= hist.shape[0]:
-            return check + max(0.0, spent - check) * work_of(lift, hist) / work_of(lift, part)
+            growth = work_of(run, lift, hist) / work_of(run, lift, part)
+            return check + max(0.0, spent - check) * growth
         count *= 3
 
 
@@ -213,7 +206,7 @@ def _some_cost(bins: Side, exact: bool) -> Matrix:
     """A cost to time a call with: the l1 distances, where they matter or take no time."""
     d = bins.hist.shape[0]
     if exact or d <= MOST_BINS:
-        cost = norm_matrix(bins.full, "l1")
+        cost = norm_matrix(bins.full_histograms, "l1")
     else:  # Sinkhorn takes the same time for any cost
         cost = np.random.default_rng(0).uniform(0.5, 1.0, (d, d))
         cost = np.triu(cost, 1) + np.triu(cost, 1).T
@@ -221,16 +214,16 @@ def _some_cost(bins: Side, exact: bool) -> Matrix:
     return cost
 
 
-def _call(run: Run, hist: sparse.csr_array, lift: Any, cost: Matrix) -> float:
+def _call(run: Run, hist: Histograms, lift: Any, cost: Matrix) -> float:
     """Seconds of a call for these histograms, the least of a few."""
+    transport, resources = run.settings.transport, run.settings.resources()
     watch = Stopwatch()
     spent: list[float] = []
     phi = None
     while len(spent) < 3 and sum(spent) < PROBE:
-        if phi is None or isinstance(lift, ExactMap):  # the simplex would remember
-            phi = timed(run, hist, lift)
-            phi.watch, phi.side = watch, "probe"
-            if not isinstance(lift, ExactMap):
+        if phi is None or transport.freezes:  # the simplex would remember
+            phi = TimedMap(transport.part_of(lift, hist, resources), watch, "probe")
+            if not transport.freezes:
                 phi(cost)  # where its scalings begin
         before = watch.spent["probe"]
         phi(cost)
@@ -238,9 +231,9 @@ def _call(run: Run, hist: sparse.csr_array, lift: Any, cost: Matrix) -> float:
     return min(spent)
 
 
-def _metric_check(cost: Matrix, lift: ExactMap) -> float:
+def _metric_check(cost: Matrix, count: int) -> float:
     """Seconds in which an exact map sees whether a cost is a metric."""
-    with threads(lift.threads):
+    with threads(count):
         began = clock()
         is_metric(cost)
         return clock() - began
@@ -248,24 +241,24 @@ def _metric_check(cost: Matrix, lift: ExactMap) -> float:
 
 def _norm_seconds(run: Run, side: Side) -> float:
     """Seconds for R between all items of a side, and for the l1 distances to start from."""
-    part = side.full[:MOST_BINS]
-    device = None if run.device == "cpu" else torch_device(run.device)
+    part, norm = side.full_histograms.take(slice(MOST_BINS)), run.settings.norm
+    device = None if str(run.settings.device) == "cpu" else torch_device(run.settings.device)
     began = clock()
-    if norm_name(run.norm) != "matrix":
-        norm_matrix(part, run.norm, device)
-    if norm_name(run.norm) != "l1":
+    if norm_name(norm) != "matrix":
+        norm_matrix(part, norm, device)
+    if norm_name(norm) != "l1":
         norm_matrix(part, "l1")
-    return (clock() - began) * _nodes(side.full) / _nodes(part)
+    return (clock() - began) * _nodes(side.full) / _nodes(part.rows)
 
 
 # How the time of calls grows
 
 
-def work_of(lift: Any, hist: sparse.csr_array) -> float:
+def work_of(run: Run, lift: Any, hist: Histograms) -> float:
     """What a call of such a map takes for these histograms, in cells of Sinkhorn problems."""
-    sizes = np.diff(hist.indptr).astype(float)
-    n, d = hist.shape
-    return _work(lift, n, d, float(sizes.mean()), float((sizes**2).mean()))
+    sizes = np.diff(hist.rows.indptr).astype(float)
+    moments = float(sizes.mean()), float((sizes**2).mean())
+    return float(run.settings.transport.work(lift, *hist.shape, *moments))
 
 
 def _part_work(run: Run, lifts: Lifts, count: tuple[int, int]) -> float:
@@ -274,23 +267,9 @@ def _part_work(run: Run, lifts: Lifts, count: tuple[int, int]) -> float:
     sides = run.problem.samples, run.problem.features
     for lift, side, (n, d) in zip(lifts, sides, (count, count[::-1]), strict=True):
         sizes = np.diff(side.hist.indptr) * (d / side.hist.shape[1])
-        total += _work(lift, n, d, float(sizes.mean()), float((sizes**2).mean()))
+        moments = float(sizes.mean()), float((sizes**2).mean())
+        total += run.settings.transport.work(lift, n, d, *moments)
     return total
-
-
-def _work(lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-    """The same for ``n`` histograms on ``d`` bins, by the moments of their sizes."""
-    if isinstance(lift, LimitMap):
-        return PRODUCT * n * (mean * (n + d) + n)
-    squares = n * mean_square
-    cells, pairs = ((n * mean) ** 2 - squares) / 2, n * (n - 1) / 2
-    if isinstance(lift, ExactMap):
-        return EXACT_CELL * cells + PAIR * pairs
-    if isinstance(lift, TensorEntropicMap):
-        return cells + PAIR * n
-    if lift.logs:
-        return LOG_CELL * (cells + SELF * squares) + PAIR * pairs
-    return cells + COPY * d * n * mean + SELF * squares + EXPONENTIAL * d * d + PAIR * pairs
 
 
 def _nodes(hist: sparse.csr_array) -> float:

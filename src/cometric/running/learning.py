@@ -1,8 +1,7 @@
-"""``learn``, the front door: from a matrix to a pair of metrics."""
+"""The front door: learn both metrics, or resume where a run was stopped."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,44 +12,32 @@ from typing import Any
 import numpy as np
 
 from cometric.answers.result import Result
-from cometric.core.digest import digest
+from cometric.core.arrays import on_device
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.kernels import check_process
 from cometric.machine.devices import torch_device
 from cometric.machine.interruption import Interruption
-from cometric.maps.coupled import norm_matrices
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap, ReplayedMap
-from cometric.maps.regularized import norm_name
-from cometric.running.memory import check_memory, kind_of_solve
-from cometric.running.options import (
-    AUTO_RESTART,
-    AUTO_TAU,
-    DEFAULT_TAU,
-    DEFAULT_TOL,
-    PAPER_TAU,
-    check_folder,
-    check_number,
-    check_options,
-)
-from cometric.running.run import Run, on_torch
+from cometric.maps.norms import norm_matrices, norm_name
+from cometric.running.memory import check_memory
+from cometric.running.run import Run
+from cometric.running.settings import DEFAULT_EPS, DEFAULT_TAU, DEFAULT_TOL, Settings
 from cometric.running.start import starting_metrics
 from cometric.saving.checkpoint import Checkpoint
-from cometric.saving.description import rebuild
 from cometric.saving.folder import CheckpointError
 from cometric.saving.saved import Saved, compare, latest, read_data
-from cometric.solvers import SOLVERS
 from cometric.solvers.loop import Callback
-from cometric.solvers.policy import PolicyIteration
-from cometric.solvers.stochastic import StochasticIteration
+from cometric.transports.base import Transport
 
 
 def learn(
     X: Any,
-    eps: float = 0.1,
+    eps: float = DEFAULT_EPS,
     tau: float | str = DEFAULT_TAU,
     *,
+    transport: Transport | None = None,
     restart: float = 0.0,
     norm: Any = "l1",
     solver: str | Solver[Any] = "auto",
@@ -90,8 +77,12 @@ def learn(
     tau
         Weight of the norm R: a number, at least 0; positive values make the answer unique.
         "auto", the default, is ``restart=0.1`` (``tau=0.01`` for stochastic iteration, which cannot
-        restart), "paper" is 0.001. Ignored where it is "auto" and ``restart`` is given.
+        restart), "paper" is 0.001. At its default, ignored when ``restart`` > 0.
         See docs/choosing.md.
+    transport
+        How histograms are compared, instead of ``eps``: ``cm.Exact()`` is eps = 0,
+        ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, or an object of your own class
+        that extends ``cm.Transport``.
     restart
         A share alpha of R in every distance, instead of tau: with positive alpha, below 1, ::
 
@@ -119,8 +110,8 @@ def learn(
     n_threads
         Threads to use; the answer is the same, bit by bit, for any number.
     memory_limit
-        Bytes the stored trees and couplings may take (of both sides together); half of what
-        is free by default. Where they do not fit, slower ways that do are taken.
+        Bytes that maps may use to store trees, couplings or scalings (both sides together); half
+        of the free memory by default. Where they do not fit, slower methods are used.
     client
         A ``distributed.Client``: its workers compute the distances, tile by tile, with one thread
         of theirs each. The answer is the same, bit by bit, for any number of workers, lost ones
@@ -130,17 +121,17 @@ def learn(
     callback
         Called after each iteration with the iterate and its line of the history.
     checkpoint, checkpoint_every
-        A folder to which all that the run needs to go on is written, so often (in seconds; 0
-        means after each iteration), when it ends, and at Ctrl-C or SIGTERM, after the iteration
-        they come in. The same call goes on from there, and so does :func:`resume`, to the same
-        bits (on the CPU) as if nothing had happened. ``max_iter`` may be another then.
+        Folder for checkpoints, written every so many seconds (0: after each iteration), at the
+        end, and at Ctrl-C or SIGTERM after the current iteration. The same call continues from
+        there, and so does :func:`resume`, with the same bits (on the CPU) as an uninterrupted
+        run. ``max_iter`` may be changed.
     normalization_steps, smoothing, drop_empty
         How histograms are made, see :meth:`Problem.from_data`.
 
     Returns
     -------
     Result
-        Not converged results come with a :class:`ConvergenceWarning`.
+        With a :class:`ConvergenceWarning` if it has not converged.
 
     Examples
     --------
@@ -150,74 +141,32 @@ def learn(
     >>> result.converged, result.samples.shape, result.features.shape
     (True, (12, 12), (10, 10))
     """
-    weight, share = resolve_weights(tau, restart, solver)
-    check_options(
-        eps=eps,
-        tau=weight,
-        tol=tol,
-        max_iter=max_iter,
-        sweeps=sweeps,
-        device=device,
-        dtype=dtype,
-        random_state=random_state,
-        n_threads=n_threads,
-        memory_limit=memory_limit,
-        callback=callback,
-        solver=solver,
-        solvers=SOLVERS,
-        progress=progress,
-        drop_empty=drop_empty,
-    )
-    check_policy(solver, eps)
-    _check_client(client, eps, weight + share, device)
-    folder = check_folder(checkpoint, checkpoint_every)
+    options = {name: value for name, value in locals().items() if name != "X"}
+    settings = Settings(**options)
     problem = Problem.from_data(
-        X, normalization_steps=normalization_steps, smoothing=smoothing, drop_empty=drop_empty
+        X,
+        normalization_steps=normalization_steps,
+        smoothing=smoothing,
+        drop_empty=drop_empty,
+        formula=settings.formula,
     )
-    check_process()
-    check_memory(problem, kind_of_solve(eps, weight == share == 0.0, solver))
-    norms = norm_matrices(problem, norm, _tensors_on(device))
-    known = norms if norm_name(norm) == "l1" else None
-    begin = starting_metrics(problem, start, random_state, known)
-    run = Run(
-        problem,
-        norms,
-        begin,
-        eps=eps,
-        tau=weight,
-        restart=share,
-        norm=norm,
-        solver=solver,
-        tol=tol,
-        max_iter=max_iter,
-        sweeps=sweeps,
-        device=device,
-        dtype=dtype,
-        n_threads=n_threads,
-        memory_limit=memory_limit,
-        client=client,
-        progress=progress,
-        callback=callback,
-    )
-    if folder is None:
-        result = run.learn()
-    else:
-        drawn = isinstance(start, str) or start is None
-        asked = run.asked() | {
-            "start": start if drawn else digest(begin._asdict()),
-            "random_state": None if random_state is None else int(random_state),
-        }
-        saved = latest(folder)
-        if saved is not None:
-            compare(folder, saved, asked)
-        result = _keep(run, folder, checkpoint_every, asked, saved)
+    run = prepare(settings, problem)
+    result = run.learn() if checkpoint is None else _learn_with_checkpoints(run)
     if getattr(X, "is_cuda", False):
-        result = replace(
-            result,
-            samples=on_torch(X.device, result.samples),
-            features=on_torch(X.device, result.features),
-        )
+        samples, features = (on_device(X.device, metric) for metric in result.metrics)
+        result = replace(result, samples=samples, features=features)
     return result
+
+
+def prepare(settings: Settings, problem: Problem) -> Run:
+    """A run with its norms and starting metrics, if there is memory for it."""
+    check_process()
+    check_memory(problem, settings)
+    device = None if str(settings.device) == "cpu" else torch_device(settings.device)
+    norms = norm_matrices(problem, settings.norm, device)
+    known = norms if norm_name(settings.norm) == "l1" else None
+    start = starting_metrics(problem, settings.start, settings.random_state, known)
+    return Run(settings, problem, norms, start)
 
 
 def resume(
@@ -230,7 +179,7 @@ def resume(
     callback: Callback | None = None,
     checkpoint_every: float = 300.0,
 ) -> Result:
-    """Go on from the folder that ``learn(..., checkpoint=...)`` has written.
+    """Continue from the folder that ``learn(..., checkpoint=...)`` has written.
 
     The data come from there, and so do all options that change the answer.
 
@@ -239,97 +188,76 @@ def resume(
     checkpoint
         The folder.
     max_iter
-        Another limit than before, on all iterations, those behind us included.
+        Another limit than before, on all iterations, earlier ones included.
     client
-        For what was begun on a cluster: the ``distributed.Client`` to go on with; without one it
-        goes on in this process, to the same bits.
+        For a run on a cluster: the ``distributed.Client`` to continue with; without one it
+        continues in this process, with the same bits.
     n_threads, progress, callback, checkpoint_every
         As for :func:`learn`.
     """
-    folder = check_folder(checkpoint, checkpoint_every)
-    saved = None if folder is None else latest(folder)
-    if folder is None or saved is None:
+    folder = Path(Settings(checkpoint=checkpoint, checkpoint_every=checkpoint_every).checkpoint)
+    saved = latest(folder)
+    if saved is None:
         raise CheckpointError(
             f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
     check_process()
-    arrays, asked = read_data(folder, saved), saved.asked
+    arrays, stored = read_data(folder, saved), dict(saved.asked)
     try:
-        if client is not None and not asked["tiles"]:
-            raise ValueError(f"`client` is of no use: `{folder}` was begun without. Leave it out.")
-        problem = _stored_problem(arrays, folder)
-        norm = asked["norm"]
-        if norm == "matrix":
-            norm = arrays["samples_norm"], arrays["features_norm"]
-        run = Run(
-            problem,
-            norm_matrices(problem, norm, _tensors_on(asked["device"])),
-            starting_metrics(problem, None, None),  # not where we begin: the checkpoint says
-            eps=asked["eps"],
-            tau=asked["tau"],
-            restart=asked["restart"],
-            norm=norm,
-            solver=rebuild(asked["solver"]),
-            tol=asked["tol"],
+        if stored["norm"] == "matrix":
+            stored["norm"] = arrays["samples_norm"], arrays["features_norm"]
+        if client is not None and not stored["client"]:
+            raise ValueError(
+                f"`client` has no effect: `{folder}` was begun without one. Leave it out."
+            )
+        del stored["data"]
+        others = {"client": client} if client is not None else {}
+        settings = Settings.from_json(
+            stored,
             max_iter=saved.used["max_iter"] if max_iter is None else max_iter,
-            sweeps=asked["sweeps"],
-            device=asked["device"],
-            dtype=asked["dtype"],
             n_threads=n_threads,
-            memory_limit=asked["memory_limit"],
-            client=(client or "local") if asked["tiles"] else None,
             progress=progress,
             callback=callback,
-        )
-        _check_client(run.client, run.eps, run.tau + run.restart, run.device)
-        check_options(
-            eps=run.eps,
-            tau=run.tau,
-            tol=run.tol,
-            max_iter=run.max_iter,
-            sweeps=run.sweeps,
-            device=run.device,
-            dtype=run.dtype,
-            n_threads=n_threads,
-            memory_limit=run.memory_limit,
-            callback=callback,
-            solver=run.solver,
-            solvers=SOLVERS,
-            progress=progress,
+            checkpoint=folder,
+            checkpoint_every=checkpoint_every,
+            **others,
         )
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
-    return _keep(run, folder, checkpoint_every, asked, saved)
+    run = prepare(settings, replace(_stored_problem(arrays, folder), formula=settings.formula))
+    return _learn_with_checkpoints(run, saved)
 
 
 def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
     try:
         return Problem.from_arrays(arrays)
-    except (ValueError, TypeError) as problem:
-        raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {problem}.") from problem
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {error}.") from error
 
 
-def _keep(
-    run: Run, folder: Path, every: float, asked: dict[str, Any], saved: Saved | None
-) -> Result:
-    """Learn with checkpoints, from the one that is there, if any."""
-    interruption = Interruption()
+def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
+    """Learn, from the checkpoint that is there, if any, and keep others."""
+    folder = Path(run.settings.checkpoint)
+    if saved is None:
+        stored, saved = run.to_json(), latest(folder)
+        if saved is not None:
+            compare(folder, saved, stored)
+    else:
+        stored = saved.asked
     used = {
         # How much memory there is decides in which precision maps remember: it must not change.
         "memory_limit": run.usable_memory() if saved is None else saved.used["memory_limit"],
-        "max_iter": int(run.max_iter),
+        "max_iter": int(run.settings.max_iter),
     }
-    kept = Checkpoint(folder, every, asked, used, run.data, interruption, saved)
+    interruption = Interruption()
+    every = run.settings.checkpoint_every
+    checkpoint = Checkpoint(folder, every, stored, used, run.data, interruption, saved)
+    settings = replace(run.settings, memory_limit=used["memory_limit"])
     try:
         with interruption.listening():
-            return replace(run, memory_limit=used["memory_limit"], checkpoint=kept).learn()
+            return replace(run, settings=settings, checkpoint=checkpoint).learn()
     finally:
-        kept.close()
-
-
-def _tensors_on(device: str) -> Any:
-    """The torch device to compute on, or None where NumPy does."""
-    return None if device == "cpu" else torch_device(device)
+        checkpoint.close()
 
 
 def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
@@ -354,58 +282,3 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
             EntropicMap(hist, eps, dtype=dtype)(cost)
         EntropicMap(hist, 0.5).bounds(cost)
     return time.perf_counter() - began
-
-
-def resolve_weights(
-    tau: Any, restart: Any, solver: str | Solver[Any] = "auto"
-) -> tuple[float, float]:
-    """``tau`` and ``restart`` as numbers, one of them 0, from what was passed."""
-    stochastic = solver == "stochastic" or isinstance(solver, StochasticIteration)
-    word = tau if isinstance(tau, str) else None
-    if word not in (None, "auto", "paper"):
-        raise ValueError(f"`tau` is {tau!r}; pass a number, at least 0, 'auto' or 'paper'.")
-    check_number("restart", restart)
-    if not restart < 1.0:
-        raise ValueError(f"`restart` is {restart}; it must be below 1.")
-    if restart > 0.0 and stochastic:
-        raise ValueError(
-            "`restart` needs the largest of all distances in each step, and stochastic iteration "
-            "looks at a part of them. Pass `tau`, or another `solver`."
-        )
-    if word == "auto":
-        if restart == 0.0:
-            return (AUTO_TAU, 0.0) if stochastic else (0.0, AUTO_RESTART)
-        return 0.0, float(restart)
-    weight = PAPER_TAU if word == "paper" else tau
-    check_number("tau", weight)
-    if restart > 0.0 and weight > 0.0:
-        raise ValueError(
-            f"`restart` is {restart} and `tau` is {tau}; both say how much the norm counts. "
-            "Pass one of them."
-        )
-    return float(weight), float(restart)
-
-
-def check_policy(solver: str | Solver[Any], eps: float) -> None:
-    """Refuse policy iteration where there are no plans to freeze."""
-    if eps > 0.0 and (solver == "policy" or isinstance(solver, PolicyIteration)):
-        raise ValueError(
-            f"`solver` is policy iteration, which freezes the plans of exact transport; at eps = "
-            f"{eps:g} there are none. Leave `solver` out, or pass `eps=0`."
-        )
-
-
-def _check_client(client: Any, eps: float, weight: float, device: str) -> None:
-    if client is None:
-        return
-    if client != "local" and not hasattr(client, "submit"):
-        raise ValueError(f"`client` is {client!r}; pass a `distributed.Client`, or 'local'.")
-    if device != "cpu":
-        raise ValueError(f"`client` and device {device!r} exclude each other: leave one out.")
-    if eps == math.inf:
-        raise ValueError("`client` is of no use at eps = inf, a product of matrices: leave it out.")
-    if eps == 0.0 and weight == 0.0:
-        raise ValueError(
-            "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided on "
-            "one machine."
-        )

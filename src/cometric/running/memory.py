@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cometric.core.problem import Problem
-from cometric.machine.devices import free_memory
-from cometric.solvers.power import PowerIteration
-from cometric.solvers.stochastic import StochasticIteration
+from cometric.machine.devices import free_memory, free_on, torch_device
+from cometric.running.settings import Settings
 
 
 class Matrices(NamedTuple):
@@ -25,8 +23,8 @@ class Matrices(NamedTuple):
 
     def bytes(self, n: int, m: int) -> float:
         """Bytes at the peak, for ``n`` samples and ``m`` features."""
-        kept = self.samples * n * n + self.features * m * m
-        return 8.0 * (kept + max(self.step_samples * n * n, self.step_features * m * m))
+        throughout = self.samples * n * n + self.features * m * m
+        return 8.0 * (throughout + max(self.step_samples * n * n, self.step_features * m * m))
 
 
 NEEDS = {
@@ -38,42 +36,35 @@ NEEDS = {
 """By kind of solve: with a history of metrics, without, of the linear limit, its closed form."""
 
 
-def kind_of_solve(eps: float, plain: bool, solver: Any) -> str:
-    """The kind of a solve as ``NEEDS`` knows it; ``plain`` is one without tau or restart."""
-    if eps == math.inf and plain and isinstance(solver, str) and solver == "auto":
-        return "closed"
-    light = isinstance(solver, PowerIteration | StochasticIteration) or (
-        isinstance(solver, str) and solver in ("power", "stochastic")
-    )
-    if light:
-        return "plain"
-    return "linear" if eps == math.inf else "accelerated"
-
-
 def dense_memory(n: int, m: int, kind: str) -> float:
     """Bytes that matrices of the size of the metrics take at the peak, whatever maps keep."""
     return NEEDS[kind].bytes(n, m)
 
 
-def check_memory(problem: Problem, kind: str, kept: float = 0.0, taken: float = 0.0) -> float:
+def check_memory(
+    problem: Problem, settings: Settings, promised: float = 0.0, allocated: float = 0.0
+) -> float:
     """Bytes that are left for maps to remember in, or an error before they are allocated.
 
-    ``kept`` is what maps were promised, if they were, and ``taken`` what is allocated already.
+    ``promised`` is what the ``memory_limit`` of maps allows them, and ``allocated`` what is
+    already. On a device the metrics are there, and so must the memory be.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
-    needed, free = dense_memory(n, m, kind), free_memory() + taken
-    if needed + kept <= free:
+    kind, device = settings.kind_of_memory, str(settings.device)
+    available = free_memory() if device == "cpu" else free_on(torch_device(device))
+    needed, free = dense_memory(n, m, kind), available + allocated
+    if needed + promised <= free:
         return free - needed
-    cures = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
-    if kind in ("accelerated", "linear") and dense_memory(n, m, "plain") + kept <= free:
+    remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
+    if kind in ("accelerated", "linear") and dense_memory(n, m, "plain") + promised <= free:
         light = dense_memory(n, m, "plain") / 1e9
-        cures.insert(0, f"pass solver='power', which needs about {light:.3g} GB")
-    if kept and needed <= free:
-        cures.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
-    advice = ", or ".join(cures)
-    promised = f", and `memory_limit` promises {kept / 1e9:.3g} GB more" if kept else ""
+        remedies.insert(0, f"pass solver='power', which needs about {light:.3g} GB")
+    if promised and needed <= free:
+        remedies.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
+    advice = ", or ".join(remedies)
+    more = f", and `memory_limit` promises {promised / 1e9:.3g} GB more" if promised else ""
     raise MemoryError(
         f"{n} samples and {m} features need about {needed / 1e9:.3g} GB for their metrics and "
-        f"what the solver keeps of them{promised}; {free / 1e9:.3g} GB are available. "
+        f"what the solver keeps of them{more}; {free / 1e9:.3g} GB are available. "
         f"{advice[0].upper()}{advice[1:]}."
     )

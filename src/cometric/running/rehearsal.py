@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +17,12 @@ from scipy import sparse
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.threads import workers
-from cometric.maps.coupled import norm_matrices
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.maps.exact import REPLAYED, ExactMap, FrozenMap, ReplayedMap
-from cometric.maps.limit import LimitMap
-from cometric.maps.regularized import norm_name
-from cometric.running.run import INNER, Run
+from cometric.maps.norms import norm_matrices, norm_name
+from cometric.running.run import Run
 from cometric.running.start import starting_metrics
-from cometric.solvers.loop import Solution
+from cometric.transports.base import Lifts
 
-Lifts = tuple[Any, Any]
-"""The maps to samples and to features."""
+SIDES = ("samples", "features")
 
 clock = time.perf_counter
 
@@ -48,86 +42,62 @@ class Stopwatch:
             self.spent[name] += clock() - began
 
 
-class TimedExact(ExactMap):
-    """Tells a stopwatch how long it took, by the side it lifts to; counts the moves it wrote."""
+class TimedMap:
+    """Any map, telling a stopwatch how long its calls take, by the side it lifts to.
 
-    watch: Stopwatch
-    side: str
-    moves_written = 0
+    All else is passed on to the map, so that a solve cannot tell the difference.
+    """
 
-    def _solve_all(self, cost: Matrix) -> Any:
-        with self.watch(self.side):
-            return super()._solve_all(cost)
-
-    def _renew(self, batch: Any, cost: Matrix) -> Vector:
-        with self.watch(self.side):
-            return super()._renew(batch, cost)
-
-    def couplings(self) -> Any:
-        with self.watch(f"frozen {self.side}"):
-            frozen = super().couplings()
-        if isinstance(frozen, FrozenMap):
-            self.moves_written = len(frozen._cells)
-        return TimedFrozen(frozen, self.watch, self.side)
-
-
-class TimedFrozen:
-    """Frozen couplings, timed."""
-
-    homogeneous = True
-    monotone = True
-
-    def __init__(self, phi: FrozenMap | ReplayedMap, watch: Stopwatch, side: str) -> None:
-        self.phi, self.watch, self.side, self.shape = phi, watch, side, phi.shape
+    def __init__(self, phi: Any, watch: Stopwatch, side: str) -> None:
+        vars(self).update(phi=phi, watch=watch, side=side, moves=0)
 
     def __call__(self, cost: Matrix) -> Matrix:
-        with self.watch(f"frozen {self.side}"):
-            return self.phi(cost)
+        with self.watch(self.side):
+            distances: Matrix = self.phi(cost)
+            _wait_for(distances)
+            return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        return self.phi.pairs(cost, index)
-
-
-class TimedEntropic(EntropicMap):
-    """Tells a stopwatch how long it took, by the side it lifts to."""
-
-    watch: Stopwatch
-    side: str
-
-    def __call__(self, cost: Matrix) -> Matrix:
         with self.watch(self.side):
-            return super().__call__(cost)
+            distances: Vector = self.phi.pairs(cost, index)
+            return distances
 
-    def _renew(self, *args: Any) -> Vector:
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.phi, name)
+        if name == "freeze":
+            return self._freeze
+        if name == "couplings":
+            return self._couplings
+        return self._divide if name == "divide" else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.phi, name, value)
+
+    def _freeze(self, cost: Matrix) -> TimedMap:
+        self(cost)
+        return self._couplings()
+
+    def _couplings(self) -> TimedMap:
+        """The couplings optimal at the cost of the last call."""
+        with self.watch(f"frozen {self.side}"):
+            frozen = self.phi.couplings()
+        vars(self)["moves"] = getattr(frozen, "moves", 0)
+        return TimedMap(frozen, self.watch, f"frozen {self.side}")
+
+    def _divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        return [partial(self._renew, distances) for distances in self.phi.divide(parts)]
+
+    def _renew(self, distances: Callable[[Matrix], Vector], cost: Matrix) -> Vector:
         with self.watch(self.side):
-            return super()._renew(*args)
+            return distances(cost)
 
 
-class TimedLimit(LimitMap):
-    """The same for the linear limit."""
-
-    watch: Stopwatch
-    side: str
-
-    def __call__(self, cost: Matrix) -> Matrix:
-        with self.watch(self.side):
-            return super().__call__(cost)
-
-
-class TimedTensor(TensorEntropicMap):
-    """The same on a device, which is waited for."""
-
-    watch: Stopwatch
-    side: str
-
-    def __call__(self, cost: Any) -> Any:
+def _wait_for(distances: Any) -> None:
+    """Wait until a device has computed them."""
+    if getattr(distances, "is_cuda", False):
         import torch
 
-        with self.watch(self.side):
-            distances = super().__call__(cost)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            return distances
+        torch.cuda.synchronize(distances.device)
 
 
 class Course(NamedTuple):
@@ -155,39 +125,28 @@ class Course(NamedTuple):
         return Course(*self[:3], *map(np.minimum.reduce, columns))
 
 
-@dataclass(frozen=True)
-class Rehearsal(Run):
-    """A run on maps that take the time."""
+def _play(run: Run, lifts: Lifts, note: Callable[..., None]) -> Course:
+    """Solve with these maps and say what took how long in each iteration."""
+    watch = Stopwatch()
+    one, other = (TimedMap(lift, watch, side) for lift, side in zip(lifts, SIDES, strict=True))
+    rows: list[dict[str, float]] = []
+    began = clock()
 
-    def play(self, lifts: Lifts) -> Course:
-        """Solve with these maps and say what took how long in each iteration."""
-        watch = Stopwatch()
-        for lift, side in zip(lifts, ("samples", "features"), strict=True):
-            lift.watch, lift.side = watch, side
-        rows: list[dict[str, float]] = []
-        began = clock()
-
-        def note(*_: Any) -> None:
-            if self.callback is not None:
-                self.callback(*_)
-            rows.append({**watch.spent, "all": clock() - began})
-
-        with workers(self.n_threads):
-            solution = replace(self, callback=note)._by(lifts)
+    def count(*_: Any) -> None:
+        note()
         rows.append({**watch.spent, "all": clock() - began})
-        return _course(self.problem, len(solution.history), _share_of_moves(lifts), rows)
 
-    def _by(self, lifts: Lifts) -> Solution:
-        if self.device != "cpu":
-            return self._on_device(*lifts)[0]
-        if self.eps == 0.0:
-            return self._exact(*lifts)[0]
-        return (self._limit if self.eps == math.inf else self._entropic)(*lifts)[0]
+    with workers(run.settings.n_threads):
+        settings = replace(run.settings, callback=count)
+        solution = replace(run, settings=settings).solve((one, other))
+    rows.append({**watch.spent, "all": clock() - began})
+    moves = _share_of_moves((one, other))
+    return _course(run.problem, len(solution.history), moves, rows)
 
 
 def _share_of_moves(lifts: Lifts) -> float:
     """Moves of the last couplings, of as many as there are nodes in the trees; 1 without any."""
-    written = sum(getattr(lift, "moves_written", 0) for lift in lifts)
+    written = sum(lift.moves for lift in lifts)
     nodes = [lift.histograms.nnz * (lift.shape[0] - 1) for lift in lifts if written]
     return written / sum(nodes) if written else 1.0
 
@@ -210,31 +169,23 @@ def rehearse(
     ``lifts`` are the maps of the whole: those of the part store what they store. ``note`` is
     called after each iteration.
     """
-    problem, norm = take_part(run.problem, run.norm, count, seed)
-    norms = norm_matrices(problem, norm)
-    known = norms if norm_name(norm) == "l1" else None
-    part = Rehearsal(
-        **{name: getattr(run, name) for name in Run.__dataclass_fields__}
-        | {
-            "problem": problem,
-            "norms": norms,
-            "norm": norm,
-            "begin": starting_metrics(problem, None, None, known),
-            "callback": note,
-        }
+    problem, settings = take_part(run.problem, count, seed), run.settings
+    norms = norm_matrices(problem, problem.formula.norm)
+    known = norms if norm_name(problem.formula.norm) == "l1" else None
+    part = Run(settings, problem, norms, starting_metrics(problem, None, None, known))
+    hists = problem.samples.histograms, problem.features.histograms
+    one, other = (
+        settings.transport.part_of(lift, hist, settings.resources())
+        for lift, hist in zip(lifts, hists, strict=True)
     )
-    sides = problem.samples, problem.features
-    one, other = (timed(run, side.hist, lift) for side, lift in zip(sides, lifts, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a part that is not what the whole is
-        return part.play((one, other))
+        return _play(part, (one, other), note)
 
 
-def take_part(
-    problem: Problem, norm: Any, count: tuple[int, int], seed: int
-) -> tuple[Problem, Any]:
-    """Some samples and features of a problem, as a problem, and R between them."""
-    sides = problem.samples, problem.features
+def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
+    """Some samples and features of a problem, with R between them where it was given."""
+    sides, norm = (problem.samples, problem.features), problem.formula.norm
     rng = np.random.default_rng(seed)
     rows, columns = (
         np.sort(rng.permutation(side.hist.shape[0])[:k])
@@ -254,31 +205,10 @@ def take_part(
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # items that differ in the whole may be alike in a part
-        return Problem.from_data((_histograms(A), _histograms(B))), norm
+        return Problem.from_data(
+            (_histograms(A), _histograms(B)), formula=replace(problem.formula, norm=norm)
+        )
 
 
 def _histograms(matrix: sparse.csr_array) -> sparse.csr_array:
     return sparse.csr_array(matrix.multiply(1.0 / matrix.sum(axis=1)[:, None]))
-
-
-def timed(run: Run, hist: sparse.csr_array, lift: Any) -> Any:
-    """A timed map of some histograms that stores what the map of all of them does."""
-    if isinstance(lift, LimitMap):
-        return TimedLimit(hist)
-    if isinstance(lift, ExactMap):
-        trees, moves = ExactMap(hist, memory_limit=math.inf).memory
-        if not lift.keeps_trees:
-            limit = 0
-        elif lift.kept < sum(lift.memory):
-            limit = REPLAYED * trees if lift.has_room_to_freeze else trees
-        else:
-            limit = trees + moves
-        return TimedExact(hist, n_threads=run.n_threads, memory_limit=limit)
-    options: dict[str, Any] = {"sweeps": run.sweeps, "tol": INNER * math.sqrt(run.tol)}
-    if isinstance(lift, TensorEntropicMap):
-        tensors = TimedTensor(hist, run.eps, device=run.device, **options)
-        tensors.precision = lift.precision
-        return tensors
-    small = TimedEntropic(hist, run.eps, dtype=run.dtype, n_threads=run.n_threads, **options)
-    small.stored = lift.stored
-    return small

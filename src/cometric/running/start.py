@@ -9,7 +9,7 @@ import numpy as np
 from cometric.core.cones import normalize
 from cometric.core.problem import Problem, Side
 from cometric.core.types import Matrix, Metrics
-from cometric.maps.regularized import norm_matrix
+from cometric.maps.norms import norm_matrix
 
 
 def starting_metrics(
@@ -26,7 +26,7 @@ def starting_metrics(
     if len(given) != 2:
         raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
     names = ("samples", "features")
-    plain = l1 or [norm_matrix(side.full, "l1") for side in sides]
+    plain = l1 or [norm_matrix(side.full_histograms, "l1") for side in sides]
     return Metrics(
         *(
             normalize(distances)[0] if matrix is None else _check_start(matrix, side, name)

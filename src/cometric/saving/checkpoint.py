@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.answers.result import Record
-from cometric.core.types import Coupled, State
+from cometric.core.types import Coupled, Record, State
 from cometric.core.warn import warn
 from cometric.machine.interruption import Interruption
 from cometric.machine.progress import amount

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from cometric.answers.result import Record
+from cometric.core.types import Record
 from cometric.core.warn import warn
 from cometric.machine.progress import amount
 from cometric.saving.folder import (

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Parameters, Record, Result, check_result
+from cometric.answers.result import Parameters, Result, check_result
 from cometric.core.digest import fingerprint
+from cometric.core.kinds import check_side
 from cometric.core.problem import Problem
-from cometric.core.types import Matrix, Status
-from cometric.running.options import check_side
+from cometric.core.types import Matrix, Record, Status
 from cometric.scverse import slots
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def _result(
 ) -> Result:
     lam, mu = stored["values"]
     low, high = stored["bracket"]
+    known = {part.name: params[part.name] for part in fields(Parameters) if part.name in params}
+    parameters = Parameters.from_json(known)
     result = Result(
         samples=samples,
         features=features,
@@ -114,16 +117,8 @@ def _result(
         status=Status[stored["status"]],
         history=records,
         bracket=(float(low), float(high)),
-        parameters=Parameters(
-            float(params["eps"]),
-            float(params["tau"]),
-            str(params["norm"]),
-            str(params["solver"]),
-            float(params["tol"]),
-            int(params["max_iter"]),
-            float(params.get("restart", 0.0)),
-        ),
-        problem=problem,
+        parameters=parameters,
+        problem=replace(problem, formula=parameters.formula),
     )
     check_result(result)
     return result

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.kinds import check_count
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
-from cometric.running.options import check_count
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Record, Result
+from cometric.answers.result import Result
 from cometric.core.digest import fingerprint
 from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.core.problem import Side
 from cometric.core.text import storable
-from cometric.core.types import Matrix
+from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
@@ -80,7 +80,7 @@ def store(
     limits = max_dense, n_neighbors
     slot = distances_key(key)
     used = {name: options[name] for name in HISTOGRAMS if name in options}
-    params = {**asdict(result.parameters), **source, **used}
+    params = {**result.parameters.to_json(), **source, **used}
     stored: dict[str, Any] = {
         "params": {name: value for name, value in params.items() if value is not None},
         "distances_key": slot,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import cometric.running.learning
 from cometric.core.inputs import BadData, Fault
-from cometric.running.options import DEFAULT_TAU, check_count, check_number
+from cometric.core.kinds import check_count, check_number
+from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import slots
 
 if TYPE_CHECKING:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+import numpy as np
 
 from cometric.core.types import Solver
 from cometric.solvers.anderson import AndersonIteration
@@ -17,3 +20,30 @@ SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
     "power": PowerIteration,
     "stochastic": StochasticIteration,
 }
+
+
+def solver_to_json(value: Any) -> Any:
+    """A solver (or one of its hyperparameters) as JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+    stored = {"kind": f"{kind.__module__}.{kind.__qualname__}"}
+    if is_dataclass(value):
+        stored |= {part.name: solver_to_json(getattr(value, part.name)) for part in fields(value)}
+    return stored
+
+
+def solver_from_json(stored: Any) -> Any:
+    """The solver that :func:`solver_to_json` stored, if it is one of ours."""
+    if not isinstance(stored, dict):
+        return stored
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
+    kind = kinds.get(stored["kind"])
+    if kind is None:
+        raise ValueError(
+            f"The checkpoint was made with {stored['kind']}, which cannot be stored. Continue with "
+            "learn(X, ..., checkpoint=...), as it was begun."
+        )
+    return kind(**{name: solver_from_json(part) for name, part in stored.items() if name != "kind"})

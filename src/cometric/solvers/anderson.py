@@ -8,7 +8,7 @@ import numpy as np
 
 from cometric.core.arrays import namespace, symmetric, to_numpy, upper
 from cometric.core.cones import touches_boundary
-from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Vector
+from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Traits, Vector
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
 
@@ -66,6 +66,10 @@ class AndersonIteration:
     memory: int = 5
     tolerance: float = 1.2
     begin: float = 0.1
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(extrapolates_from=self.begin)
 
     def init(self, phi: Coupled, start: Metrics) -> AndersonIterate:
         return AndersonIterate(start, values=(1.0, 1.0), start=start.samples)

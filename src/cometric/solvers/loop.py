@@ -6,14 +6,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from cometric.answers.result import Record
 from cometric.core.cones import touches_boundary
-from cometric.core.types import Coupled, Iterate, Metrics, NegativeDistances, Solver, State, Status
-from cometric.kernels import is_caused_by
+from cometric.core.types import (
+    Coupled,
+    Iterate,
+    Metrics,
+    NegativeDistances,
+    Record,
+    Solver,
+    State,
+    Status,
+)
+from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
-from cometric.saving.checkpoint import Stage
 
 Callback = Callable[[Iterate, Record], None]
 
@@ -31,6 +38,22 @@ NOTHING_YET = Spent()
 SILENT = Bar(show=False)
 
 
+class Stage(Protocol):
+    """What keeps a stage of a solve in checkpoints, and may have one to continue from."""
+
+    history: list[Record]
+    finished: bool
+
+    def resume(self, now: State) -> State:
+        """The iterate that was saved in this stage, or ``now``."""
+
+    def leave(self) -> None:
+        """A step begins: from here to its end there is nothing to save."""
+
+    def keep(self, now: State, record: Record) -> bool:
+        """A step is complete; whether the run was asked to stop."""
+
+
 class Solution(NamedTuple):
     """The last iterate, how the loop ended, its history, and what else a user should know."""
 
@@ -38,6 +61,7 @@ class Solution(NamedTuple):
     status: Status
     history: list[Record]
     remark: str = ""
+    solver: str = ""  # the name of its class
 
     @property
     def spent(self) -> Spent:
@@ -103,11 +127,6 @@ def solve(
         status = Status.NOT_PSD
         remark = f"{found}: the entropic kernel is not positive."
     return Solution(now, status, history, remark)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Whether this is Ctrl-C, which compiled code wraps in a ``SystemError`` or two."""
-    return is_caused_by(error, KeyboardInterrupt)
 
 
 def _ending(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from cometric.core.cones import normalize
-from cometric.core.types import Coupled, Matrix, Metrics, freezable
+from cometric.core.types import Coupled, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, give_up, judge
@@ -48,6 +49,7 @@ class PolicyIteration:
     frozen_steps: int = 1000
     accuracy: float = 1e-4
     inner: AndersonIteration = field(default_factory=AndersonIteration)
+    traits: ClassVar[Traits] = Traits(freezes=True)
 
     def init(self, phi: Coupled, start: Metrics) -> PolicyIterate:
         return PolicyIterate(start, values=(1.0, 1.0))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from cometric.core.cones import log_width, normalize, ratio_bounds
-from cometric.core.types import Coupled, Iterate, Matrix, Metrics, State
+from cometric.core.types import Coupled, Iterate, Matrix, Metrics, State, Traits
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class PowerIteration:
     >>> cm.learn(X, eps=0, tau=0.1, solver=cm.PowerIteration()).converged
     True
     """
+
+    traits: ClassVar[Traits] = Traits(keeps_history=False)
 
     def init(self, phi: Coupled, start: Metrics) -> Iterate:
         return Iterate(start, values=(1.0, 1.0))

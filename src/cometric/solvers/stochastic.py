@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cometric.core.types import (
     Iterate,
     Matrix,
     Metrics,
+    Traits,
     Vector,
     divide,
 )
@@ -28,8 +29,6 @@ STEP_SIZES: dict[str, Callable[[int], float]] = {
 }
 
 DRAWS = ("parts", "pairs", "block")
-
-CONFIDENCE = 0.95
 
 FAR = 1.0
 """Residual above which the images of an epoch are set in together, at its end."""
@@ -48,14 +47,12 @@ class StochasticIterate(Iterate):
 
     ``features_seen`` and ``samples_seen`` have a row per step of an epoch: how many pairs it had,
     and <C, v>, <C, C> and the extremes of v / C for entries C and their images v; NaN before it
-    came. ``doubt`` is the share of the pairs that may lie outside the sampled residual, with 95 %
-    confidence: what independent draws leave open, 0 where every pair has had its turn.
+    came.
     """
 
     features_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     samples_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     steps: int = 0
-    doubt: float = 1.0
     images: tuple[Matrix, Matrix] | None = None  # of features, of samples, to be set in together
     parts: tuple[list[Part], list[Part]] = field(default=([], []), metadata={"saved": False})
 
@@ -104,6 +101,7 @@ class StochasticIteration:
     draw: str = "parts"
     alternate: bool = False
     random_state: int = 0
+    traits: ClassVar[Traits] = Traits(samples_pairs=True, keeps_history=False)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction <= 1.0:
@@ -165,7 +163,6 @@ class StochasticIteration:
             steps=t,
             sweeps=math.floor(turn * self.fraction),
             residual=residual,
-            doubt=max(map(self._doubt, seen)),
             images=None if images is None else (images[0], images[1]),
         )
 
@@ -213,14 +210,6 @@ class StochasticIteration:
     @property
     def _epoch(self) -> int:
         return math.ceil(1.0 / self.fraction)
-
-    def _doubt(self, seen: Matrix) -> float:
-        """1 - (1 - confidence)^(1 / draws); a block is one draw, since its pairs share items."""
-        known = seen[~np.isnan(seen[:, 0])]
-        if self.draw == "parts":
-            return 1.0 - len(known) / len(seen)
-        draws = len(known) if self.draw == "block" else known[:, 0].sum()
-        return float(1.0 - (1.0 - CONFIDENCE) ** (1.0 / max(1.0, draws)))
 
     def _generator(self, number: int, side: int) -> np.random.Generator:
         return np.random.Generator(

@@ -16,14 +16,15 @@ import torch
 
 from cometric.compat.wsingular.utils import check_number, regularization_matrix, to_matrix
 from cometric.core.arrays import symmetric
+from cometric.core.errors import ConvergenceWarning
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs
 from cometric.maps.checks import all_pairs, check_histograms
-from cometric.maps.entropic import SAFE, EntropicMap
+from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.running.run import ConvergenceWarning
+from cometric.maps.sinkhorn import SAFE
 
 ROUNDING = 1e-6
 """Sums this close to 1, and costs this close to symmetric, differ by float32 rounding only."""

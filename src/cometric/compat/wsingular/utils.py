@@ -13,7 +13,7 @@ from cometric import scores
 from cometric.core import cones
 from cometric.core.types import Metrics
 from cometric.maps.exact import ExactMap
-from cometric.proofs.certificate import uniqueness
+from cometric.proofs.uniqueness import uniqueness
 
 
 def random_distance(size: int, dtype: torch.dtype, device: Any) -> torch.Tensor:

@@ -19,15 +19,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console as Terminal
 from rich.text import Text
 
-from cometric.cli.wording import options_of, translate
+from cometric.cli import wording
 from cometric.core.inputs import BadData
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
-from cometric.solvers.loop import is_interruption
+from cometric.machine.interruption import is_interruption
 
 # Newer versions of typer carry their own click, so that the class has no other address for us.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -54,31 +54,31 @@ EXIT_CODES = (
 )
 
 
-class Voice:
-    """One run of the command line: how to answer, and what was said on the way."""
+class Console:
+    """One run of the command line: how to answer, and the warnings on the way."""
 
     def __init__(self) -> None:
         self.json = self.quiet = self.debug = False
         self.warnings: list[str] = []
         self._context: Any = None  # of the command that is running
         self._source: tuple[Path, Any, bool] | None = None
-        self._console = Console(stderr=True, highlight=False)
+        self._terminal = Terminal(stderr=True, highlight=False)
 
-    def serves(self, context: Any) -> None:
-        """Which command is running: messages name its options."""
+    def use_context(self, context: Any) -> None:
+        """Set the command that is running: messages name its options."""
         self._context = context
 
-    def reads(self, path: Path, data: Any = None, transpose: bool = False) -> None:
-        """Which file is read, and the data in it: what is wrong with them is then said of it."""
+    def use_source(self, path: Path, data: Any = None, transpose: bool = False) -> None:
+        """Set the file that is read, and the data in it: messages about bad data name it."""
         self._source = path, data, transpose
 
     def say(self, words: str, style: str = "") -> None:
-        """A line for the person who waits."""
+        """Show a line of progress, on standard error."""
         if not self.quiet:
-            self._console.print(Text(printable(words), style), soft_wrap=True)
+            self._terminal.print(Text(printable(words), style), soft_wrap=True)
 
     def warn(self, words: str) -> None:
-        words = self.own(words)
+        words = self.translate(words)
         self.warnings.append(words)
         self.say(f"warning: {words}", "yellow")
 
@@ -98,8 +98,8 @@ class Voice:
         return not self.quiet
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Turn what goes wrong inside into one line and an exit code."""
+    def reporting(self) -> Iterator[None]:
+        """Turn exceptions into one line and an exit code."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -142,27 +142,27 @@ class Voice:
             return error.message(str(path), first, row="sample", column="feature")
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
-    def own(self, words: str) -> str:
-        """The same in terms of the command line: a file for `X`, options for arguments."""
+    def translate(self, words: str) -> str:
+        """A message in terms of the command line: a file for `X`, options for arguments."""
         if self._context is None:
             return words
         # A cure may be an option of `learn` that this command does not have.
         learn = self._context.parent.command.commands["learn"]
-        options = options_of(learn) | options_of(self._context.command)
+        options = wording.options_of(learn) | wording.options_of(self._context.command)
         given = self._context.params
         file = given.get("path") if self._source is None else self._source[0]
         paths = {str(path) for path in (file, *given.values()) if isinstance(path, Path)}
-        return translate(words, options, None if file is None else str(file), paths)
+        return wording.translate(words, options, None if file is None else str(file), paths)
 
     def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
-        words = self.own(" ".join(words.split()))
+        words = self.translate(" ".join(words.split()))
         if self.debug:
             trace = printable("".join(traceback.format_exception(error)))
-            self._console.print(Text(trace), soft_wrap=True)
+            self._terminal.print(Text(trace), soft_wrap=True)
         if self.json:
             facts = {"error": words, "warnings": self.warnings, "exit_code": int(code)}
             typer.echo(json.dumps(facts))
-        self._console.print(Text(printable(f"error: {words}"), "bold red"), soft_wrap=True)
+        self._terminal.print(Text(printable(f"error: {words}"), "bold red"), soft_wrap=True)
         raise typer.Exit(code) from error
 
 

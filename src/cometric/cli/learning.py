@@ -1,0 +1,251 @@
+"""Commands that learn: ``learn``, ``resume``, ``plan`` and a demonstration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+import cometric
+from cometric.answers.result import Result
+from cometric.cli import files, origin
+from cometric.cli import options as o
+from cometric.cli.command import command, in_bytes
+from cometric.cli.console import Console, Exit
+from cometric.core.nearest import nearest_to
+from cometric.files import reading, writing
+from cometric.saving.checkpoint import noting
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
+
+MARKERS = {
+    "CD3D": "T cells",
+    "CD79A": "B cells",
+    "LYZ": "monocytes",
+    "S100A8": "CD14+ monocytes",
+}
+"""Genes that the demonstration looks at, and the cells they mark."""
+
+
+@command()
+def learn(
+    console: Console,
+    path: o.Data,
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file. .h5ad: the data with the metrics; .npz: the complete result; .csv or",
+            ".tsv (also .gz): two tables, as in x.samples.csv and x.features.csv.",
+        ),
+    ],
+    source: o.Source,
+    remove_checkpoint: o.RemoveCheckpoint = False,
+    key_added: o.Key = "cometric",
+    force: o.Force = False,
+    **options: Any,
+) -> None:
+    """Learn a distance between the samples of DATA and one between its features."""
+    from cometric.scverse import slots
+
+    writing.check(output, RESULTS, writing.targets(output), force=force)
+    slots.check_key(key_added)
+    checkpoint = options["checkpoint"]
+    if remove_checkpoint and checkpoint is None:
+        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint`, too.")
+    data, matrix = _read(console, path, source)
+    console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
+    used = {name: options[name] for name in slots.HISTOGRAMS}
+    note = origin.note(path, source.transpose, source.matrix, used, key_added)
+    try:
+        with noting(note):
+            result = cometric.learn(matrix, progress=console.progress, **in_bytes(options))
+    except cometric.Interrupted as interruption:
+        if checkpoint is None:
+            files.keep(interruption, output)
+        else:
+            interruption.args = (_continue_from(checkpoint),)
+        raise
+    written = files.write(result, output, data, key_added, source.matrix, used)
+    if checkpoint is not None and remove_checkpoint:
+        _remove(console, checkpoint, result)
+    _answer(console, "learn", path, result, written)
+
+
+def _read(console: Console, path: Path, source: o.Source) -> tuple[AnnData, Any]:
+    """The data in a file, and the matrix of them to learn from."""
+    from cometric.scverse import slots
+
+    data = files.read(path, source.transpose, source.read_limit)
+    matrix = slots.matrix(data, **source.matrix)
+    console.use_source(path, matrix, source.transpose)
+    return data, matrix
+
+
+def _continue_from(folder: Path) -> str:
+    return f"Run the same command again to continue from {folder}."
+
+
+def _remove(console: Console, folder: Path, result: Result) -> None:
+    """Delete checkpoints that nobody needs any more; the result is safe, whatever happens."""
+    if not result.converged:
+        console.say(f"The checkpoints in {folder} are kept: the run has not converged.")
+        return
+    try:
+        cometric.remove_checkpoint(folder)
+    except (OSError, cometric.CheckpointError) as problem:
+        console.warn(f"The checkpoints in {folder} are not removed: {problem}")
+
+
+class OriginalData(NamedTuple):
+    """How the data of a run are read again, where not as they were."""
+
+    data: o.OriginalData = None
+    layer: o.Layer = None
+    use_raw: o.UseRaw = False
+    transpose: o.Transpose = False
+    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT
+    normalization_steps: o.OtherNormalizationSteps = None
+    key: o.OtherKey = None
+
+
+@command()
+def resume(
+    console: Console,
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of `cometric learn --checkpoint`.")
+    ],
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file, in any format of `cometric learn`. For .h5ad, the data are read again",
+            "from the file that the run began with, or from --data.",
+        ),
+    ],
+    original: OriginalData,
+    max_iter: o.OtherMaxIter = None,
+    n_threads: o.Threads = None,
+    checkpoint_every: o.CheckpointEvery = 300.0,
+    remove_checkpoint: o.RemoveCheckpoint = False,
+    force: o.Force = False,
+) -> None:
+    """Continue a run from its checkpoints, to the end."""
+    from cometric.scverse import slots
+
+    writing.check(output, RESULTS, writing.targets(output), force=force)
+    data = None
+    if reading.kind_of(output) == ".h5ad":
+        given = original._asdict()
+        place, read_limit = given.pop("data"), given.pop("read_limit")
+        data = origin.read_again(checkpoint, place, given, read_limit, console)
+        slots.check_key(data.key)
+    elif original.data is not None:
+        raise ValueError(f"`data` is of use for .h5ad only; `{output}` holds no data.")
+    try:
+        result = cometric.resume(
+            checkpoint,
+            max_iter=max_iter,
+            n_threads=n_threads,
+            checkpoint_every=checkpoint_every,
+            progress=console.progress,
+        )
+    except cometric.Interrupted as interruption:
+        interruption.args = (_continue_from(checkpoint),)
+        raise
+    if data is None:
+        written = files.write_alone(result, output)
+    else:
+        written = files.write(result, output, data.data, data.key, data.source, data.used)
+    if remove_checkpoint:
+        _remove(console, checkpoint, result)
+    _answer(console, "resume", checkpoint, result, written)
+
+
+@command(without=("start", "random_state", "checkpoint", "checkpoint_every"))
+def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> None:
+    """Estimate what `learn` with the same options takes: memory, iterations, time.
+
+    Parts of the data are solved, in a few seconds for small problems and 30 seconds or so for large
+    ones. Exit code 5 means that it does not fit into memory; what takes hours has exit code 0, and
+    a line of advice.
+    """
+    _, matrix = _read(console, path, source)
+    found = cometric.plan(matrix, progress=console.progress, **in_bytes(options))
+    facts = {"command": "plan", "input": str(path), **asdict(found)}
+    fits = Exit.CONVERGED if found.fits else Exit.DOES_NOT_FIT
+    console.answer(console.translate(str(found)), facts, fits)
+
+
+@command()
+def demo(
+    console: Console,
+    output: Annotated[
+        Path | None, o.output("Output file, as in `cometric learn`. Default: none.")
+    ] = None,
+    force: o.Force = False,
+) -> None:
+    """Learn distances between 700 blood cells and between their genes, as a demonstration."""
+    if output is not None:
+        writing.check(output, RESULTS, writing.targets(output), force=force)
+    cells = cometric.datasets.pbmc68k_reduced()
+    console.say(f"{cells.n_obs} blood cells, {cells.n_vars} genes, no labels.")
+    cometric.warmup(["entropic"])
+    # Single precision on the way and a residual of 0.001 will do for neighbors.
+    settings: dict[str, Any] = {"eps": 0.1, "tau": 1e-2, "tol": 1e-3}
+    result = cometric.learn(cells, **settings, dtype="float32", progress=console.progress)
+    near = {marker: _nearest_genes(result, marker) for marker in MARKERS}
+    lines = [f"{result}", "", "The genes nearest to known markers:"]
+    lines += [
+        f"  {marker:7}{MARKERS[marker]:17}{'  '.join(genes)}" for marker, genes in near.items()
+    ]
+    written = []
+    if output is not None:
+        source = {"layer": None, "use_raw": False}
+        written = [str(path) for path in files.write(result, output, cells, "cometric", source, {})]
+        lines.append(f"Written to {', '.join(written)}.")
+    console.answer(
+        "\n".join(lines),
+        {"command": "demo", "output": written, **_facts(result), "nearest": near},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    """What --json tells of a result."""
+    last = result.history[-1] if result.history else None
+    return {
+        "samples": len(result.samples),
+        "features": len(result.features),
+        "status": result.status.name,
+        "message": result.status.value,
+        "converged": result.converged,
+        "residual": result.residual,
+        "values": result.values,
+        "bracket": result.bracket,
+        "iterations": result.iterations,
+        "sweeps": last.sweeps if last else 0,
+        "seconds": last.seconds if last else 0.0,
+        "parameters": result.parameters.to_json(),
+    }
+
+
+def _answer(
+    console: Console, command: str, origin: Path, result: Result, paths: list[Path]
+) -> None:
+    """Say what was learned and where it is; the exit code tells whether it converged."""
+    written = [str(path) for path in paths]
+    console.answer(
+        f"{result}\n  written to       {', '.join(written)}",
+        {"command": command, "input": str(origin), "output": written, **_facts(result)},
+        Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
+    )
+
+
+def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
+    names = result.problem.features.called
+    item = names.index(gene)
+    return [names[k] for k in nearest_to(result.features[item], count, item)]

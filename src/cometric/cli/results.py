@@ -1,0 +1,240 @@
+"""Commands that ask something of a result: neighbors, new samples, proofs, explanations, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cometric.cli import files
+from cometric.cli import options as o
+from cometric.cli.command import command
+from cometric.cli.console import Console
+from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.files import reading, writing
+
+TABLES = (".csv", ".tsv")
+
+
+@command()
+def neighbors(
+    console: Console,
+    path: o.Learned,
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file. .csv or .tsv (also .gz): a table of item, neighbor, distance; .h5ad,",
+            "from an .h5ad RESULT: the graph of `sc.pp.neighbors`.",
+        ),
+    ],
+    stored: o.Stored,
+    n_neighbors: o.Neighbors = 15,
+    of: o.Of = "samples",
+    force: o.Force = False,
+) -> None:
+    """Find the nearest neighbors of each sample, or feature, in the learned metric."""
+    writing.check(output, (".h5ad", *TABLES), [output], force=force)
+    if reading.kind_of(output) == ".h5ad":
+        if reading.kind_of(path) != ".h5ad" or of != "samples":
+            raise ValueError(
+                "An .h5ad output takes neighbors of samples, from an .h5ad RESULT. "
+                "Write .csv or .tsv."
+            )
+        from cometric.scverse import pp
+
+        data = files.read(path, False, stored.read_limit)
+        pp.neighbors(data, n_neighbors, key=stored.key)
+        count = data.n_obs
+        writing.save_anndata(data, output)
+    else:
+        result, _ = files.load(path, stored.key, stored.read_limit)
+        distances, names = getattr(result, of), list(getattr(result.problem, of).called)
+        count = len(names)
+        if not 2 <= n_neighbors <= count:
+            raise ValueError(
+                f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
+            )
+        near = nearest(distances, n_neighbors - 1, skip_self=True)
+        writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
+    console.answer(
+        f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
+        {
+            "command": "neighbors",
+            "input": str(path),
+            "output": [str(output)],
+            "of": of,
+            "items": count,
+            "n_neighbors": n_neighbors,
+        },
+    )
+
+
+@command()
+def transform(
+    console: Console,
+    path: o.Learned,
+    new: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="New samples (with --of features: new features), in any format of `learn`, "
+            "matched by the names of their features (or samples).",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file. .csv or .tsv (also .gz): a row per new sample, or with --n-neighbors a",
+            "table of item, neighbor, distance; .h5ad: the new data with the distances in obsm.",
+        ),
+    ],
+    source: o.Source,
+    stored: o.Stored,
+    of: o.Of = "samples",
+    n_neighbors: o.Nearest = None,
+    n_threads: o.Threads = None,
+    force: o.Force = False,
+) -> None:
+    """Compute distances of the new samples in DATA to the samples of RESULT."""
+    from cometric.scverse import slots
+
+    kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
+    writing.check(output, kinds, [output], force=force)
+    result, _ = files.load(path, stored.key, stored.read_limit)
+    console.use_source(new)
+    data = files.read(new, source.transpose, source.read_limit)
+    matrix = slots.matrix(data, **source.matrix)
+    console.use_source(new, matrix, source.transpose)
+    distances = result.transform(
+        matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
+    )
+    rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
+    columns = list(getattr(result.problem, of).called)
+    if n_neighbors is not None:
+        writing.save_neighbors(output, of[:-1], rows, columns, distances)
+    elif reading.kind_of(output) == ".h5ad":
+        import pandas as pd
+
+        data.obsm[slots.distances_key(stored.key)] = pd.DataFrame(
+            distances, data.obs_names, columns
+        )
+        writing.save_anndata(data, output)
+    else:
+        writing.save_table(output, distances, rows, columns)
+    console.answer(
+        f"The distances of {len(rows)} new {of} to {len(columns)} learned ones are in {output}.",
+        {
+            "command": "transform",
+            "input": [str(path), str(new)],
+            "output": [str(output)],
+            "of": of,
+            "new": len(rows),
+            "learned": len(columns),
+        },
+    )
+
+
+@command()
+def certify(
+    console: Console, path: o.Learned, stored: o.Stored, n_threads: o.Threads = None
+) -> None:
+    """Check RESULT against its data: proved error bounds for --eps 0, otherwise a diagnosis."""
+    result, _ = files.load(path, stored.key, stored.read_limit)
+    found = result.certify(n_threads, progress=console.progress)
+    facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
+    console.answer(str(found), {**facts, **_fields(found)})
+
+
+@command()
+def explain(
+    console: Console,
+    path: o.Learned,
+    first: Annotated[str, typer.Argument(help="A sample: its name, or its number from 0.")],
+    second: Annotated[str, typer.Argument(help="Another sample.")],
+    stored: o.Stored,
+    of: o.Of = "samples",
+) -> None:
+    """Explain the distance between two samples of RESULT: which features differ, and how far."""
+    result, _ = files.load(path, stored.key, stored.read_limit)
+    names = getattr(result.problem, of).called
+    found = result.explain(_item(first, names), _item(second, names), of=of)
+    facts = {
+        "command": "explain",
+        "input": str(path),
+        "of": of,
+        "items": found.items,
+        "distance": found.distance,
+        "stays": found.stays,
+        "changes": [change._asdict() for change in found.changes],
+        "flows": len(found.flows),
+        "heaviest": [flow._asdict() for flow in found.heaviest()],
+    }
+    console.answer(str(found), facts)
+
+
+def _item(text: str, names: Sequence[str]) -> int | str:
+    """A name where there is one like it, else a number."""
+    number = text.isascii() and text.isdecimal() and int(text) < len(names)
+    return int(text) if number and text not in names else text
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    """The fields of a dataclass, tuples with names as dictionaries."""
+    return {
+        name: value._asdict() if hasattr(value, "_asdict") else value
+        for name, value in ((name, getattr(found, name)) for name in found.__dataclass_fields__)
+    }
+
+
+@command()
+def report(
+    console: Console,
+    path: o.Learned,
+    output: Annotated[Path, o.output("Output file, .html: one page that loads nothing else.")],
+    stored: o.Stored,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT, for colors."
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="TEXT", help="Title of the page.")
+    ] = None,
+    certificate: Annotated[
+        bool,
+        typer.Option("--certify", metavar="", help="Add the output of `cometric certify`."),
+    ] = False,
+    method: o.Method = "tsne",
+    force: o.Force = False,
+) -> None:
+    """Write an HTML page about RESULT: two linked maps, convergence, error bounds."""
+    writing.check(output, (".html",), [output], force=force)
+    result, data = files.load(path, stored.key, stored.read_limit)
+    chosen = None
+    if labels is not None:
+        if data is None or labels not in data.obs:
+            found = "" if data is None else ", ".join(map(repr, data.obs))
+            there = f"has {found}" if found else "has no columns of labels"
+            raise ValueError(f"`labels` is {labels!r}; `{path}` {there}.")
+        chosen = data.obs[labels].to_numpy()[result.problem.samples.kept]
+    from cometric.report import write
+
+    proved = result.certify(progress=console.progress) if certificate else None
+    with writing.failures(output):
+        write(
+            result,
+            output,
+            labels=chosen,
+            title=title,
+            force=force,
+            certificate=proved,
+            method=method,
+            progress=console.progress,
+        )
+    console.answer(
+        f"The report is in {output}.",
+        {"command": "report", "input": str(path), "output": [str(output)]},
+    )

@@ -1,0 +1,79 @@
+"""What a distance is made of: transport, and a share of a norm that keeps it positive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cometric.core.types import Matrix
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Transport W under a cost C, plus a multiple of the norm R between histograms.
+
+    With ``tau`` the norm is weighed against the largest cost, with ``restart`` = alpha against
+    the largest transport distance, which means the same on all data::
+
+        W + tau |C| R        or        (1 - alpha) W + alpha |W| R / |R|
+
+    where |.| is the largest entry. Both are homogeneous in C, and monotone where W is.
+
+    Parameters
+    ----------
+    tau
+        Weight of R, at least 0.
+    restart
+        Share of R, at least 0 and below 1; one of ``tau`` and ``restart`` is 0.
+    norm
+        R: a name, a power, or a pair of matrices (samples, features).
+    """
+
+    tau: float = 0.0
+    restart: float = 0.0
+    norm: Any = "l1"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is transport only, and no share of R."""
+        return self.tau == 0.0 and self.restart == 0.0
+
+    @property
+    def weight_name(self) -> str:
+        """The option that gives R its weight."""
+        return "restart" if self.restart > 0.0 else "tau"
+
+    @property
+    def transport_weight(self) -> float:
+        """The factor of W."""
+        return 1.0 - self.restart
+
+    def norm_weight(self, largest_cost: float, largest_transport: float, largest_R: float) -> float:
+        """The factor of R, given |C|, |W| and |R|."""
+        if self.restart > 0.0:
+            return self.restart * largest_transport / largest_R
+        return self.tau * largest_cost
+
+    def distances(self, transport: Any, R: Any, largest_cost: float) -> Any:
+        """The distances, given W and R of all pairs (or of pairs that have their maxima)."""
+        if self.is_plain:
+            return transport
+        most = float(transport.max()) if self.restart > 0.0 else 0.0
+        largest_R = float(R.max()) if self.restart > 0.0 else 1.0
+        weight = self.norm_weight(largest_cost, most, largest_R)
+        if self.restart > 0.0:
+            transport = self.transport_weight * transport
+        return transport + weight * R
+
+    def largest_transport(self, metric: Matrix, value: float, R: Matrix) -> float:
+        """|W| of a restarted map, from its image ``value * metric`` alone.
+
+        From value D_ij = (1 - alpha) W_ij + alpha |W| R_ij / |R| and W_ij <= |W| follows
+        |W| >= value D_ij / (1 - alpha + alpha R_ij / |R|), with equality where W_ij = |W|.
+        """
+        return float(value * (metric / self.restart_ratios(R)).max())
+
+    def restart_ratios(self, R: Matrix) -> Matrix:
+        """Distance over transport, for pairs whose transport distance is the largest."""
+        ratios: Matrix = 1.0 - self.restart + (self.restart / R.max()) * R
+        return ratios

@@ -1,0 +1,251 @@
+"""Kinds of values that options take: how each is checked, read from text, and stored as JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Kind:
+    """Any value. Subclasses say which values are allowed."""
+
+    allowed = "a value"
+    """The values in words, for messages of the command line."""
+
+    metavar: str | None = None
+    """What the help of the command line shows for a value; None hides the option there."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise a ValueError that names the argument, unless the value is of this kind."""
+
+    def read(self, text: str) -> Any:
+        """The value that a text on the command line stands for, or a ValueError."""
+        return text
+
+    def to_json(self, value: Any) -> Any:
+        """The value as JSON."""
+        return value
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A real number, at least ``least`` and below ``below``; or one of some ``words``."""
+
+    allowed: str = "a number, at least 0"
+    below: float = math.inf
+    finite: bool = True
+    words: tuple[str, ...] = ()
+    optional: bool = False
+    metavar = "NUMBER"
+
+    def check(self, name: str, value: Any) -> None:
+        if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
+            return
+        if isinstance(value, str) and self.words:
+            choices = " or ".join(map(repr, self.words))
+            raise ValueError(f"`{name}` is {value!r}; pass a number, at least 0, {choices}.")
+        check_number(name, value, finite=self.finite)
+        if not value < self.below and self.below < math.inf:
+            raise ValueError(f"`{name}` is {value}; it must be below {self.below:g}.")
+
+    def read(self, text: str) -> float | str:
+        if text in self.words:
+            return text
+        number = float(text)
+        if not 0.0 <= number < self.below and not (number == math.inf and not self.finite):
+            raise ValueError
+        return number
+
+    def to_json(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else float(value)
+
+
+@dataclass(frozen=True)
+class Count(Kind):
+    """A whole number, at least ``least``; ``floats`` allows 1e3."""
+
+    least: int = 1
+    floats: bool = False
+    optional: bool = False
+    metavar = "INTEGER"
+
+    @property
+    def allowed(self) -> str:  # type: ignore[override]
+        return f"a whole number, at least {self.least}"
+
+    def check(self, name: str, value: Any) -> None:
+        if value is None and self.optional:
+            return
+        if self.least == 1:
+            check_count(name, value, floats=self.floats)
+            return
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ValueError(f"`{name}` is {shown(value)}; pass a whole number.")
+        check_number(name, value)
+
+    def read(self, text: str) -> int:
+        number = float(text)
+        if not number.is_integer() or number < self.least:
+            raise ValueError
+        return int(text) if text.lstrip("+").isdigit() else int(number)
+
+    def to_json(self, value: Any) -> Any:
+        return value if value is None else int(value)
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or False."""
+
+    metavar = ""
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"`{name}` is {shown(value)}; pass True or False.")
+
+    def to_json(self, value: Any) -> bool:
+        return bool(value)
+
+
+@dataclass(frozen=True)
+class Precision(Kind):
+    """A type of floating-point numbers."""
+
+    allowed: str = "float64 or float32"
+    metavar = "float64|float32"
+
+    def check(self, name: str, value: Any) -> None:
+        try:
+            known = np.dtype(value) in (np.dtype(np.float64), np.dtype(np.float32))
+        except TypeError:
+            known = False
+        if not known or value is None:
+            raise ValueError(f"`{name}` is {shown(value)}; choose {self.allowed}.")
+
+    def read(self, text: str) -> str:
+        if text not in ("float64", "float32"):
+            raise ValueError
+        return text
+
+    def to_json(self, value: Any) -> str:
+        return str(np.dtype(value).name)
+
+
+@dataclass(frozen=True)
+class Function(Kind):
+    """A function, or None."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None and not callable(value):
+            raise ValueError(f"`{name}` is {shown(value)}; pass a function of two arguments.")
+
+
+@dataclass(frozen=True)
+class Folder(Kind):
+    """The path of a folder, which need not exist; or None."""
+
+    metavar = "FOLDER"
+
+    def check(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise ValueError(f"`{name}` is {shown(value)}; pass the path of a folder.")
+        path = check_path(value)
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"`{name}` is {str(path)!r}, which is a file; pass a folder.")
+
+    def read(self, text: str) -> Path:
+        return Path(text)
+
+
+@dataclass(frozen=True)
+class Words(Kind):
+    """One of some words, where Python takes other values too, which are checked elsewhere."""
+
+    allowed: str = "a word"
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = None  # of a text that is none of the choices
+    metavar: str | None = "NAME"
+
+    def read(self, text: str) -> Any:
+        if text in self.choices:
+            return text
+        if self.parse is None:
+            raise ValueError
+        return self.parse(text)
+
+
+def check_kinds(settings: Any) -> None:
+    """Check each field of a dataclass whose metadata say of which kind it is."""
+    for field in fields(settings):
+        field.metadata["kind"].check(field.name, getattr(settings, field.name))
+
+
+def check_number(name: str, value: Any, *, finite: bool = True) -> None:
+    """Raise unless a nonnegative real number."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise ValueError(f"`{name}` is {shown(value)}; pass a number.")
+    _check_size(name, value)
+    if not float(value) >= 0.0:  # true for NaN
+        raise ValueError(f"`{name}` is {value}; it must not be negative.")
+    if finite and not math.isfinite(value):
+        raise ValueError(f"`{name}` is {value}; it must be finite.")
+
+
+def check_count(name: str, value: Any, *, floats: bool = False) -> None:
+    """Raise unless a whole number, at least 1; ``floats`` allows 1e3."""
+    _check_size(name, value)
+    whole = isinstance(value, Integral)
+    if floats and isinstance(value, Real):
+        whole = float(value).is_integer()
+    if isinstance(value, bool | np.bool_) or not whole or not value >= 1:
+        raise ValueError(f"`{name}` is {shown(value)}; pass a whole number, at least 1.")
+
+
+def check_side(of: Any) -> None:
+    """Raise unless one of the two sides of the data."""
+    if of not in ("samples", "features"):
+        raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise unless one of some words."""
+    if value not in choices:
+        raise ValueError(f"`{name}` is {value!r}; choose {' or '.join(map(repr, choices))}.")
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, or a ``ValueError`` if no file can have this name."""
+    try:
+        valid = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"`path` is {os.fspath(path)!r}, which is not a valid file name. Leave out NUL "
+            "characters and lone surrogates."
+        )
+    return Path(path)
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Raise for integers and fractions beyond what a float holds."""
+    try:
+        if isinstance(value, Real):
+            float(value)
+    except OverflowError:
+        raise ValueError(f"`{name}` is {shown(value)}; it is too large.") from None
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it."""
+    words = repr(value)
+    return words if len(words) <= 80 else f"{words[:60]}... ({type(value).__name__})"

@@ -1,0 +1,286 @@
+"""The network simplex for one transportation problem, in integers, Numba.
+
+Costs are rounded to integers with some 52 bits below the largest, masses are integers already.
+Arithmetic is therefore exact: ties are ties, no error accumulates, strongly feasible trees cannot
+cycle, and integer minima vectorize where floating-point ones do not.
+
+``costs`` is the flat (s, t) matrix of the problem and ``prices`` the duals of the sinks; nodes and
+trees are those of ``nodes``. ``columns`` is storage for sinks: of the gathered costs, then of the
+candidates.
+"""
+
+import numpy as np
+from numba import njit
+
+from cometric.kernels.nodes import TOTAL, attach, detach, reroot
+
+# A pricing block covers about this many arcs: the scan then costs about as much as a pivot.
+BLOCK = 2048
+
+# No price reaches it, and adding a cost and two prices to it does not overflow.
+FAR = 2**61
+
+
+# -------------------------------------------------------------------------------- costs
+
+
+@njit(cache=True)
+def round_costs(costs, nodes):
+    """Replace the bits of nonnegative doubles by integers proportional to the doubles.
+
+    Nonnegative doubles are ordered as their bits are: the largest is an integer maximum, which
+    vectorizes.
+    """
+    top = np.int64(0)
+    for e in range(len(costs)):
+        c = costs[e]
+        top = c if c > top else top
+    if top == 0:
+        return
+    # Prices are sums of at most as many costs as there are nodes: leave room for them.
+    bits = min(52, 60 - int(np.ceil(np.log2(nodes))))
+    units = 2.0**bits / np.int64(top).view(np.float64)
+    doubles = costs.view(np.float64)
+    for e in range(len(costs)):
+        costs[e] = np.int64(doubles[e] * units + 0.5)
+
+
+@njit(cache=True)
+def gather_costs(node, costs, columns, cost, s, t):
+    """Copy the costs between sources and sinks, and round them."""
+    for j in range(t):
+        columns[j] = node[s + j].bin
+    for x in range(s):
+        doubles = cost[node[x].bin].view(np.int64)
+        row = costs[x * t : x * t + t]
+        for j in range(t):
+            row[j] = doubles[columns[j]]
+    round_costs(costs[: s * t], s + t)
+
+
+@njit(cache=True)
+def _smallest(costs, x, t, prices):
+    """min_j costs[x, j] - prices[j], in the form that vectorizes."""
+    row = costs[x * t : x * t + t]
+    best = np.int64(4 * FAR - 1)
+    for j in range(t):
+        reduced = row[j] - prices[j]
+        best = reduced if reduced < best else best
+    return best
+
+
+@njit(cache=True)
+def _position(costs, x, t, prices, value):
+    """The first j with costs[x, j] - prices[j] == value."""
+    j = 0
+    while costs[x * t + j] - prices[j] != value:
+        j += 1
+    return j
+
+
+# ------------------------------------------------------------------------- initial tree
+
+
+@njit(cache=True)
+def greedy_tree(node, costs, prices, s, t):
+    """A strongly feasible tree: each source in turn sends to its nearest open sinks.
+
+    Strong feasibility comes from the usual perturbation, stored in ``slack``: every source has an
+    infinitesimal more mass, which the root (the last sink) takes in. Then no partial sum of
+    supplies equals one of demands, and each step closes exactly one node: the tree grows by the
+    arc to it. ``flow`` is the mass not yet sent or received.
+    """
+    root = s + t - 1
+    for x in range(s + t):
+        node[x].flow = node[x].mass
+        node[x].slack = 1 if x < s else 0
+    node[root].slack = s
+    prices[:t] = 0  # -FAR once the sink is closed, so that no source picks it
+    x = 0
+    for step in range(s + t - 1):
+        j = _position(costs, x, t, prices, _smallest(costs, x, t, prices))
+        y = s + j
+        a, b = node[x].flow, node[y].flow
+        if step < s + t - 2 and (a < b or (a == b and node[x].slack < node[y].slack)):
+            node[y].flow -= a
+            node[y].slack -= node[x].slack
+            node[x].parent = y
+            x += 1
+        else:
+            node[x].flow -= b
+            node[x].slack -= node[y].slack
+            node[y].parent = x
+            prices[j] = -FAR
+    # Each node now points to the one it was open to when it closed; the last stayed open.
+    node[x].parent = x
+    reroot(node, root)
+
+
+@njit(cache=True)
+def set_prices(node, costs, prices, s, t):
+    """Duals from the root down, in the order of ``listed`` after ``arrange``."""
+    prices[node[0].listed - s] = 0
+    for k in range(1, s + t):
+        x = node[k].listed
+        y = node[x].parent
+        if x < s:
+            node[x].price = costs[x * t + y - s] - prices[y - s]
+        else:
+            prices[x - s] = costs[y * t + x - s] - node[y].price
+
+
+# ------------------------------------------------------------------------------- pivots
+
+
+@njit(cache=True)
+def _leaving_arc(node, s, source, sink):
+    """The arc that leaves when source -> sink enters, as the child at its end.
+
+    Also the flow it has, the apex of the cycle, and whether the arc lies between apex and sink.
+
+    Of the arcs that run empty the last one on the cycle leaves, from the apex down to the source,
+    over the new arc and up from the sink: this keeps the tree strongly feasible (Cunningham). Of
+    two nodes of which neither is above the other the one with the smaller subtree steps up; they
+    meet at the apex.
+    """
+    p, q = source, sink
+    room_p, room_q = np.int64(TOTAL), np.int64(TOTAL)
+    out_p, out_q = -1, -1
+    while p != q:
+        if node[p].size <= node[q].size:
+            if p < s and node[p].flow < room_p:
+                room_p, out_p = node[p].flow, p
+            p = node[p].parent
+        else:
+            if q >= s and node[q].flow <= room_q:
+                room_q, out_q = node[q].flow, q
+            q = node[q].parent
+    on_sink_side = out_q >= 0 and (out_p < 0 or room_q <= room_p)
+    leaving, push = (out_q, room_q) if on_sink_side else (out_p, room_p)
+    return leaving, push, p, on_sink_side
+
+
+@njit(cache=True)
+def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
+    """Change flows around the cycle, and sizes above the ends of the subtree that moves.
+
+    ``inner`` is the end of the entering arc inside that subtree, ``outer`` the other.
+    """
+    moved = node[leaving].size
+    x = outer
+    while x != apex:
+        loses = (x < s) == on_sink_side
+        node[x].flow += -push if loses else push
+        node[x].size += moved
+        x = node[x].parent
+    x, inside = inner, True
+    while x != apex:
+        gains = (x < s) == on_sink_side
+        node[x].flow += push if gains else -push
+        if x == leaving:
+            inside = False
+        elif not inside:
+            node[x].size -= moved
+        x = node[x].parent
+
+
+@njit(cache=True)
+def _move_subtree(node, inner, outer, leaving, push):
+    """Re-root the subtree below the leaving arc at ``inner``, and attach it to ``outer``."""
+    moved = node[leaving].size
+    x, parent, carried, below = inner, outer, push, 0
+    while True:
+        above, flow, size = node[x].parent, node[x].flow, node[x].size
+        detach(node, x)
+        attach(node, x, parent)
+        node[x].flow = carried
+        node[x].size = moved - below
+        if x == leaving:
+            break
+        x, parent, carried, below = above, x, flow, size
+
+
+@njit(cache=True)
+def _shift_prices(node, prices, s, t, inner, apex, rise):
+    """Add ``rise`` to the prices of sources below ``inner``, subtract it from those of sinks.
+
+    Prices count up to such a shift, so where the rest of the tree is smaller it gets the opposite.
+    """
+    start, skip = inner, -1
+    if 2 * node[inner].size > s + t:
+        rise, skip, start = -rise, inner, apex
+        while node[start].parent != start:
+            start = node[start].parent
+    node[0].listed = start
+    count = 1
+    while count > 0:
+        count -= 1
+        x = node[count].listed
+        if x < s:
+            node[x].price += rise
+        else:
+            prices[x - s] -= rise
+        y = node[x].first_child
+        while y >= 0:
+            if y != skip:
+                node[count].listed = y
+                count += 1
+            y = node[y].next
+
+
+@njit(cache=True)
+def _pivot(node, prices, s, t, source, sink, reduced):
+    """Bring the arc source -> sink into the tree, with as much flow as the cycle admits."""
+    leaving, push, apex, on_sink_side = _leaving_arc(node, s, source, sink)
+    if on_sink_side:
+        inner, outer = sink, source
+    else:
+        inner, outer = source, sink
+    _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side)
+    _move_subtree(node, inner, outer, leaving, push)
+    _shift_prices(node, prices, s, t, inner, apex, reduced if inner < s else -reduced)
+
+
+@njit(cache=True)
+def optimize(node, costs, prices, columns, s, t):
+    """Pivot until no arc has a negative reduced cost.
+
+    Rows are priced in blocks, round robin. The most negative arc of every row of a block is a
+    candidate; the best of them enters, then the next best, as long as one is at least half as
+    negative as the first: one scan pays for several pivots.
+    """
+    block = max(1, BLOCK // t)
+    row, rows_clean = 0, 0
+    while rows_clean < s:
+        count = 0
+        for _ in range(min(block, s - rows_clean)):
+            reduced = _smallest(costs, row, t, prices)
+            if reduced < node[row].price:
+                node[count].candidate = row
+                columns[count] = _position(costs, row, t, prices, reduced)
+                count += 1
+            row = row + 1 if row + 1 < s else 0
+        rows_clean += block
+        first = np.int64(0)
+        while count > 0:
+            best, best_at = np.int64(0), -1
+            negative = 0
+            for c in range(count):  # drop the candidates that are no longer negative
+                x, j = node[c].candidate, columns[c]
+                reduced = costs[x * t + j] - prices[j] - node[x].price
+                if reduced < 0:
+                    node[negative].candidate, columns[negative] = x, j
+                    if reduced < best:
+                        best, best_at = reduced, negative
+                    negative += 1
+            count = negative
+            if first == 0:
+                first = best
+            if best > first // 2:
+                break
+            if best_at >= 0:
+                x, j = node[best_at].candidate, columns[best_at]
+                count -= 1
+                node[best_at].candidate, columns[best_at] = node[count].candidate, columns[count]
+                _pivot(node, prices, s, t, x, s + j, best)
+                rows_clean = 0

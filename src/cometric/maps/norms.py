@@ -1,0 +1,119 @@
+"""The norm R between histograms, for all pairs or for some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.problem import Problem, Side
+from cometric.core.types import Index, Matrix, Metrics, Vector
+from cometric.kernels import differences, geometry
+
+
+def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
+    """R between the distinct samples and between the distinct features; see ``norm_matrix``."""
+    if getattr(norm, "ndim", 0) == 2:
+        raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
+    pair = norm if isinstance(norm, tuple | list) and len(norm) == 2 else (norm, norm)
+    sides = (problem.samples, problem.features)
+    return Metrics(*(_norm(side, one, device) for side, one in zip(sides, pair, strict=True)))
+
+
+def _norm(side: Side, norm: Any, device: Any) -> Any:
+    """R of one side; a matrix is given over all kept items."""
+    if not hasattr(norm, "shape") or np.ndim(norm) != 2:
+        return norm_matrix(side.full_histograms, norm, device)
+    n = len(side.labels)
+    if np.shape(norm) != (n, n):
+        raise ValueError(f"`norm` has shape {np.shape(norm)}; this side has {n} items.")
+    return norm_matrix(side.full_histograms, side.reduce(np.asarray(norm)))
+
+
+def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
+    """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
+
+    With a torch ``device``, l1, l2 and linf are computed there and stay there.
+    """
+    hist = Histograms.of(hist)
+    k = hist.shape[0]
+    if isinstance(norm, str) and norm == "discrete":
+        return np.ones((k, k)) - np.eye(k)
+    power = norm_power(norm)
+    if power is not None:
+        if device is None or power not in (1.0, 2.0, np.inf):  # torch loses small powers
+            return _pairwise(hist, power)
+        return _pairwise_on(device, hist, power)
+    matrix = np.asarray(norm)
+    if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
+        found = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
+        raise ValueError(
+            f"`norm` is {found}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
+            "or a pair of matrices (for samples, for features)."
+        )
+    if matrix.shape != (k, k):
+        raise ValueError(f"`norm` has shape {matrix.shape}; this side has {k} items.")
+    matrix = matrix.astype(np.float64)
+    off = ~np.eye(k, dtype=bool)
+    if not np.isfinite(matrix).all() or np.diagonal(matrix).any() or (matrix != matrix.T).any():
+        raise ValueError("`norm` must be finite and symmetric with a zero diagonal.")
+    if (matrix[off] <= 0).any():
+        i, j = np.argwhere((matrix <= 0) & off)[0]
+        raise ValueError(
+            f"`norm` is {matrix[i, j]:g} between the different items {i} and {j}; "
+            "it must be positive there."
+        )
+    return matrix
+
+
+def norm_name(norm: Any) -> str:
+    """How a norm is written down: "l1", "l2.5", "linf", "discrete", or "matrix"."""
+    power = norm_power(norm)
+    if power is None:
+        return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
+    return f"l{power!r}".removesuffix(".0")
+
+
+def norm_power(norm: Any) -> float | None:
+    """The p of an l_p norm given as "lp" or as p itself; None for anything else."""
+    if isinstance(norm, bool | np.bool_):
+        return None
+    try:
+        power = float(norm[1:] if isinstance(norm, str) and norm.startswith("l") else norm)
+    except (TypeError, ValueError):
+        return None
+    return power if power >= 1.0 else None
+
+
+class PairNorms:
+    """R(a_i - a_j) of any pairs, for norms that have a name.
+
+    Computed from integer masses, as between the items that were learned from.
+    """
+
+    def __init__(self, rows: sparse.csr_array, norm: str) -> None:
+        self._discrete = norm == "discrete"
+        self._power = 1.0 if self._discrete else norm_power(norm)
+        self._rows = Histograms(rows).integer_parts
+
+    def __call__(self, index: Index) -> Vector:
+        norms: Vector = QUANTUM * differences.pair_norms(*self._rows, index, self._power)
+        return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
+
+
+def _pairwise(hist: Histograms, p: float) -> Matrix:
+    """Norms of differences of integer masses, which are exact however close two rows are."""
+    norms: Matrix = geometry.pairwise_norms(*hist.integer_parts, p)
+    return QUANTUM * norms
+
+
+def _pairwise_on(device: Any, hist: Histograms, p: float) -> Matrix:
+    import torch
+
+    dense = torch.as_tensor(hist.rows.toarray(), device=device)
+    norms: Matrix = torch.cdist(
+        dense, dense, p=p, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # a product of matrices would lose half the digits of small distances
+    return norms

@@ -1,0 +1,180 @@
+"""What the Sinkhorn maps of all backends share: settings, the stages of a call, snapshots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cometric.core.arrays import is_tensor, namespace
+from cometric.maps.checks import check_eps, fill
+
+SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
+"""Largest 1 / eps for which scalings cannot overflow; above it, float64, then the log domain."""
+
+MORE_SWEEPS = 20
+"""Further sweeps for the pairs whose marginal error exceeds the margin."""
+
+SELF_TOL = 1e-13
+"""Marginal error to which self terms are solved."""
+
+SelfTerms = tuple[Any, Any]
+"""Transport costs over eps of every histogram to itself, and their marginal errors."""
+
+
+class SinkhornMap(ABC):
+    """Settings and stages of a map of Sinkhorn divergences; see :class:`EntropicMap`.
+
+    A backend adds kernels and memory layout. It cuts the pairs of a call into tasks, objects with
+    ``values`` (dual values over eps) and ``errors`` (marginal errors), each swept as a whole.
+    """
+
+    homogeneous = True
+    monotone = False
+
+    shape: tuple[int, int]
+    dtype: Any  # of the sweeps
+    stored: Any  # dtype of the scalings stored between calls; None if they do not fit
+    memory: float  # bytes of the stored scalings
+    _self_scalings: Any
+    _rounding: ClassVar[dict[str, float]]  # by precision, the marginal error due to rounding
+
+    def __init__(
+        self, eps: float, sweeps: int | None, tol: float, max_sweeps: int, margin: float
+    ) -> None:
+        self.eps = check_eps(eps)
+        self.sweeps, self.tol, self.max_sweeps, self.margin = sweeps, tol, max_sweeps, margin
+        self.error = np.inf
+        self.on_progress: Callable[[int, int], None] | None = None
+        self._precision = ""
+
+    @property
+    def precision(self) -> str:
+        """The precision of the sweeps; may be changed between calls.
+
+        A lower one than float64 is ignored if eps is so small that scalings could overflow.
+        """
+        return self._precision
+
+    @precision.setter
+    def precision(self, name: str) -> None:
+        if name not in self._rounding:
+            *others, last = self._rounding
+            raise ValueError(f"`dtype` is {name}; choose {', '.join(others)} or {last}.")
+        if 1.0 / self.eps > SAFE[np.dtype(np.float32)]:
+            name = "float64"
+        if name != self._precision:
+            self._precision = name
+            self._apply_precision()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"self": self._self_scalings, "margin": self.margin, "error": self.error}
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        fill(self._self_scalings, memory["self"], "scalings of histograms to themselves")
+        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+
+    # ---------------------------------------------------------------------------- stages
+
+    def _solve(
+        self, cost: Any, batches: Iterable[list[Any]], own: SelfTerms | None = None
+    ) -> tuple[float, Any]:
+        """Sweep all tasks under ``cost``, set ``error``, return absolute eps and self terms.
+
+        ``own`` are the self terms if known. Batches of tasks are requested one by one once the
+        self terms are known, so that one at a time is in memory; none if all costs are zero.
+        """
+        unit = self.eps * float(cost.max())
+        if unit == 0.0:
+            self.error = 0.0
+            return unit, None
+        kernel = self._kernel(cost, unit)
+        levels, errors = self._self_terms(kernel, self.sweeps is None) if own is None else own
+        is_torch = is_tensor(kernel)
+        kernel = kernel.to(self.dtype) if is_torch else kernel.astype(self.dtype, copy=False)
+        largest = [errors.max()]
+        for tasks in batches:
+            self._sweep_batch(tasks, kernel, levels)
+            largest += [task.errors.max() for task in tasks]
+        self.error = float(namespace(errors).stack(largest).max())
+        return unit, levels
+
+    def _sweep_batch(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
+        """Sweep as ``sweeps``, ``tol`` and ``margin`` ask, then sweep negative divergences again.
+
+        A sweep only raises a dual value, so a negative divergence may be due to too few.
+        """
+        if self.sweeps is None:
+            self._sweep(tasks, kernel, self.max_sweeps, self._tolerance)
+        else:
+            self._sweep(tasks, kernel, self.sweeps, 0.0)
+            margin = max(self.margin, self._tolerance)
+            if margin < np.inf:
+                self._resume(tasks, kernel, MORE_SWEEPS, margin)
+        self._repair(tasks)
+        for limit, tol in self._negative_rounds():
+            selected = select(tasks, [self._is_negative(task, levels) for task in tasks])
+            for task, mask, _ in selected:
+                self._sweep_negative(task, mask, kernel, limit, tol)
+            tasks = [task for task, _, _ in selected]
+
+    @property
+    def _tolerance(self) -> float:
+        """The marginal error at which a pair is solved."""
+        return max(self.tol, self._rounding[self.precision])
+
+    def _report(self, done: int, total: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress(done, total)
+
+    def _choose_storage(self, kinds: Iterable[Any], count: int, limit: float) -> None:
+        """Store ``count`` scalings in the first dtype in which they fit, or not at all."""
+        self.stored = next((kind for kind in kinds if kind.itemsize * count <= limit), None)
+        self.memory = 0 if self.stored is None else self.stored.itemsize * count
+
+    # --------------------------------------------------------------------------- backend
+
+    @abstractmethod
+    def _apply_precision(self) -> None:
+        """Set ``dtype``, and convert what depends on it."""
+
+    @abstractmethod
+    def _kernel(self, cost: Any, unit: float) -> Any:
+        """exp(-cost / unit) in float64, or cost / unit in the log domain."""
+
+    @abstractmethod
+    def _self_terms(self, kernel: Any, solve: bool) -> SelfTerms:
+        """Self terms, to ``SELF_TOL`` or after a few steps; updates their scalings."""
+
+    @abstractmethod
+    def _sweep(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
+        """Sweep until errors are at most ``tol``, ``limit`` times at most."""
+
+    @abstractmethod
+    def _resume(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
+        """The same for the pairs whose errors exceed ``tol``."""
+
+    def _repair(self, tasks: list[Any]) -> None:  # noqa: B027 - not every backend can
+        """Solve pairs whose scalings overflowed in another way."""
+
+    @abstractmethod
+    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
+        """Limit and tolerance of each round of sweeps for negative divergences."""
+
+    @abstractmethod
+    def _is_negative(self, task: Any, levels: Any) -> Any:
+        """A mask of the pairs whose values are below the mean of their self terms."""
+
+    @abstractmethod
+    def _sweep_negative(self, task: Any, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep the pairs of a mask, whatever their errors."""
+
+
+def select(tasks: list[Any], masks: list[Any]) -> list[tuple[Any, Any, int]]:
+    """Tasks with a nonempty mask, their masks and counts, in one device synchronization."""
+    if not tasks:
+        return []
+    counts = namespace(masks[0]).stack([mask.sum() for mask in masks]).tolist()
+    return [item for item in zip(tasks, masks, counts, strict=True) if item[2]]

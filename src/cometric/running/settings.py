@@ -1,0 +1,459 @@
+"""All options of ``learn``: one list, from which every other way in derives its own.
+
+A new option is a field here, a parameter of :func:`cometric.learn`, and the line that uses it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cometric import transports
+from cometric.core.formula import Formula
+from cometric.core.kinds import (
+    Count,
+    Flag,
+    Folder,
+    Function,
+    Kind,
+    Number,
+    Precision,
+    Words,
+    check_kinds,
+    shown,
+)
+from cometric.core.types import Traits, traits_of
+from cometric.machine.devices import torch_device
+from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
+from cometric.transports.base import Resources, Transport
+
+DEFAULT_EPS = 0.1
+DEFAULT_TAU = "auto"
+DEFAULT_TOL = 1e-3
+"""What every way in takes where nothing is said. Scores by labels at this tolerance agree with
+those at 1e-6 to three digits, in half the time (docs/choosing.md)."""
+
+PAPER_TAU = 1e-3
+"""What tau = "paper" stands for."""
+
+AUTO_RESTART = 0.1
+"""What tau = "auto" stands for: it did not perform poorly on any benchmark."""
+
+AUTO_TAU = 1e-2
+"""What it stands for where a restart is not possible (stochastic iteration)."""
+
+LEARNING, HISTOGRAMS = "Learning", "Histograms"
+"""Headings under which the help of the command line lists options."""
+
+
+class TransportKind(Kind):
+    """A transport, or None for the one of ``eps``."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None and not isinstance(value, Transport):
+            raise ValueError(
+                f"`{name}` is {shown(value)}; pass an object such as cm.Exact() or "
+                "cm.Entropic(0.1), or one of your own class that extends cm.Transport."
+            )
+
+    def to_json(self, value: Transport) -> dict[str, Any]:
+        return transports.to_json(value)
+
+
+class SolverKind(Kind):
+    """The name of a solver, or an object with ``init`` and ``step``."""
+
+    allowed = f"{', '.join(['auto', *SOLVERS][:-1])} or {[*SOLVERS][-1]}"
+    metavar = "NAME"
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, str):
+            if value not in ("auto", *SOLVERS):
+                raise ValueError(
+                    f"`{name}` is {value!r}; choose 'auto', {', '.join(map(repr, SOLVERS))}, "
+                    "or pass an instance."
+                )
+        elif isinstance(value, type) or not (hasattr(value, "init") and hasattr(value, "step")):
+            raise ValueError(
+                f"`{name}` is {shown(value)}; pass a name or an instance with `init` and `step`."
+            )
+
+    def read(self, text: str) -> str:
+        if text not in ("auto", *SOLVERS):
+            raise ValueError
+        return text
+
+    def to_json(self, value: Any) -> Any:
+        return solver_to_json(value)
+
+
+class DeviceKind(Kind):
+    """The name of a device."""
+
+    allowed = "cpu, cuda, or cuda:0, cuda:1 and so on"
+    metavar = "DEVICE"
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, str) and type(value).__name__ != "device":
+            raise ValueError(f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda'.")
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+            raise ValueError
+        return text
+
+    def to_json(self, value: Any) -> str:
+        return str(value)
+
+
+class ClientKind(Kind):
+    """A ``distributed.Client``, "local", or None; JSON says whether there are tiles."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None and value != "local" and not hasattr(value, "submit"):
+            raise ValueError(f"`{name}` is {value!r}; pass a `distributed.Client`, or 'local'.")
+
+    def to_json(self, value: Any) -> bool:
+        return value is not None
+
+
+class NormKind(Words):
+    """A norm: "matrix" in JSON where it is a pair of matrices."""
+
+    def to_json(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value
+        return "matrix" if isinstance(value, tuple | list) else float(value)
+
+
+class StartKind(Words):
+    """Where to start; "matrix" in JSON where it is one or two matrices."""
+
+    def to_json(self, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else "matrix"
+
+
+def _read_power(text: str) -> float:
+    if not float(text) >= 1.0:
+        raise ValueError
+    return float(text)
+
+
+def _setting(
+    default: Any,
+    kind: Kind,
+    help: str = "",
+    *,
+    answer: bool = True,
+    option: str = "",
+    panel: str = LEARNING,
+    unit: float = 1.0,
+) -> Any:
+    """A field of :class:`Settings`.
+
+    ``help`` and ``option`` are those of the command line, which has no option without ``help``;
+    a value there is multiplied by ``unit``. ``answer`` says whether the value changes the answer.
+    """
+    about = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
+    return field(default=default, metadata={**about, "answer": answer})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of :func:`cometric.learn`, checked: see there for what they mean.
+
+    After construction ``transport`` is an object, ``eps`` its regularization, and ``tau`` and
+    ``restart`` are numbers.
+    """
+
+    eps: float = _setting(
+        DEFAULT_EPS,
+        Number("a number, at least 0 (0 for exact transport), or inf", finite=False),
+        "Entropic regularization, relative to the largest distance. 0: exact transport; "
+        "inf: the linear limit.",
+        answer=False,
+    )
+    tau: Any = _setting(
+        DEFAULT_TAU,
+        Number("a number, at least 0, auto or paper", words=("auto", "paper")),
+        "Weight of the norm. Positive values make the answer unique; auto means --restart 0.1, "
+        "paper 0.001.",
+    )
+    transport: Any = _setting(None, TransportKind())
+    restart: float = _setting(
+        0.0,
+        Number("a number, at least 0 and below 1", below=1.0),
+        "Share of the norm in every distance, instead of --tau.",
+    )
+    norm: Any = _setting(
+        "l1",
+        NormKind(
+            "l1, l2, linf, discrete, or a power (a number, at least 1)",
+            ("l1", "l2", "linf", "discrete"),
+            _read_power,
+            "NORM",
+        ),
+        "Norm: l1, l2, linf, discrete, or a power such as 3.",
+    )
+    solver: Any = _setting(
+        "auto",
+        SolverKind(),
+        f"auto (policy for --eps 0, anderson otherwise), {', '.join(SOLVERS)}.",
+    )
+    tol: float = _setting(
+        DEFAULT_TOL,
+        Number(finite=False),
+        "Stop when the residual (in the Hilbert metric) is at most this.",
+    )
+    max_iter: int = _setting(
+        1000, Count(floats=True), "Largest number of iterations.", answer=False
+    )
+    sweeps: int = _setting(1, Count(), "Sinkhorn sweeps per iteration.")
+    device: Any = _setting("cpu", DeviceKind(), "cpu, or a GPU: cuda, cuda:1.")
+    dtype: Any = _setting(
+        np.float64,
+        Precision(),
+        "Precision of the iterations. float32 is faster; the last ones are float64.",
+    )
+    start: Any = _setting(
+        None,
+        StartKind("random", ("random",), None, "random"),
+        "Start from random metrics. Default: the l1 distances.",
+    )
+    random_state: int | None = _setting(
+        None, Count(0, optional=True), "Seed for `--start random`.", option="--seed"
+    )
+    n_threads: int | None = _setting(
+        None,
+        Count(optional=True),
+        "Number of threads. Default: all cores.",
+        answer=False,
+        option="--threads",
+    )
+    memory_limit: float | None = _setting(
+        None,
+        Number("a number of GB, at least 0", finite=False, optional=True),
+        "Memory in GB for what is kept between iterations. Default: half of what is free.",
+        unit=1e9,
+    )
+    client: Any = _setting(None, ClientKind())
+    progress: bool = _setting(False, Flag(), answer=False)
+    callback: Any = _setting(None, Function(), answer=False)
+    checkpoint: Any = _setting(
+        None,
+        Folder(),
+        "Folder for checkpoints. The same command, or `cometric resume`, continues from them.",
+        answer=False,
+    )
+    checkpoint_every: float = _setting(
+        300.0,
+        Number("a number of seconds, at least 0"),
+        "Seconds between checkpoints. 0: after each iteration.",
+        answer=False,
+    )
+    normalization_steps: int = _setting(
+        1,
+        Count(),
+        "Number of normalizations. Above 1, rows and columns are balanced first.",
+        answer=False,  # the histograms are compared
+        panel=HISTOGRAMS,
+    )
+    smoothing: float = _setting(
+        0.0,
+        Number(),
+        "Mass added to every entry of the histograms.",
+        answer=False,
+        panel=HISTOGRAMS,
+    )
+    drop_empty: bool = _setting(
+        False, Flag(), "Leave out empty rows and columns.", answer=False, panel=HISTOGRAMS
+    )
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        transport = self._find_transport()
+        tau, restart = self._find_weights()
+        eps = self.eps if math.isnan(transport.eps) else transport.eps
+        normalized = {"transport": transport, "eps": eps, "tau": tau, "restart": restart}
+        for name, value in normalized.items():
+            object.__setattr__(self, name, value)
+        self._check_together()
+
+    @property
+    def formula(self) -> Formula:
+        """What distances are made of, beside transport."""
+        return Formula(self.tau, self.restart, self.norm)
+
+    @property
+    def solver_traits(self) -> Traits:
+        """The traits of the solver; of the default one, those of any."""
+        if not isinstance(self.solver, str):
+            return traits_of(self.solver)
+        return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver]())
+
+    @property
+    def kind_of_memory(self) -> str:
+        """Which matrices a solve holds: a key of ``running.memory.NEEDS``."""
+        automatic = isinstance(self.solver, str) and self.solver == "auto"
+        keeps: bool = self.solver_traits.keeps_history
+        kind: str = self.transport.kind_of_memory(self.formula.is_plain, automatic, keeps)
+        return kind
+
+    def resources(self, memory: float | None = None) -> Resources:
+        """What maps may use, ``memory`` of which they may remember in."""
+        return Resources(
+            self.n_threads, memory, str(self.device), self.client, self.dtype, self.sweeps, self.tol
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All that changes the answer, by name."""
+        return {
+            part.name: part.metadata["kind"].to_json(getattr(self, part.name))
+            for part in fields(self)
+            if part.metadata["answer"]
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], **others: Any) -> Settings:
+        """The settings that :meth:`to_json` stored, with ``others`` that were not."""
+        transport = transports.from_json(stored["transport"])
+        known = {
+            **stored,
+            "eps": DEFAULT_EPS,
+            "transport": transport,
+            "solver": solver_from_json(stored["solver"]),
+            "client": "local" if stored["client"] else None,
+            "start": None,  # a run that goes on does not start
+        }
+        return cls(**known | others)
+
+    def _find_transport(self) -> Transport:
+        if self.transport is None:
+            return transports.from_eps(self.eps)
+        given: Transport = self.transport
+        if self.eps not in (DEFAULT_EPS, given.eps):
+            raise ValueError(
+                f"`eps` is {self.eps:g} and `transport` is {given}; both say how histograms are "
+                "compared. Pass one of them."
+            )
+        return given
+
+    def _find_weights(self) -> tuple[float, float]:
+        """``tau`` and ``restart`` as numbers, one of them 0."""
+        sampled = self.solver_traits.samples_pairs
+        if self.restart > 0.0 and sampled:
+            raise ValueError(
+                "`restart` needs the largest of all distances in each step, and stochastic "
+                "iteration looks at a part of them. Pass `tau`, or another `solver`."
+            )
+        if self.tau == "auto":
+            if self.restart > 0.0:
+                return 0.0, float(self.restart)
+            return (AUTO_TAU, 0.0) if sampled else (0.0, AUTO_RESTART)
+        tau = PAPER_TAU if self.tau == "paper" else float(self.tau)
+        if self.restart > 0.0 and tau > 0.0:
+            raise ValueError(
+                f"`restart` is {self.restart} and `tau` is {self.tau}; both say how much the norm "
+                "counts. Pass one of them."
+            )
+        return tau, float(self.restart)
+
+    def _check_together(self) -> None:
+        """Raise for options that exclude one another."""
+        transport = self.transport
+        if self.solver_traits.freezes and not transport.freezes:
+            raise ValueError(
+                f"`solver` is policy iteration, which freezes the plans of exact transport; "
+                f"{transport.name} ({transport}) has none. Leave `solver` out, or pass `eps=0`."
+            )
+        if str(self.device) != "cpu":
+            self._check_device()
+        if self.client is None:
+            return
+        if str(self.device) != "cpu":
+            raise ValueError(
+                f"`client` and device {str(self.device)!r} exclude each other: leave one out."
+            )
+        if not transport.on_clusters:
+            raise ValueError(
+                f"`client` is of no use for {transport.name}, a product of matrices: leave it out."
+            )
+        if transport.freezes and self.formula.is_plain:
+            raise ValueError(
+                "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided "
+                "on one machine."
+            )
+
+    def _check_device(self) -> None:
+        device = str(self.device)
+        if not self.transport.on_devices:
+            raise ValueError(
+                f"`device` is {device!r}, but {self.transport.name} runs on the CPU: leave "
+                "`device` out, or pass a positive, finite `eps`."
+            )
+        try:
+            torch_device(device)
+        except RuntimeError as problem:
+            raise ValueError(f"`device` is {device!r}; pass 'cpu' or 'cuda'.") from problem
+
+
+POSITIONAL = ("eps", "tau")
+"""Options that may be passed without their names."""
+
+Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
+
+
+def options(*, without: Collection[str] = ()) -> list[Field[Any]]:
+    """The fields of :class:`Settings`, but for some."""
+    return [part for part in fields(Settings) if part.name not in without]
+
+
+def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wrapped]:
+    """Give a function the options of ``learn`` in its signature, but for some.
+
+    What it takes itself and is no option comes first if it has no default, else last. It is
+    called with all options by name, defaults included.
+    """
+
+    def mirror(function: Wrapped) -> Wrapped:
+        named = {part.name: part for part in options(without=without)}
+        own = [
+            p
+            for p in inspect.signature(function).parameters.values()
+            if p.name not in named and p.kind is not p.VAR_KEYWORD
+        ]
+        middle = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD
+                if name in POSITIONAL
+                else inspect.Parameter.KEYWORD_ONLY,
+                default=part.default,
+                annotation=part.type,
+            )
+            for name, part in named.items()
+        ]
+        first = [p for p in own if p.default is p.empty]
+        last = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.default is not p.empty]
+        signature = inspect.Signature([*first, *middle, *last])
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            bound.apply_defaults()
+            return function(**bound.arguments)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return mirror

@@ -1,0 +1,229 @@
+"""What every transport has: maps, a way to solve, a judgement, plans, the cost of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.histograms import Histograms
+from cometric.core.problem import Problem
+from cometric.core.types import DistanceMap, Index, Matrix, Metrics, Vector
+from cometric.machine.devices import free_memory, usable_memory
+from cometric.maps.tiled import TiledMap
+from cometric.proofs.certificate import Certificate
+from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose
+from cometric.solvers.loop import Solution
+from cometric.transports.solving import Solving
+
+Lifts = tuple[Any, Any]
+"""The maps to samples and to features."""
+
+PAIR = 2000.0
+"""Cells of a Sinkhorn problem that take as long as a pair of any size; see ``work``."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What maps may use, and how far they are to go.
+
+    ``memory_limit`` are bytes for what both maps remember, half of the free memory by default.
+    ``sweeps`` are those of one call on the way, None solves; ``tol`` is the tolerance of the outer
+    iteration, None solves as far as rounding allows.
+    """
+
+    n_threads: int | None = None
+    memory_limit: float | None = None
+    device: str = "cpu"
+    client: Any = None
+    dtype: Any = np.float64
+    sweeps: int | None = None
+    tol: float | None = None
+
+    @property
+    def memory(self) -> float:
+        """Bytes for what both maps remember."""
+        if self.memory_limit is not None:
+            return self.memory_limit
+        return free_memory() / 2 if self.device == "cpu" else usable_memory(self.device)
+
+
+class LowerBounds(NamedTuple):
+    """Lower bounds of the transport between histograms a_i and a_j under one cost.
+
+    ``p[i] + q[j] - <image(rows)[i], a_j>``, and the largest of ``|means[i] - means[j]|``.
+    """
+
+    p: Vector
+    q: Vector
+    means: Matrix
+    image: Callable[[slice], Matrix]
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A way of comparing histograms under a cost.
+
+    A subclass defines :meth:`lift`, and more where it can do better than the defaults below.
+    Parameters are the fields of a frozen dataclass.
+    """
+
+    name: ClassVar[str] = "this transport"
+    monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
+    freezes: ClassVar[bool] = False  # its maps have couplings that policy iteration can freeze
+    on_devices: ClassVar[bool] = False  # whether its maps run on the devices of torch
+    on_clusters: ClassVar[bool] = True  # whether they run tile by tile on other machines
+
+    def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
+        """The map from a cost between bins to distances between these histograms."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `lift`.")
+
+    @property
+    def eps(self) -> float:
+        """The entropic regularization; not a number where there is none."""
+        return math.nan
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by name, as JSON."""
+        known: Any = self
+        return {part.name: getattr(self, part.name) for part in fields(known)}
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{name} = {value:g}" for name, value in self.parameters().items())
+        return words or type(self).__name__.lower()
+
+    # ---------------------------------------------------------------------------- maps
+
+    def lifts(self, problem: Problem, resources: Resources | None = None) -> Lifts:
+        """The maps to samples and to features; they share the memory by what they need."""
+        resources = resources or Resources()
+        hists = problem.samples.histograms, problem.features.histograms
+        if resources.client is not None:
+            to_samples, to_features = (self.tiles(hist, resources) for hist in hists)
+            return to_samples, to_features
+        memory, needs = resources.memory, [self.need(hist) for hist in hists]
+        to_samples, to_features = (
+            self.lift(hist, replace(resources, memory_limit=memory * need / sum(needs)))
+            for hist, need in zip(hists, needs, strict=True)
+        )
+        return to_samples, to_features
+
+    def tiles(self, hist: Histograms, resources: Resources) -> DistanceMap:
+        """The map of :meth:`lift`, computed tile by tile on the cluster of a client."""
+        local = replace(resources, client=None, memory_limit=0.0)
+        client = None if resources.client == "local" else resources.client
+        return TiledMap(partial(_lift_tile, self, local), hist, client)
+
+    def need(self, hist: Histograms) -> float:
+        """What the map of these histograms would remember, in any unit."""
+        return float(hist.rows.nnz * hist.shape[0])
+
+    def bytes_promised(self, lifts: Lifts) -> float:
+        """Bytes of its ``memory_limit`` that both maps will use."""
+        return float(sum(getattr(lift, "memory", 0.0) for lift in lifts))
+
+    # ------------------------------------------------------------------------- solving
+
+    def default_solver(self, lifts: Lifts) -> str:
+        """The name of the solver that "auto" stands for."""
+        return "anderson"
+
+    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
+        """Iterate until converged: one stage, with the solver asked for."""
+        phi = solving.couple(lifts)
+        solver = solving.choose(self.default_solver(lifts))
+        solution = solving.stage(phi, solver, callback=solving.callback)
+        return solving.check_connected(solving.confirm(phi, solver, solution))
+
+    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
+        """Which matrices a solve holds: a key of ``machine.memory.NEEDS``.
+
+        ``plain`` is a formula without R, ``automatic`` the default solver.
+        """
+        return "accelerated" if keeps_history else "plain"
+
+    # ------------------------------------------------------------------------- answers
+
+    def judge(self, problem: Problem, metrics: Metrics, lifts: Lifts) -> Certificate | Diagnosis:
+        """What can be said of a pair of metrics, from fresh maps."""
+        return diagnose(problem, metrics, lifts, self.eps)
+
+    def pairs_to_judge(self, problem: Problem) -> int:
+        """How many transport problems :meth:`judge` solves, at most."""
+        return pairs_to_diagnose(problem)
+
+    def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
+        """Source bin, target bin and mass of every flow between two histograms."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where mass goes.")
+
+    def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
+        i, j = np.mgrid[rows, columns]
+        values: Vector = phi.pairs(cost, np.stack([i.ravel(), j.ravel()], axis=1))
+        return values.reshape(i.shape)
+
+    def pairs_under(self, phi: Any, cost: Matrix) -> Callable[[Index], Vector]:
+        """Distances of any pairs under one cost."""
+        return partial(phi.pairs, cost)
+
+    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+        """Lower bounds of all distances, for finding neighbors; none by default.
+
+        ``phi`` is the map of the histograms ``hist``.
+        """
+        n, d = hist.shape
+        nothing = np.zeros(n)
+        return LowerBounds(nothing, nothing, np.empty((n, 0)), partial(_zeros, d))
+
+    # ------------------------------------------------------------------------ planning
+
+    def engine(self, lifts: Lifts, solver: str) -> str:
+        """How distances will be computed, in words."""
+        return f"{type(self).__name__}, {solver}"
+
+    def operations(self, problem: Problem) -> float:
+        """Multiplications and additions of a sweep of both sides; 0 where they vary."""
+        return 0.0
+
+    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
+        """How the time of a call grows, in cells of Sinkhorn problems.
+
+        For ``n`` histograms on ``d`` bins, by the moments of the sizes of their supports.
+        """
+        cells = ((n * mean) ** 2 - n * mean_square) / 2
+        return cells + PAIR * n * (n - 1) / 2
+
+    def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> DistanceMap:
+        """A map of some histograms that remembers what ``lift``, the map of all, does."""
+        return self.lift(hist, replace(resources, memory_limit=math.inf))
+
+    def peak_memory(
+        self, lifts: Lifts, dense: float, plain: float, policy: bool, moves: float
+    ) -> float:
+        """Bytes of maps and metrics at the peak.
+
+        ``dense`` are those of the metrics and the solver, ``plain`` those of a solver without
+        history; ``moves`` is the measured share of the possible moves that couplings have.
+        """
+        return dense + self.bytes_promised(lifts)
+
+
+def _zeros(d: int, rows: slice) -> Matrix:
+    return np.zeros((rows.stop - rows.start, d))
+
+
+def _lift_tile(
+    transport: Transport, resources: Resources, hist: Any, n_threads: int | None = None
+) -> DistanceMap:
+    return transport.lift(Histograms.of(hist), replace(resources, n_threads=n_threads))
+
+
+def own_products(hist: sparse.csr_array, cost: Matrix) -> Vector:
+    """<a, C a> of every row a."""
+    products: Vector = np.asarray(hist.multiply(hist @ cost).sum(axis=1)).ravel()
+    return products

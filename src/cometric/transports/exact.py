@@ -1,0 +1,165 @@
+"""Exact optimal transport, eps = 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.histograms import Histograms
+from cometric.core.problem import Problem
+from cometric.core.types import Index, Matrix, Metrics, Status, Vector, traits_of
+from cometric.kernels import geometry
+from cometric.machine.progress import Ahead
+from cometric.maps.exact import REPLAYED, ExactMap, memory_needs
+from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
+from cometric.proofs.uniqueness import uniqueness
+from cometric.solvers.loop import NOTHING_YET, Solution
+from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
+from cometric.transports.solving import Solving
+
+CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Values of tau on the way to tau = 0."""
+
+REFERENCES = 64
+"""Features whose distances serve as test functions for lower bounds."""
+
+EXACT_CELL = 100.0
+"""Cells of a Sinkhorn problem that take as long as one of the simplex."""
+
+MORE_MOVES = 1.15
+"""Moves of the couplings of the whole over those expected from parts of it."""
+
+
+@dataclass(frozen=True)
+class Exact(Transport):
+    """Exact optimal transport: the Wasserstein distance.
+
+    Its map is monotone, so that answers can be certified. Policy iteration is the default
+    solver, power iteration where memory is short.
+    """
+
+    name: ClassVar[str] = "exact transport"
+    monotone: ClassVar[bool] = True
+    freezes: ClassVar[bool] = True
+
+    @property
+    def eps(self) -> float:
+        return 0.0
+
+    def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
+        return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
+
+    def need(self, hist: Histograms) -> float:
+        return float(sum(memory_needs(hist)))
+
+    def bytes_promised(self, lifts: Lifts) -> float:
+        return float(sum(lift.memory_used for lift in lifts))
+
+    # ------------------------------------------------------------------------- solving
+
+    def default_solver(self, lifts: Lifts) -> str:
+        fits = all(getattr(lift, "has_room_to_freeze", False) for lift in lifts)
+        return "policy" if fits else "power"
+
+    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
+        """As any transport, but tau = 0 is approached from above by policy iteration."""
+        solver = solving.choose(self.default_solver(lifts))
+        start, spent = solving.start, NOTHING_YET
+        if solving.is_plain and traits_of(solver).freezes:
+            for number, tau in enumerate(CONTINUATION):
+                tol = max(solving.tol, 1e-2 * tau)
+                ahead = Ahead(tol, solving.max_iter, repeats=len(CONTINUATION) - number)
+                phi = solving.couple(lifts, tau)
+                stage = solving.stage(phi, solver, start, spent, tol=tol, ahead=ahead)
+                start, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
+                if stage.status is Status.INTERRUPTED:
+                    return stage
+        phi = solving.couple(lifts)
+        solution = solving.stage(phi, solver, start, spent, callback=solving.callback)
+        solution = solving.confirm(phi, solver, solution)
+        if solving.is_plain:
+            solving.bar.say("checking whether the answer is the only one")
+            return solution._replace(status=_status_without_norm(solving.problem, solution, lifts))
+        return solution
+
+    # ------------------------------------------------------------------------- answers
+
+    def judge(self, problem: Problem, metrics: Metrics, lifts: Lifts) -> Certificate:
+        return certify(problem, metrics, lifts)
+
+    def pairs_to_judge(self, problem: Problem) -> int:
+        return pairs_to_certify(problem)
+
+    def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
+        plan = ExactMap(pair).plans(cost, np.array([[0, 1]]))
+        return plan.source, plan.target, plan.mass
+
+    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+        """The difference of the means of a distance to a bin, which is 1-Lipschitz."""
+        means = hist @ cost[:, _spread(cost, REFERENCES)]
+        slack = max(float(geometry.triangle_violation(cost)), 0.0)
+        return (
+            super()
+            .lower_bounds(phi, hist, cost)
+            ._replace(p=np.full(len(means), -slack), means=means)
+        )
+
+    # ------------------------------------------------------------------------ planning
+
+    def engine(self, lifts: Lifts, solver: str) -> str:
+        return f"network simplex, {solver} iteration"
+
+    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
+        cells = ((n * mean) ** 2 - n * mean_square) / 2
+        return EXACT_CELL * cells + PAIR * n * (n - 1) / 2
+
+    def part_of(self, lift: ExactMap, hist: Histograms, resources: Resources) -> ExactMap:
+        trees, moves = memory_needs(hist)
+        limit = trees + moves
+        if not lift.keeps_trees:
+            limit = 0
+        elif lift.memory_used < sum(lift.memory):
+            limit = REPLAYED * trees if lift.has_room_to_freeze else trees
+        return self.lift(hist, replace(resources, memory_limit=limit))
+
+    def peak_memory(
+        self, lifts: Lifts, dense: float, plain: float, policy: bool, moves: float
+    ) -> float:
+        trees = float(sum(lift.memory.trees for lift in lifts if lift.keeps_trees))
+        if not policy:
+            return dense + trees
+        if any(lift.memory_used < sum(lift.memory) for lift in lifts):
+            return dense + REPLAYED * trees
+        written = min(1.0, MORE_MOVES * moves) * float(sum(lift.memory.moves for lift in lifts))
+        # Old couplings beside the history of a frozen solve, or beside new couplings.
+        return trees + max(written / 2 + dense, written + plain)
+
+
+def _status_without_norm(problem: Problem, solution: Solution, lifts: Lifts) -> Status:
+    """The status where there is no share of R, so that a small residual alone proves nothing.
+
+    Blocks that share no feature leave the distances inside them unrelated. Otherwise a converged
+    answer counts as such unless its couplings show groups of distances that do not depend on
+    one another.
+    """
+    if solution.status is Status.INTERRUPTED:
+        return solution.status
+    if problem.is_disconnected:
+        return Status.NON_UNIQUE
+    if solution.status is Status.CONVERGED:
+        unique = uniqueness(solution.iterate.metrics, *lifts).unique
+        return Status.NON_UNIQUE if unique is False else Status.CONVERGED
+    return solution.status
+
+
+def _spread(cost: Matrix, count: int) -> Index:
+    """Bins far from one another: each is the farthest from those before it."""
+    chosen = [int(np.argmax(cost.max(axis=0)))]
+    nearest = cost[chosen[0]].copy()
+    while len(chosen) < min(count, len(cost)):
+        chosen.append(int(np.argmax(nearest)))
+        np.minimum(nearest, cost[chosen[-1]], out=nearest)
+    return np.array(chosen)

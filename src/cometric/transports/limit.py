@@ -1,0 +1,105 @@
+"""The limit of infinite entropic regularization, eps = inf."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.cones import log_width, normalize, ratio_bounds
+from cometric.core.histograms import Histograms
+from cometric.core.problem import Problem
+from cometric.core.types import Index, Iterate, Matrix, Record, Status, Vector
+from cometric.maps.limit import LimitMap, correspondence
+from cometric.solvers.loop import Solution
+from cometric.transports.base import Lifts, LowerBounds, Resources, Transport, own_products
+from cometric.transports.solving import Solving
+
+PRODUCT = 5.0
+"""Cells of a Sinkhorn problem that take as long as a product."""
+
+DETERMINED = 1e-9
+"""Gap between singular values below which the closed form is not unique."""
+
+
+@dataclass(frozen=True)
+class Limit(Transport):
+    """The limit of the Sinkhorn divergence as eps grows: linear in the cost.
+
+    Without a share of R its singular vectors have a closed form, correspondence analysis.
+    """
+
+    name: ClassVar[str] = "the linear limit"
+    on_clusters: ClassVar[bool] = False
+
+    @property
+    def eps(self) -> float:
+        return float("inf")
+
+    def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
+        return LimitMap(hist)
+
+    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
+        """The closed form where there is one; otherwise as any transport."""
+        if solving.is_plain and isinstance(solving.solver, str) and solving.solver == "auto":
+            return _closed_form(solving)
+        return super().solve(solving, lifts)
+
+    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
+        if plain and automatic:
+            return "closed"
+        return "linear" if keeps_history else "plain"
+
+    def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
+        """Independent marginals: every bin sends to every other, by their masses."""
+        first, second = (pair.rows[[k]] for k in (0, 1))
+        source, target = np.meshgrid(first.indices, second.indices, indexing="ij")
+        mass = np.outer(first.data, second.data)
+        return source.ravel().astype(np.int64), target.ravel().astype(np.int64), mass.ravel()
+
+    def between(self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        return phi.between(cost, rows, columns)
+
+    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+        """Exact values: -<C a, a> / 2 - <C b, b> / 2 + <C a, b>."""
+        own = -0.5 * own_products(hist, cost)
+        image = partial(_image, hist, cost)
+        return super().lower_bounds(phi, hist, cost)._replace(p=own, q=own, image=image)
+
+    def engine(self, lifts: Lifts, solver: str) -> str:
+        return "closed form" if solver == "closed" else "matrix products"
+
+    def operations(self, problem: Problem) -> float:
+        hists = problem.samples.hist, problem.features.hist
+        return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+
+    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
+        return PRODUCT * n * (mean * (n + d) + n)
+
+
+def _image(hist: Any, cost: Matrix, rows: slice) -> Matrix:
+    image: Matrix = -(hist[rows] @ cost)
+    return image
+
+
+def _closed_form(solving: Solving) -> Solution:
+    """Correspondence analysis, as the answer of one iteration."""
+    began = time.perf_counter()
+    problem = solving.problem
+    found = correspondence(problem.samples.hist, problem.features.hist)
+    lam, mu = found.values
+    low, high = ratio_bounds(normalize(found.image)[0], found.metrics.features)
+    residual = log_width((low, high))
+    bracket = (lam * mu * low, lam * mu * high)
+    iterate = Iterate(found.metrics, (lam, mu), residual, bracket, sweeps=1)
+    status = Status.CONVERGED
+    if found.gap <= DETERMINED:
+        status = Status.NON_UNIQUE
+    elif not residual <= solving.tol:  # two items at the same place, up to rounding
+        status = Status.BOUNDARY
+    record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
+    return Solution(iterate, status, [record], solver="CorrespondenceAnalysis")

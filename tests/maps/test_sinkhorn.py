@@ -1,0 +1,118 @@
+"""What the Sinkhorn maps share: the stages of a call, and the settings that a run changes."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cometric import EntropicMap, ExactMap
+from cometric.core.types import InexactMap
+from cometric.maps.sinkhorn import SinkhornMap, select
+from cometric.maps.tiled import TiledEntropicMap
+
+HIST, COST = np.eye(2), 1.0 - np.eye(2)
+
+
+class Recorder(SinkhornMap):
+    """A backend that writes down the stages; task k becomes nonnegative in round k."""
+
+    _rounding = {"float64": 0.0, "float32": 1e-4}  # noqa: RUF012
+    rounds = ((10, 1e-2), (100, 1e-3))
+
+    def __init__(self, sweeps=None, margin=np.inf):
+        super().__init__(0.5, sweeps, 1e-6, 1000, margin)
+        self.stages = []
+        self.precision = "float64"
+        self.tasks = [SimpleNamespace(values=-k, errors=np.array([0.1 * k])) for k in range(2)]
+
+    def _apply_precision(self):
+        self.dtype = np.dtype(self.precision)
+
+    def _kernel(self, cost, unit):
+        return cost / unit
+
+    def _self_terms(self, kernel, solve):
+        self.stages.append(("self terms", solve))
+        return np.zeros(2), np.full(2, 0.05)
+
+    def _sweep(self, tasks, kernel, limit, tol):
+        self.stages.append(("sweep", limit, tol))
+
+    def _resume(self, tasks, kernel, limit, tol):
+        self.stages.append(("resume", limit, tol))
+
+    def _negative_rounds(self):
+        return self.rounds
+
+    def _is_negative(self, task, levels):
+        return np.array([task.values < 0])
+
+    def _sweep_negative(self, task, mask, kernel, limit, tol):
+        self.stages.append(("negative", self.tasks.index(task), limit, tol))
+        task.values += 1
+
+    def run(self, cost=COST, **options):
+        unit, _ = self._solve(cost, [self.tasks], **options)
+        return unit
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "margin", "stages"),
+    [
+        (None, 1e-2, [("sweep", 1000, 1e-6)]),
+        (3, np.inf, [("sweep", 3, 0.0)]),
+        (3, 1e-2, [("sweep", 3, 0.0), ("resume", 20, 1e-2)]),
+        (3, 1e-9, [("sweep", 3, 0.0), ("resume", 20, 1e-6)]),
+    ],
+)
+def test_the_stages_follow_the_settings(sweeps, margin, stages):
+    phi = Recorder(sweeps, margin)
+    assert phi.run() == 0.5
+    negative = [("negative", 1, 10, 1e-2)]  # the first task is not, nor the second after it
+    assert phi.stages == [("self terms", sweeps is None), *stages, *negative]
+    assert phi.error == 0.1
+
+
+def test_rounding_limits_the_tolerance():
+    phi = Recorder()
+    phi.precision = "float32"
+    phi.run()
+    assert phi.stages[1] == ("sweep", 1000, 1e-4)
+
+
+def test_known_self_terms_are_not_computed_again():
+    phi = Recorder()
+    phi.run(own=(np.zeros(2), np.full(2, 0.7)))
+    assert phi.stages[0][0] == "sweep"
+    assert phi.error == 0.7
+
+
+def test_without_costs_nothing_is_swept():
+    phi = Recorder()
+    assert phi.run(0.0 * COST) == 0.0
+    assert phi.stages == []
+    assert phi.error == 0.0
+
+
+def test_tasks_without_a_mark_are_not_selected():
+    masks = [np.array([False, False]), np.array([True, False])]
+    assert select(["a", "b"], masks) == [("b", masks[1], 1)]
+    assert select([], []) == []
+
+
+def test_precisions_are_checked():
+    with pytest.raises(ValueError, match="`dtype` is bfloat16; choose float64 or float32"):
+        Recorder().precision = "bfloat16"
+
+
+@pytest.mark.parametrize("make", [EntropicMap, TiledEntropicMap])
+def test_a_run_can_set_the_accuracy(make):
+    assert isinstance(make(HIST, 0.5), InexactMap)
+    assert not isinstance(ExactMap(HIST), InexactMap)
+
+
+def test_a_run_can_set_the_accuracy_on_a_device():
+    pytest.importorskip("torch", reason="torch is not installed")
+    from cometric.maps.entropic_torch import TensorEntropicMap
+
+    assert isinstance(TensorEntropicMap(HIST, 0.5, device="cpu"), InexactMap)
