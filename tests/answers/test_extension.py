@@ -308,7 +308,7 @@ def test_a_sample_without_known_features_is_refused(named, make):
 def test_numbers_given_for_lack_of_names_are_no_names(make):
     r = learn(make(X), eps=0, tau=0.05)
     assert_array_equal(r.transform(make(NEW)), r.transform(NEW))
-    with pytest.raises(ValueError, match="`X` has 4 features; what was learned is about 9"):
+    with pytest.raises(ValueError, match="`X` has 4 features; the learned data have 9"):
         r.transform(make(NEW[:, :4]))
 
 
@@ -342,7 +342,7 @@ def test_repeated_names_are_refused_only_where_they_matter(make):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (NEW[:, :4], "`X` has 4 features; what was learned is about 9. Pass new samples over"),
+        (NEW[:, :4], "`X` has 4 features; the learned data have 9. Pass new samples over"),
         (NEW[0], "`X` has 1 dimension; pass a matrix"),
         (NEW[:0], "need at least 1 row and 1 column"),
         (NEW - 3, "`X` has [0-9]+ negative entries"),
@@ -356,7 +356,7 @@ def test_bad_samples_are_refused(result, bad, message):
 
 
 def test_features_over_other_samples_are_refused(result):
-    with pytest.raises(ValueError, match="`X` has 5 samples; what was learned is about 14"):
+    with pytest.raises(ValueError, match="`X` has 5 samples; the learned data have 14"):
         result.transform(NEW, of="features")
 
 

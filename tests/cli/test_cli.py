@@ -286,7 +286,10 @@ def test_a_full_disk_is_4_and_leaves_the_old_file(data, tmp_path, ending):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["x.csv", old.name])
 
 
-CHATTY = "from cometric import cli, progress; progress.EVERY = progress.SHARE = 0.0; cli.main()"
+CHATTY = (
+    "from cometric import cli; from cometric.machine import progress; "
+    "progress.EVERY = progress.SHARE = 0.0; cli.main()"
+)
 
 
 def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
@@ -389,7 +392,7 @@ def test_plan_takes_the_options_of_learn(data):
 
 
 def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch):
-    for module in ("memory", "planning", "run", "maps.entropic"):
+    for module in ("running.memory", "running.planning", "running.run", "maps.entropic"):
         monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: 1e4)
     found = run("plan", "x.csv", code=5)
     assert "does not fit" in found.stdout

@@ -117,7 +117,7 @@ BAD_LINES = [
     (LEARN + ["--checkpoint", "x.csv"], "--checkpoint is 'x.csv', which is a file; pass a folder"),
     (
         LEARN + ["--checkpoint", "saved", "--threads", "1"],
-        "`saved` holds a checkpoint of another run: --eps is 0.1 here and 0.5 there; --tau is",
+        "`saved` holds a checkpoint of another run: --tau is 0.0 here and 0.1 there; --eps is",
     ),
     (
         ["learn", "narrow.csv", "-o", "y.npz", *QUICK, "--checkpoint", "saved"],

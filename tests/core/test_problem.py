@@ -164,7 +164,7 @@ def test_booleans_are_zeros_and_ones():
 
 
 def test_float16_is_read_with_a_warning():
-    with pytest.warns(UserWarning, match="`X` is float16, which keeps 2 or 3 digits"):
+    with pytest.warns(UserWarning, match="`X` is float16, which has 2 or 3 digits"):
         problem = Problem.from_data(X.astype("float16"))
     assert problem.samples.hist.dtype == np.float64
     assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
@@ -250,7 +250,7 @@ def test_torch_tensors():
     assert_allclose(Problem.from_data(torch.tensor(X)).features.hist.toarray(), B, rtol=1e-15)
     sparse_tensor = torch.tensor(X).to_sparse()
     assert_allclose(Problem.from_data(sparse_tensor).samples.hist.toarray(), A, rtol=1e-15)
-    with pytest.warns(UserWarning, match="`X` is bfloat16, which keeps 2 or 3 digits"):
+    with pytest.warns(UserWarning, match="`X` is bfloat16, which has 2 or 3 digits"):
         problem = Problem.from_data(torch.tensor(X).bfloat16())
     assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
     with pytest.raises(ValueError, match="`X` has dtype complex64"):
@@ -839,9 +839,9 @@ def test_one_new_item_is_enough():
 @pytest.mark.parametrize(
     ("data", "of", "message"),
     [
-        (X[:, :2], "samples", "`X` has 2 features; what was learned is about 3. Pass new samples"),
-        (np.ones((2, 5)), "samples", "`X` has 5 features; what was learned is about 3"),
-        (X[:2], "features", "`X` has 2 samples; what was learned is about 4. Pass new features"),
+        (X[:, :2], "samples", "`X` has 2 features; the learned data have 3. Pass new samples"),
+        (np.ones((2, 5)), "samples", "`X` has 5 features; the learned data have 3"),
+        (X[:2], "features", "`X` has 2 samples; the learned data have 4. Pass new features"),
         (
             X * [[1], [0], [1], [0]],
             "samples",

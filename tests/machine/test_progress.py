@@ -137,6 +137,16 @@ def test_lines_get_fewer_as_time_goes_by(monkeypatch, capsys):
     assert 50 < len(capsys.readouterr().err.splitlines()) < 100
 
 
+def test_a_log_of_pairs_gets_few_lines_in_a_day(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    with bar_of_pairs(True, 24 * 3600) as tell:
+        for done in range(1, 24 * 3600 + 1):
+            clock[0] += 1.0
+            tell(done, 24 * 3600)
+    assert 50 < len(capsys.readouterr().err.splitlines()) < 100
+
+
 def test_a_log_says_how_far_a_long_map_is(capsys, chatty, monkeypatch):
     monkeypatch.setattr("cometric.maps.exact.CELLS_PER_BLOCK", 200)
     cm.learn(X, eps=0.0, tau=0.1, progress=True)

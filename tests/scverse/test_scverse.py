@@ -255,7 +255,7 @@ def test_bad_requests_are_refused(adata):
     with pytest.raises(ValueError, match="`of` is 'genes'; choose"):
         cms.get.distances(adata, "genes")
     del adata.varp["cometric_distances"]
-    with pytest.raises(KeyError, match="`adata.varp` has no 'cometric_distances' any more"):
+    with pytest.raises(KeyError, match="`adata.varp` no longer has 'cometric_distances'"):
         cms.get.distances(adata, "features")
 
 

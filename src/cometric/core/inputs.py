@@ -125,12 +125,12 @@ def read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.c
 
 
 def read_names(X: Any) -> tuple[Names, Names]:
-    """What AnnData or pandas call the rows and the columns; None where there are no names."""
+    """Names of the rows and the columns of an AnnData or a pandas table; None without names."""
     return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
 
 
 def _names(X: Any, *attributes: str) -> Names:
-    """What AnnData or pandas call the items of one side."""
+    """Names of the rows, or of the columns, of an AnnData or a pandas table."""
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
     found = next(getattr(X, name) for name in attributes if hasattr(X, name))
@@ -142,29 +142,29 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
 
     Indices are sorted, int32 if they fit; no entry is there twice, and no zero.
     """
-    found = _unwrap(X, name)
-    if found.ndim != 2:
+    data = _unwrap(X, name)
+    if data.ndim != 2:
         raise ValueError(
-            f"`{name}` has {counted(found.ndim, 'dimension')}; pass a matrix, samples by features. "
+            f"`{name}` has {counted(data.ndim, 'dimension')}; pass a matrix, samples by features. "
             "(A tuple of length two is read as the histograms (A, B).)"
         )
     rows, columns = least
-    if found.shape[0] < rows or found.shape[1] < columns:
+    if data.shape[0] < rows or data.shape[1] < columns:
         raise ValueError(
-            f"`{name}` has shape {tuple(found.shape)}; need at least {counted(rows, 'row')} and "
+            f"`{name}` has shape {tuple(data.shape)}; need at least {counted(rows, 'row')} and "
             f"{counted(columns, 'column')}."
         )
-    if found.dtype.kind not in "biuf":
+    if data.dtype.kind not in "biuf":
         raise ValueError(
-            f"`{name}` has dtype {found.dtype}; pass real numbers, for example "
+            f"`{name}` has dtype {data.dtype}; pass real numbers, for example "
             f"`{name}.astype(float)`."
         )
-    if found.dtype == np.float16:
+    if data.dtype == np.float16:
         _warn_half(name, "float16")
-    check_indices(found, name)
+    check_indices(data, name)
     with np.errstate(over="ignore"):  # a long double too large for float64: caught as inf
         # Convert before merging entries given twice: their sum may not fit a small integer.
-        matrix = sparse.csr_array(found.astype(np.float64))
+        matrix = sparse.csr_array(data.astype(np.float64))
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
@@ -174,8 +174,8 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
 
 
 def check_indices(matrix: Any, name: str) -> None:
-    """Refuse sparse matrices whose indices lead outside: SciPy and our kernels trust them."""
-    if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may change what it looks at
+    """Raise if indices of a sparse matrix are out of bounds: SciPy and our kernels trust them."""
+    if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may modify the matrix
         parts = matrix.data, matrix.indices, matrix.indptr
         try:
             type(matrix)(parts, shape=matrix.shape).check_format(full_check=True)
@@ -191,7 +191,7 @@ def check_indices(matrix: Any, name: str) -> None:
 
 
 def _unwrap(X: Any, name: str) -> Any:
-    """The NumPy array or SciPy sparse matrix inside ``X``, by what it can do, not its class."""
+    """The NumPy array or SciPy sparse matrix inside ``X``, found by duck typing."""
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
         if X.X is None:
             raise ValueError(
@@ -199,7 +199,7 @@ def _unwrap(X: Any, name: str) -> Any:
                 f"{list(getattr(X, 'layers', ()))}."
             )
         X = X.X.to_memory() if hasattr(X.X, "to_memory") else X.X
-    if hasattr(X, "__dask_graph__"):  # NumPy would not look into blocks that are sparse
+    if hasattr(X, "__dask_graph__"):  # NumPy does not convert sparse blocks
         X = X.compute()
     if sparse.issparse(X):
         return X
@@ -225,19 +225,19 @@ def _unwrap(X: Any, name: str) -> Any:
     if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
         return np.from_dlpack(X)
     try:
-        found = np.asarray(X)
+        array = np.asarray(X)
     except ValueError as error:
         raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
-    if found.ndim == 0 and found.dtype.kind in "OUS":  # NumPy found nothing to look into
+    if array.ndim == 0 and array.dtype.kind in "OUS":  # not array-like
         raise ValueError(
             f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
             "a sparse matrix, a DataFrame or an AnnData."
         )
-    return found
+    return array
 
 
 def _check_entries(matrix: sparse.csr_array, name: str) -> None:
-    """Refuse entries that are not finite and nonnegative, warn of a very wide range."""
+    """Raise unless entries are finite and nonnegative; warn of a very wide range."""
     data = matrix.data
     for bad, fault, remedy in (
         (np.isnan(data), Fault.NAN, "Fill them in, or leave out their rows or columns."),
@@ -253,7 +253,7 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
     if low * WIDE_RANGE < top:
         warn(
             f"`{name}` ranges from {low:.3g} to {top:.3g}, more than a factor {WIDE_RANGE:.0e}: "
-            "its smallest entries hardly count. Check its units."
+            "its smallest entries have no effect. Check its units."
         )
 
 
@@ -278,6 +278,6 @@ def counted(k: int, word: str) -> str:
 
 def _warn_half(name: str, dtype: str) -> None:
     warn(
-        f"`{name}` is {dtype}, which keeps 2 or 3 digits; they are read as float64 without "
-        "gaining any. Pass float32 or float64 if you have it."
+        f"`{name}` is {dtype}, which has 2 or 3 digits; conversion to float64 adds none. "
+        "Pass float32 or float64 if you have it."
     )

@@ -1,4 +1,4 @@
-"""New data laid over the bins that were learned: matched by name, or by position without names."""
+"""New data matched with the bins that were learned: by name, or by position without names."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from cometric.core.types import Index, Vector
 
 def find_bins(
     width: int,
-    found: Sequence[str] | None,
+    names: Sequence[str] | None,
     kept: NDArray[np.bool_],
     learned: tuple[str, ...] | None,
     of: str,
     across: Sequence[str] | None = None,
 ) -> Index:
-    """The column of each learned bin in new data of ``width`` columns; -1 for those not there.
+    """The column of each learned bin in new data of ``width`` columns; -1 for missing ones.
 
-    ``found`` names the columns of the new data and ``learned`` the bins that were ``kept``. Names
-    that agree in their order need no matching: they may even repeat. ``across`` names the rows of
-    the new data, to recognize data that are transposed.
+    ``names`` are those of the columns of the new data, ``learned`` those of the bins ``kept``.
+    Names that agree in order need no matching, and may then repeat. ``across`` are the names of
+    the rows of the new data, to recognize transposed data.
     """
     fits = width == len(kept)
     bins = _bins(of)
-    if found is not None and learned is not None:
-        if fits and tuple(np.array(found, dtype=object)[kept]) == learned:
+    if names is not None and learned is not None:
+        if fits and tuple(np.array(names, dtype=object)[kept]) == learned:
             return np.flatnonzero(kept)
-        if fits or not _is_numbering(found):  # mere numbers cannot be matched: see the count
-            return _match(found, learned, bins, across or ())
+        if fits or not _is_numbering(names):  # 0, 1, 2, ... cannot be matched
+            return _match(names, learned, bins, across or ())
     if not fits:
         raise ValueError(
-            f"`X` has {width} {bins}; what was learned is about {len(kept)}. Pass new {of} over "
+            f"`X` has {width} {bins}; the learned data have {len(kept)}. Pass new {of} over "
             f"the same {bins}, in the same order. (Another number or order of {bins} is matched by "
             "name, where `X` and the learned data both have names.)"
         )
@@ -46,11 +46,11 @@ def find_bins(
 def describe_differences(
     matrix: sparse.csr_array,
     places: Index,
-    found: Sequence[str] | None,
+    names: Sequence[str] | None,
     learned: Sequence[str],
     of: str,
 ) -> str:
-    """What ``matrix`` has beside the columns at ``places``, and which it lacks; may be nothing."""
+    """Columns of ``matrix`` that were not learned, and learned ones it lacks, in words."""
     words, bins = [], _bins(of)
     unknown = np.ones(matrix.shape[1], dtype=bool)
     unknown[places[places >= 0]] = False
@@ -59,7 +59,7 @@ def describe_differences(
         shares = _shares(matrix, unknown)
         words.append(
             f"`X` has mass on {len(lost)} of its {matrix.shape[1]} {bins} where the learned data "
-            f"have none ({quoted(lost if found is None else [found[k] for k in lost])}): left out, "
+            f"have none ({quoted(lost if names is None else [names[k] for k in lost])}): left out, "
             f"{100 * shares.mean():.3g} % of the mass of a {of[:-1]} on average, "
             f"{100 * shares.max():.3g} % at most."
         )
@@ -73,7 +73,7 @@ def describe_differences(
 
 
 def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
-    """The columns at ``places`` in this order, empty ones for -1; a matrix in order is returned."""
+    """The columns at ``places``, empty ones for -1; ``matrix`` itself if nothing changes."""
     if np.array_equal(places, np.arange(matrix.shape[1])):
         return matrix
     here = places >= 0
@@ -89,7 +89,7 @@ def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
 
 
 def _bins(of: str) -> str:
-    """What the histograms of one side are about: the other side."""
+    """The bins of the histograms of one side: the items of the other."""
     return "features" if of == "samples" else "samples"
 
 
@@ -102,16 +102,16 @@ def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
     return shares
 
 
-def _match(found: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]) -> Index:
-    """Where each of the ``learned`` names is among those ``found``, -1 where it is not.
+def _match(names: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]) -> Index:
+    """The position of each ``learned`` name among ``names``, -1 for missing ones.
 
-    Names that only one of the two has may repeat; others must not. ``across`` are the names on
-    the other axis of the new data, to recognize data that are transposed.
+    Names that both have must not repeat. ``across`` are the names on the other axis of the new
+    data, to recognize transposed data.
     """
-    counts, known = Counter(found), Counter(learned)
+    counts, known = Counter(names), Counter(learned)
     common = counts.keys() & known.keys()
     if not common:
-        raise ValueError(_nothing_in_common(found, learned, of, across))
+        raise ValueError(_nothing_in_common(names, learned, of, across))
     for owner, count in (("`X` has", counts), ("the learned data have", known)):
         repeated = [name for name in count if count[name] > 1 and name in common]
         if repeated:
@@ -120,16 +120,16 @@ def _match(found: Sequence[str], learned: Sequence[str], of: str, across: Sequen
                 "matched with the learned ones. Make names unique before learning and here, or "
                 f"pass the same {of} in the same order."
             )
-    at = {name: k for k, name in enumerate(found)}
+    at = {name: k for k, name in enumerate(names)}
     return np.array([at.get(name, -1) for name in learned], dtype=np.int64)
 
 
 def _nothing_in_common(
-    found: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]
+    names: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]
 ) -> str:
     words = (
         f"`X` has none of the {len(learned)} learned {of} (learned: {quoted(learned)}; "
-        f"in `X`: {quoted(found)})."
+        f"in `X`: {quoted(names)})."
     )
     if not set(across).isdisjoint(learned):
         return f"{words} They are on its other axis: transpose `X`."
@@ -140,5 +140,5 @@ def _nothing_in_common(
 
 
 def _is_numbering(names: Sequence[str]) -> bool:
-    """Whether the names are 0, 1, 2, ..., which pandas and AnnData give to what has none."""
+    """Whether the names are 0, 1, 2, ..., the default of pandas and AnnData."""
     return all(name == str(k) for k, name in enumerate(names))

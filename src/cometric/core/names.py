@@ -8,10 +8,10 @@ from numbers import Integral
 from typing import Any
 
 SHOWN = 3
-"""Names that a message lists; more would bury it."""
+"""Most names that a message lists."""
 
 LIKENESS = 0.5
-"""How much alike two spellings must be for one to be offered for the other (``difflib``)."""
+"""Least similarity of a name that a message suggests (``difflib``)."""
 
 
 def find(
@@ -19,8 +19,8 @@ def find(
 ) -> int:
     """The number of one of the "samples" or "features", given by name (text) or by number.
 
-    Text is always a name, also where it looks like a number. ``others`` are the names of the
-    other side: whoever passes one of them is told so.
+    A string is always a name, even if it looks like a number. ``others`` are the names of the
+    other side: the message says if the name is one of them.
     """
     if isinstance(item, str):
         return _find_name(item, names, argument, of, others)

@@ -163,16 +163,16 @@ class Problem:
         """
         rows, columns = read_names(X)
         if of == "samples":
-            item, bins, own, found = "row", self.features, rows, columns
+            item, bins, own, bin_names = "row", self.features, rows, columns
         elif of == "features":
-            item, bins, own, found = "column", self.samples, columns, rows
+            item, bins, own, bin_names = "column", self.samples, columns, rows
         else:
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
         matrix = read_matrix(X, "X", least=(1, 1))
         matrix = matrix if of == "samples" else matrix.T.tocsr()
-        places = find_bins(matrix.shape[1], found, bins.kept, bins.names, of, across=own)
+        places = find_bins(matrix.shape[1], bin_names, bins.kept, bins.names, of, across=own)
         check_not_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
-        differences = describe_differences(matrix, places, found, bins.called, of)
+        differences = describe_differences(matrix, places, bin_names, bins.called, of)
         if differences:
             warn(differences)
         matrix = select(matrix, places)

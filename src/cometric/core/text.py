@@ -1,4 +1,4 @@
-"""Names and messages that may hold any character, made fit for files and terminals."""
+"""Names and messages with characters escaped that files or terminals cannot hold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ UNSTORABLE = {0, *range(0xD800, 0xE000)}
 
 
 def storable(name: str) -> str:
-    """The name with what no file can hold spelled out."""
+    """The name, with characters that no file can hold escaped."""
     if name.isprintable():  # nearly always
         return name
-    return "".join(_spelled(letter) if ord(letter) in UNSTORABLE else letter for letter in name)
+    return "".join(_escaped(letter) if ord(letter) in UNSTORABLE else letter for letter in name)
 
 
 def storable_names(names: Iterable[object]) -> list[str]:
@@ -20,18 +20,18 @@ def storable_names(names: Iterable[object]) -> list[str]:
     return [storable(str(name)) for name in names]
 
 
-def printable(words: str) -> str:
-    """The words with everything that could steer a terminal spelled out, but for new lines.
+def printable(text: str) -> str:
+    """The text, with everything that could control a terminal escaped, except newlines.
 
-    That is: escape sequences and other control characters, marks that turn the direction of
-    writing, invisible ones, and what cannot be encoded.
+    These are control characters, marks that change the direction of writing, invisible
+    characters, and those that cannot be encoded.
     """
-    if words.isprintable():
-        return words
+    if text.isprintable():
+        return text
     return "".join(
-        letter if letter == "\n" or letter.isprintable() else _spelled(letter) for letter in words
+        letter if letter == "\n" or letter.isprintable() else _escaped(letter) for letter in text
     )
 
 
-def _spelled(letter: str) -> str:
+def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")

@@ -1,8 +1,8 @@
-"""Whether what a file told fits together: files may be damaged, or forged.
+"""Checks of problems and metrics read from a file, which may be damaged or forged.
 
-Kernels trust indices and histograms, and readers trust a status. So what comes from a file is
-held against everything that is true of a problem and of metrics made by this package. What is
-wrong is a ``ValueError`` in words that follow "is damaged: ".
+Kernels trust indices and histograms, and users trust a status. So everything that holds for the
+problems and metrics of this package is checked. Errors are a ``ValueError`` whose text follows
+"is damaged: ".
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SYMMETRY_TOLERANCE = 1e-9
 
 
 def require(holds: bool, words: str) -> None:
-    """Refuse with these words unless something holds."""
+    """Raise a ``ValueError`` with these words unless something holds."""
     if not holds:
         raise ValueError(words)
 
 
 def check_problem(problem: Problem) -> None:
-    """Refuse a problem whose parts do not fit together."""
+    """Raise if the parts of a problem are inconsistent."""
     _check_side("samples", problem.samples, problem.features)
     _check_side("features", problem.features, problem.samples)
     require(0 <= problem.smoothing < np.inf, f"smoothing is {problem.smoothing}")
@@ -73,7 +73,7 @@ def _check_side(name: str, side: Side, other: Side) -> None:
 
 
 def check_metric(metric: Any, name: str, size: int, *, negative: bool = False) -> None:
-    """Refuse what are not distances between ``size`` items; entropic ones may be ``negative``."""
+    """Raise unless these are distances between ``size`` items, ``negative`` ones if allowed."""
     require(metric.shape == (size, size), f"{name} has shape {metric.shape}, not {(size, size)}")
     require(metric.dtype.kind == "f", f"{name} holds {metric.dtype}, not numbers")
     require(bool(np.isfinite(metric).all()), f"{name} has entries that are not finite")

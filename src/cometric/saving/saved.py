@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -106,11 +107,7 @@ def source(folder: Path) -> tuple[dict[str, Any], Arrays]:
 def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
     """Raise if the checkpoint has other data or other options than those ``asked`` for."""
     here = json.loads(json.dumps(asked))
-    differences = [
-        _difference(key, here.get(key), saved.asked.get(key))
-        for key in dict.fromkeys([*here, *saved.asked])
-        if here.get(key) != saved.asked.get(key)
-    ]
+    differences = list(_differences(here, saved.asked))
     if differences:
         raise CheckpointError(
             f"`{folder}` holds a checkpoint of another run: {'; '.join(differences)}. "
@@ -118,15 +115,33 @@ def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
         )
 
 
-def _difference(key: str, here: Any, there: Any) -> str:
-    if key == "data":  # only checksums are stored
-        return "the data differ"
-    show = amount if key == "memory_limit" else _shorten
-    one, other = ("not given" if value is None else show(value) for value in (here, there))
-    return f"`{key}` is {one} here and {other} there"
+def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
+    """Each option that differs, in words; of objects of one kind, their fields that differ."""
+    for key in dict.fromkeys([*here, *there]):
+        one, other = here.get(key), there.get(key)
+        if one == other:
+            continue
+        if key == "data":  # only checksums are stored
+            yield "the data differ"
+        elif isinstance(one, dict) and isinstance(other, dict) and _kind(one) == _kind(other):
+            yield from _differences(one, other)
+        else:
+            yield f"`{key}` is {_show(key, one)} here and {_show(key, other)} there"
 
 
-def _shorten(value: Any) -> str:
+def _kind(value: dict[str, Any]) -> str:
+    """The class of a stored object, without its module."""
+    return str(value.get("kind")).rpartition(".")[2]
+
+
+def _show(key: str, value: Any) -> str:
+    if value is None:
+        return "not given"
+    if key == "memory_limit":
+        return amount(value)
+    if isinstance(value, dict):
+        parts = ", ".join(f"{name}={part}" for name, part in value.items() if name != "kind")
+        return f"{_kind(value)}({parts})"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:20]}...{text[-10:]}"
 
