@@ -1,4 +1,4 @@
-"""Compiled kernels are kept where nobody else can write: Numba's cache runs what it finds."""
+"""Compiled kernels are cached where no other user can write: loading them runs code."""
 
 import os
 import shutil
@@ -70,10 +70,10 @@ def link_to_nowhere(path):
 def test_a_folder_that_somebody_else_may_have_made_is_left_alone(nowhere, trap):
     known = nowhere / f"cometric-cache-{os.getuid()}"
     trap(known)
-    found = chosen()
-    assert found != known
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
-    assert list(found.iterdir()) == []
+    folder = chosen()
+    assert folder != known
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert list(folder.iterdir()) == []
 
 
 @posix
@@ -86,21 +86,21 @@ def test_a_folder_of_another_user_is_left_alone(nowhere, monkeypatch):
 
 def test_where_there_are_no_users_the_folder_is_new(nowhere, monkeypatch):
     monkeypatch.delattr(os, "getuid", raising=False)
-    found = chosen()
-    assert found.parent == nowhere
-    assert found.is_dir()
+    folder = chosen()
+    assert folder.parent == nowhere
+    assert folder.is_dir()
 
 
 def test_a_new_folder_is_removed_by_the_process_that_made_it(nowhere, monkeypatch):
     ends = []
     monkeypatch.setattr(caching.atexit, "register", ends.append)
-    found = caching._temporary_folder()
+    folder = caching._temporary_folder()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         ends[0]()
-        assert found.is_dir()
+        assert folder.is_dir()
     ends[0]()
-    assert not found.exists()
+    assert not folder.exists()
 
 
 def test_the_users_choice_stays(monkeypatch, tmp_path):
@@ -108,13 +108,13 @@ def test_the_users_choice_stays(monkeypatch, tmp_path):
     assert chosen() == tmp_path / "theirs"
 
 
-def test_a_choice_that_cannot_be_is_told(nowhere, monkeypatch):
+def test_an_unwritable_choice_raises(nowhere, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/none")
     with pytest.raises(RuntimeError, match="NUMBA_CACHE_DIR is `/proc/none`, which is not writ"):
         caching.ensure_cache_folder()
 
 
-def test_no_folder_at_all_is_told_with_a_remedy(nowhere, monkeypatch):
+def test_no_folder_at_all_raises_with_a_remedy(nowhere, monkeypatch):
     def none(**options):
         raise FileNotFoundError(2, "No usable temporary directory found")
 

@@ -1,4 +1,4 @@
-"""A word when kernels are compiled, and only then."""
+"""A message when kernels are compiled, and only then."""
 
 from numba import njit
 
@@ -15,30 +15,30 @@ def compile_a_kernel(module="cometric.kernels.new"):
     assert kernel(1.5) == 2.5  # compiled again, for another type
 
 
-def test_compiling_is_told_once():
+def test_compilation_is_announced_once():
     said = []
     with announce_compilation(said.append):
         compile_a_kernel()
     assert said == [MESSAGE]
-    compile_a_kernel()  # nobody listens anymore
+    compile_a_kernel()  # the listener is removed
     assert said == [MESSAGE]
 
 
-def test_kernels_of_others_are_their_matter():
+def test_kernels_of_other_packages_are_not_announced():
     said = []
     with announce_compilation(said.append):
         compile_a_kernel(__name__)
     assert said == []
 
 
-def test_of_two_who_listen_the_outer_speaks():
+def test_only_the_outermost_context_announces():
     outer, inner = [], []
     with announce_compilation(outer.append), announce_compilation(inner.append):
         compile_a_kernel()
     assert (outer, inner) == ([MESSAGE], [])
 
 
-def test_kernels_that_are_loaded_are_not_told_of():
+def test_kernels_loaded_from_the_cache_are_not_announced():
     cm.learn([[3, 1, 1], [1, 3, 2]], eps=0.5, tau=0.1)
     said = []
     with announce_compilation(said.append):
@@ -46,7 +46,7 @@ def test_kernels_that_are_loaded_are_not_told_of():
     assert said == []
 
 
-def test_a_bar_tells_on_standard_error(capfd):
+def test_a_bar_announces_on_standard_error(capfd):
     class Map:
         on_progress = None
 
@@ -54,6 +54,6 @@ def test_a_bar_tells_on_standard_error(capfd):
     for show in (False, True):
         with Bar(show) as bar, bar.stage(phi, Ahead(1e-6, 10)):
             compile_a_kernel()
-        found = capfd.readouterr()
-        assert (MESSAGE in found.err) == show
-        assert found.out == ""
+        output = capfd.readouterr()
+        assert (MESSAGE in output.err) == show
+        assert output.out == ""

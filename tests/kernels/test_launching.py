@@ -156,7 +156,7 @@ AT_ONCE = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 sys.path.insert(0, sys.argv[1])
-from test_workers import RUNS, X, bits
+from test_threads import RUNS, X, bits
 import cometric as cm, numba
 with ThreadPoolExecutor(4) as pool:
     jobs = [pool.submit(cm.learn, X, **run) for run in list(RUNS.values()) * 2]
@@ -168,7 +168,7 @@ print(numba.threading_layer())
 
 @pytest.mark.parametrize("layer", ["workqueue", "default"])
 def test_several_threads_may_learn_at_once_on_any_layer(layer):
-    tests = str(ROOT / "tests" / "maps")
+    tests = str(ROOT / "tests" / "machine")
     said = run(AT_ONCE, tests, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
     assert said.returncode == 0, said.stderr
     assert layer in (said.stdout.strip(), "default")
@@ -283,10 +283,10 @@ def test_no_door_ends_a_forked_process(door):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     if said.startswith("ImportError"):
         pytest.skip(said)
-    told = "RuntimeError: this process was forked from one in which cometric had run"
-    assert said == "done" or said.startswith(told), said
+    message = "RuntimeError: this process was forked from one in which cometric had run"
+    assert said == "done" or said.startswith(message), said
     if door in ("plan", "certify", "learn", "ExactMap") and kernels_need_spawn():
-        assert said.startswith(told)
+        assert said.startswith(message)
 
 
 def kernels_need_spawn():

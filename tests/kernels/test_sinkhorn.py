@@ -111,7 +111,7 @@ def test_a_pair_within_tolerance_is_left_alone(logs):
     assert_array_equal(state[room[1] : room[2]], 1.0)
 
 
-def test_scalings_out_of_range_are_told():
+def test_scalings_out_of_range_give_nan_and_an_infinite_error():
     hist, cost = problem([5, 4], 9)
     data, start, target, room = arguments(hist)
     kernel = np.exp(-cost * 1e4)  # K v underflows to zero

@@ -92,11 +92,11 @@ def test_self_terms_are_the_symmetric_fixed_point(device):
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_precision_of_products_is_put_back(before, allowed):
-    kept = torch.backends.cuda.matmul.allow_tf32
+    setting = torch.backends.cuda.matmul.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = before
         with sinkhorn_torch.fast_products(allowed):
             assert torch.backends.cuda.matmul.allow_tf32 is allowed
         assert torch.backends.cuda.matmul.allow_tf32 is before
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = kept
+        torch.backends.cuda.matmul.allow_tf32 = setting

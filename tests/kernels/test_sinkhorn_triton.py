@@ -22,7 +22,9 @@ DEVICES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-ASKED = torch.ones((2, 4), dtype=torch.bool).triu(1)  # pairs of two sources with partners to come
+ABOVE = torch.ones((2, 4), dtype=torch.bool).triu(
+    1
+)  # pairs above the diagonal of a block of two sources
 
 
 def block(device, dtype, d=40, n=5, seed=0):
@@ -58,8 +60,8 @@ def test_it_agrees_with_products_above_the_diagonal(device, dtype, rtol, sweeps)
     kernel, bins, mass, dense, rows, start = block(device, dtype)
     expected = start.clone()
     values, errors = sinkhorn_torch.sweep(kernel, bins, mass, dense, expected, sweeps, 0.0)
-    found = sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, sweeps, 0.0)
-    for mine, other in zip(found, (values, errors), strict=True):
+    results = sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, sweeps, 0.0)
+    for mine, other in zip(results, (values, errors), strict=True):
         assert_allclose(mine.cpu(), other.triu(1).cpu(), rtol=rtol, atol=1e-6 if rtol > 1e-9 else 0)
     for i in range(3):
         assert_allclose(start[i, i + 1 :].cpu(), expected[i, i + 1 :].cpu(), rtol=rtol)
@@ -111,9 +113,9 @@ def test_the_fused_division_is_the_plain_one(device):
     kv = torch.as_tensor(rng.uniform(0.1, 1.0, (2, 4, 50)), device=device)
     u, logs = sinkhorn_torch.divide(b, kv)
     fused, sums = sinkhorn_triton.divide(b, kv.clone())
-    assert_allclose(fused[ASKED].cpu(), u[ASKED].cpu(), rtol=1e-14)
-    assert_allclose(sums.cpu(), logs.cpu() * ASKED, rtol=1e-13)
-    assert torch.equal(fused[~ASKED], kv[~ASKED])
+    assert_allclose(fused[ABOVE].cpu(), u[ABOVE].cpu(), rtol=1e-14)
+    assert_allclose(sums.cpu(), logs.cpu() * ABOVE, rtol=1e-13)
+    assert torch.equal(fused[~ABOVE], kv[~ABOVE])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -125,8 +127,8 @@ def test_the_fused_update_is_the_plain_one(device, width):
     ku, v = torch.as_tensor(rng.uniform(0.1, 1.0, (2, 2, 4, width)), device=device)
     v = v * (a > 0)[:, None]
     expected = sinkhorn_torch.update(a, ku, v.clone())
-    found = sinkhorn_triton.update(a, ku, v.clone())
-    for mine, plain in zip(found, expected, strict=True):
-        assert_allclose(mine[ASKED].cpu(), plain[ASKED].cpu(), rtol=1e-13)
-    assert torch.equal(found[0][~ASKED], v[~ASKED])
-    assert not found[1][~ASKED].any()
+    results = sinkhorn_triton.update(a, ku, v.clone())
+    for mine, plain in zip(results, expected, strict=True):
+        assert_allclose(mine[ABOVE].cpu(), plain[ABOVE].cpu(), rtol=1e-13)
+    assert torch.equal(results[0][~ABOVE], v[~ABOVE])
+    assert not results[1][~ABOVE].any()

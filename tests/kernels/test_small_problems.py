@@ -94,11 +94,11 @@ def test_supports_larger_than_a_pricing_block(monkeypatch):
 def test_entropic_divergences(eps):
     phi = EntropicMap(HIST, eps, tol=1e-10, max_sweeps=3000)
     low, high = phi.bounds(METRIC)
-    found = phi(METRIC)[CORNERS]
-    assert (low - 1e-9 <= found).all()
-    assert (found <= high + 1e-9).all()
+    values = phi(METRIC)[CORNERS]
+    assert (low - 1e-9 <= values).all()
+    assert (values <= high + 1e-9).all()
     if eps >= 0.1:
-        assert_allclose(found, naive.sinkhorn_divergences(HIST, METRIC, eps)[CORNERS], atol=1e-9)
+        assert_allclose(values, naive.sinkhorn_divergences(HIST, METRIC, eps)[CORNERS], atol=1e-9)
 
 
 @pytest.mark.parametrize("limit", [0, 300, None])
@@ -117,9 +117,9 @@ def test_entropic_divergences_with_little_memory_and_single_precision(limit):
 def test_candidates_of_lowest_bounds_hold_the_nearest(eps, norm):
     X = rng.random((11, 5)) * (rng.random((11, 5)) < 0.8) + 0.01
     result = cm.learn(X[:4], eps=eps, tau=0.1, norm=norm, tol=1e-2)
-    found = cm.neighbor_graph(result, X, 2, max_candidates=4, check=11)
+    few = cm.neighbor_graph(result, X, 2, max_candidates=4, check=11)
     whole = cm.neighbor_graph(result, X, 2, max_candidates=10, check=0)
     assert whole.proved.all()
-    same = found.proved
-    assert_allclose(found.graph[same].toarray(), whole.graph[same].toarray(), atol=1e-12)
-    assert found.recall > 0.5
+    same = few.proved
+    assert_allclose(few.graph[same].toarray(), whole.graph[same].toarray(), atol=1e-12)
+    assert few.recall > 0.5

@@ -11,7 +11,7 @@ HIST = np.array([[3, 1, 0, 2, 0], [0, 2, 2, 1, 1], [1, 1, 1, 1, 2], [2, 0, 0, 2,
 rng = np.random.default_rng(0)
 POINTS = rng.random((5, 2))
 METRIC = np.abs(POINTS[:, None] - POINTS).sum(axis=-1)
-SHORTCUT = METRIC**3  # no metric: whole histograms are transported
+SHORTCUT = METRIC**3  # not a metric: whole histograms are transported
 
 
 def forged(memory, change):

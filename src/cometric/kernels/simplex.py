@@ -131,8 +131,10 @@ def set_prices(node, costs, prices, s, t):
 
 # ------------------------------------------------------------------------------- pivots
 
+# The steps of a pivot are inlined by force: as calls they made cold solves 3 % slower.
 
-@njit(cache=True)
+
+@njit(cache=True, forceinline=True)
 def _leaving_arc(node, s, source, sink):
     """The arc that leaves when source -> sink enters, as the child at its end.
 
@@ -160,7 +162,7 @@ def _leaving_arc(node, s, source, sink):
     return leaving, push, p, on_sink_side
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
     """Change flows around the cycle, and sizes above the ends of the subtree that moves.
 
@@ -184,7 +186,7 @@ def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
         x = node[x].parent
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _move_subtree(node, inner, outer, leaving, push):
     """Re-root the subtree below the leaving arc at ``inner``, and attach it to ``outer``."""
     moved = node[leaving].size
@@ -200,7 +202,7 @@ def _move_subtree(node, inner, outer, leaving, push):
         x, parent, carried, below = above, x, flow, size
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _shift_prices(node, prices, s, t, inner, apex, rise):
     """Add ``rise`` to the prices of sources below ``inner``, subtract it from those of sinks.
 
