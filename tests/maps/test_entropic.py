@@ -143,16 +143,17 @@ def test_threads_do_not_change_a_bit(lift):
         assert_array_equal(one(cost), two(cost))
 
 
-@pytest.mark.parametrize("limit", [0, 1000])
-def test_scalings_that_do_not_fit_are_not_stored_or_in_float32(lift, limit):
+@pytest.mark.parametrize(("size", "stored"), [(8, np.float64), (4, np.float32), (0, None)])
+def test_scalings_that_do_not_fit_are_rounded_or_not_stored(lift, size, stored):
     hist, cost = lift
-    phi = EntropicMap(hist, 0.2, memory_limit=limit, tol=1e-12)
-    assert phi.stored == (np.float32 if limit else None)
+    whole = EntropicMap(hist, 0.2, tol=1e-12)
     layout = 15 * 12  # bytes of the targets and offsets of all pairs
-    assert phi.memory == layout + (4 * phi.scalings if limit else 0)
-    assert_allclose(
-        phi(cost), EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-6 if limit else 1e-10
-    )
+    limit = layout + size * whole.scalings
+    phi = EntropicMap(hist, 0.2, memory_limit=limit, tol=1e-12)
+    assert phi.stored == stored
+    assert phi.memory == limit
+    for _ in range(2):
+        assert_allclose(phi(cost), whole(cost), atol=1e-6 if size == 4 else 1e-10)
 
 
 @pytest.mark.parametrize("eps", [0.03, 0.1, 1.0, 100.0])

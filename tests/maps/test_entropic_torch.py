@@ -55,11 +55,11 @@ def test_tensors_stay_where_they_are(lift, device, engine):
     hist, cost = lift
     phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine)
     given = torch.as_tensor(cost, device=device)
-    found = phi(given)
-    assert isinstance(found, torch.Tensor)
-    assert found.device == given.device
+    answer = phi(given)
+    assert isinstance(answer, torch.Tensor)
+    assert answer.device == given.device
     assert isinstance(phi(cost), np.ndarray)
-    assert_allclose(found.cpu(), phi(cost), atol=1e-12)
+    assert_allclose(answer.cpu(), phi(cost), atol=1e-12)
 
 
 @everywhere
@@ -173,7 +173,7 @@ def test_sparse_histograms_are_cropped_where_that_is_possible(size, engine):
         (np.triu(np.ones((37, 37)), 1), "not symmetric"),
     ],
 )
-def test_what_is_no_cost_is_refused(lift, bad, words):
+def test_an_invalid_cost_is_refused(lift, bad, words):
     phi = TensorEntropicMap(lift[0], 0.1, device="cpu")
     with pytest.raises(ValueError, match=words):
         phi(torch.as_tensor(bad))

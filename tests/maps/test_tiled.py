@@ -117,8 +117,8 @@ def test_the_estimator_finds_the_client(client):
     model = cm.WassersteinSingularVectors(engine="dask", **OPTIONS)
     from sklearn.base import clone
 
-    found = clone(model).fit(X.toarray())
-    assert same_bytes(found.result_, cm.learn(X, client="local", **OPTIONS))
+    fitted = clone(model).fit(X.toarray())
+    assert same_bytes(fitted.result_, cm.learn(X, client="local", **OPTIONS))
 
 
 @pytest.mark.slow
@@ -185,18 +185,18 @@ def test_after_a_lost_scheduler_the_checkpoint_goes_on_to_the_same_bytes(go_on, 
     with quick, distributed.Client(address) as client, lost:
         cm.learn(X, client=client, callback=kill, **options, **OPTIONS)
     if go_on == "resume here":
-        found = cm.resume(tmp_path / "run")
+        result = cm.resume(tmp_path / "run")
     else:
         process, address = start_scheduler()
         with distributed.Client(address) as client:
             if go_on == "learn":
-                found = cm.learn(X, client=client, **options, **OPTIONS)
+                result = cm.learn(X, client=client, **options, **OPTIONS)
             else:
-                found = cm.resume(tmp_path / "run", client=client)
+                result = cm.resume(tmp_path / "run", client=client)
         process.communicate("")
-    assert found.converged
-    assert same_bytes(found, expected)
-    assert len(found.history) == len(expected.history)
+    assert result.converged
+    assert same_bytes(result, expected)
+    assert len(result.history) == len(expected.history)
 
 
 def test_a_closed_scheduler_raises_at_once():

@@ -102,7 +102,7 @@ class SinkhornMap(ABC):
         return unit, levels
 
     def _sweep_batch(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
-        """Sweep as ``sweeps``, ``tol`` and ``margin`` ask, then sweep negative divergences again.
+        """Sweep as set by ``sweeps``, ``tol``, ``margin``; then sweep negative divergences again.
 
         A sweep only raises a dual value, so a negative divergence may be due to too few.
         """
