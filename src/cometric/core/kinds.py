@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -273,10 +273,10 @@ class Cluster(Kind):
         return value is not None
 
 
-def check_kinds(settings: Any) -> None:
-    """Check each field of a dataclass whose metadata say of which kind it is."""
-    for field in fields(settings):
-        field.metadata["kind"].check(field.name, getattr(settings, field.name))
+def check_kinds(settings: Any, options: Iterable[Field[Any]]) -> None:
+    """Check some fields of a dataclass, whose metadata say of which kind they are."""
+    for option in options:
+        option.metadata["kind"].check(option.name, getattr(settings, option.name))
 
 
 def check_number(name: str, value: Any, *, finite: bool = True) -> None:

@@ -16,7 +16,7 @@ from cometric.kernels import check_process
 
 def check_histograms(hist: Any) -> sparse.csr_array:
     """Histograms as rows, unless they were checked before; a copy if they were not."""
-    return Histograms.of(hist).rows
+    return hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
 
 
 def check_eps(eps: Any) -> float:

@@ -38,7 +38,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
 
     With a torch ``device``, l1, l2 and linf are computed there and stay there.
     """
-    hist = Histograms.of(hist)
+    hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
     k = hist.shape[0]
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)

@@ -199,40 +199,38 @@ class Settings:
         False, Flag(), "Leave out empty rows and columns.", answer=False, panel=HISTOGRAMS
     )
 
+    # What follows from the above.
+    formula: Formula = field(init=False, repr=False, compare=False)
+    torch_device: Any = field(init=False, repr=False, compare=False)  # None where NumPy computes
+    solver_traits: Traits = field(init=False, repr=False, compare=False)
+    kind_of_memory: str = field(init=False, repr=False, compare=False)  # see ``memory.NEEDS``
+
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_kinds(self, options())
+        self._set(solver_traits=self._find_traits())
         transport = self._find_transport()
-        tau, restart = self._find_weights()
         eps = self.eps if math.isnan(transport.eps) else transport.eps
-        normalized = {"transport": transport, "eps": eps, "tau": tau, "restart": restart}
-        for name, value in normalized.items():
-            object.__setattr__(self, name, value)
+        tau, restart = self._find_weights()
+        formula = Formula(tau, restart, self.norm)
+        self._set(transport=transport, eps=eps, tau=tau, restart=restart, formula=formula)
+        automatic = isinstance(self.solver, str) and self.solver == "auto"
+        self._set(
+            kind_of_memory=transport.kind_of_memory(
+                formula.is_plain, automatic, self.solver_traits.keeps_history
+            ),
+            torch_device=None if str(self.device) == "cpu" else self._find_device(),
+        )
         self._check_together()
 
-    @property
-    def formula(self) -> Formula:
-        """What distances are made of, beside transport."""
-        return Formula(self.tau, self.restart, self.norm)
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
-    @property
-    def solver_traits(self) -> Traits:
+    def _find_traits(self) -> Traits:
         """The traits of the solver; of the default one, those of any."""
         if not isinstance(self.solver, str):
             return traits_of(self.solver)
         return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver]())
-
-    @property
-    def kind_of_memory(self) -> str:
-        """Which matrices a solve holds: a key of ``running.memory.NEEDS``."""
-        automatic = isinstance(self.solver, str) and self.solver == "auto"
-        keeps: bool = self.solver_traits.keeps_history
-        kind: str = self.transport.kind_of_memory(self.formula.is_plain, automatic, keeps)
-        return kind
-
-    @property
-    def torch_device(self) -> Any:
-        """The device of torch to compute on; None where NumPy does."""
-        return None if str(self.device) == "cpu" else torch_device(self.device)
 
     def resources(self, memory: float | None = None) -> Resources:
         """What maps may use, ``memory`` of which they may remember in."""
@@ -244,7 +242,7 @@ class Settings:
         """All that changes the answer, by name."""
         return {
             part.name: part.metadata["kind"].to_json(getattr(self, part.name))
-            for part in fields(self)
+            for part in options()
             if part.metadata["answer"]
         }
 
@@ -301,11 +299,9 @@ class Settings:
                 f"`solver` is policy iteration, which freezes the plans of exact transport; "
                 f"{transport.name} ({transport}) has none. Leave `solver` out, or pass `eps=0`."
             )
-        if str(self.device) != "cpu":
-            self._check_device()
         if self.client is None:
             return
-        if str(self.device) != "cpu":
+        if self.torch_device is not None:
             raise ValueError(
                 f"`client` and device {str(self.device)!r} exclude each other: leave one out."
             )
@@ -319,7 +315,7 @@ class Settings:
                 "on one machine."
             )
 
-    def _check_device(self) -> None:
+    def _find_device(self) -> Any:
         device = str(self.device)
         if not self.transport.on_devices:
             raise ValueError(
@@ -327,7 +323,7 @@ class Settings:
                 "`device` out, or pass a positive, finite `eps`."
             )
         try:
-            torch_device(device)
+            return torch_device(device)
         except RuntimeError as problem:
             raise ValueError(f"`device` is {device!r}; pass 'cpu' or 'cuda'.") from problem
 
@@ -340,7 +336,7 @@ Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
 def options(*, without: Collection[str] = ()) -> list[Field[Any]]:
     """The fields of :class:`Settings`, but for some."""
-    return [part for part in fields(Settings) if part.name not in without]
+    return [part for part in fields(Settings) if part.init and part.name not in without]
 
 
 def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wrapped]:
