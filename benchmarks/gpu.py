@@ -21,10 +21,13 @@ import torch
 from scipy import sparse
 
 import cometric as cm
+from cometric.core.formula import Formula
 from cometric.core.types import Coupled, Metrics
-from cometric.maps.coupled import norm_matrices, regularize, tensor_lifts
 from cometric.maps.entropic_torch import TensorEntropicMap
+from cometric.maps.norms import norm_matrices
+from cometric.maps.regularized import couple
 from cometric.solvers.loop import solve
+from cometric.transports.base import Resources
 from machine import describe
 
 EPS, TAU, PAIRS = 0.1, 1e-3, 15
@@ -86,7 +89,7 @@ class Case:
 
     def iterate(self, maps, pairs=PAIRS, watch=None):
         """Plain power iterations from the l1 distances between histograms."""
-        phi = regularize(*maps, TAU, self.norms)
+        phi = couple(maps, Formula(TAU), self.norms)
         return solve(phi, cm.PowerIteration(), self.start, tol=0.0, max_iter=pairs, callback=watch)
 
     def timed(self, precision, repeats=5, pairs=PAIRS, **options):
@@ -169,7 +172,7 @@ def on_the_cpu(case):
     norms, start = (Metrics(*(x.cpu().numpy() for x in pair)) for pair in (case.norms, case.start))
     sides = case.problem.samples.hist, case.problem.features.hist
     maps = [cm.EntropicMap(hist, EPS, sweeps=1) for hist in sides]
-    phi = regularize(*maps, TAU, norms)
+    phi = couple(maps, Formula(TAU), norms)
     found = solve(phi, cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS)
     end = torch.as_tensor(found.iterate.metrics.samples, device=DEVICE)
     return end, found.history[-1].seconds
@@ -223,7 +226,7 @@ def small_twin(folder):
     norms, start = (Metrics(*(x.cpu().numpy() for x in pair)) for pair in (case.norms, case.start))
     began = time.perf_counter()
     truth = solve(
-        regularize(*phi, TAU, norms), cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS
+        couple(phi, Formula(TAU), norms), cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS
     ).iterate
     print(f"\n300 cells: CPU, float64, solved to 1e-12: {time.perf_counter() - began:.1f} s")
     print(HEAD)
@@ -292,7 +295,9 @@ def large(peaks):
 def third_iteration(X):
     """Seconds of the third iteration from the discrete metric, and bytes at the peak."""
     problem = cm.Problem.from_data(X)
-    maps = tensor_lifts(problem, EPS, device=DEVICE, sweeps=1, dtype="float32")
+    maps = cm.Entropic(EPS).lifts(problem, Resources(device=DEVICE, sweeps=1))
+    for phi in maps:
+        phi.precision = "float32"
     start = []
     for phi in maps:
         D = torch.ones((phi.shape[0],) * 2, dtype=torch.float64, device=DEVICE)

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from machine import describe
 from scipy import sparse
+
+from machine import describe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "planning.md"
@@ -284,7 +285,6 @@ def print_matrices() -> int:
 def held(kind: str, n: int, m: int) -> tuple[float, float]:
     """Peak memory beside the scalings, in matrices of the longer side: measured and expected."""
     import cometric
-    from cometric.maps.coupled import entropic_lifts
     from cometric.running.memory import dense_memory
 
     warnings.simplefilter("ignore")
@@ -297,7 +297,7 @@ def held(kind: str, n: int, m: int) -> tuple[float, float]:
     k, d = problem.samples.hist.shape
     kept = 0.0
     if options["eps"] < INF:
-        kept = sum(lift.memory for lift in entropic_lifts(problem, options["eps"]))
+        kept = sum(lift.memory for lift in cometric.Entropic(options["eps"]).lifts(problem))
     before = resident()
     cometric.learn(X, **options)
     unit = 8.0 * max(k, d) ** 2

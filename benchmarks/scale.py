@@ -29,10 +29,13 @@ from scipy.stats import spearmanr
 import cometric as cm
 import machine
 from cometric.core.cones import normalize
+from cometric.core.formula import Formula
 from cometric.large import landmarks
-from cometric.maps.coupled import fresh_lifts, norm_matrices, regularize
 from cometric.maps.entropic import EntropicMap
+from cometric.maps.norms import norm_matrices
+from cometric.maps.regularized import couple
 from cometric.maps.tiled import TiledMap
+from cometric.transports import from_eps
 
 SIMULATED = Path(tempfile.gettempdir()) / "cometric-simulated.npz"
 
@@ -210,7 +213,7 @@ def image_of(features: np.ndarray, whole: cm.Result, index: np.ndarray) -> np.nd
     """Phi_B(Phi_A(C)) of all samples, on some pairs of features, from a C learned from a few."""
     eps, tau = whole.parameters.eps, whole.parameters.tau
     norms = norm_matrices(whole.problem, "l1")
-    phi = regularize(*fresh_lifts(whole.problem, eps), tau, norms)
+    phi = couple(from_eps(eps).lifts(whole.problem), Formula(tau), norms)
     samples, _ = normalize(phi.to_samples(features))
     return phi.to_features.pairs(samples, index)
 

@@ -17,8 +17,9 @@ import time
 import warnings
 from pathlib import Path
 
-import machine
 import matplotlib
+
+import machine
 
 matplotlib.use("Agg")
 
@@ -27,8 +28,12 @@ import numpy as np
 from entropic import load_pbmc3k, score
 
 import cometric as cm
-from cometric.maps.coupled import entropic_lifts, exact_lifts, norm_matrices, regularize
+from cometric.core.formula import Formula
+from cometric.maps.norms import norm_matrices
+from cometric.maps.regularized import couple
 from cometric.solvers.loop import solve
+from cometric.transports import from_eps
+from cometric.transports.base import Resources
 
 TEMPLATES = ("unimodal", "bimodal", "asymmetric")
 TAU, STEPS = 0.1, 300
@@ -94,8 +99,8 @@ def follow(X, eps, solver, truth, average=None):
     """
     problem = cm.Problem.from_data(X)
     norms = norm_matrices(problem, "l1")
-    lifts = entropic_lifts(problem, eps, sweeps=1) if eps else exact_lifts(problem)
-    phi = regularize(*lifts, TAU, norms)
+    lifts = from_eps(eps).lifts(problem, Resources(sweeps=1))
+    phi = couple(lifts, Formula(TAU), norms)
     start = cm.Metrics(*(R / R.max() for R in norms))
     distances, seconds, measuring, mean, total = [], [], 0.0, 0.0, 0.0
 
@@ -158,7 +163,7 @@ def pbmc3k(asked):
     start = cm.Metrics(*(R / R.max() for R in norms))
     print("  share of all pairs evaluated: s, Hilbert distance, largest error, silhouette")
     for fraction in (0.05, 0.2):
-        phi = regularize(*entropic_lifts(problem, 0.1, sweeps=1), 1e-3, norms)
+        phi = couple(from_eps(0.1).lifts(problem, Resources(sweeps=1)), Formula(1e-3), norms)
         looked, measuring = (0.25, 0.5, 1, 2, 3, 4, 6, 8, 10, 12, 15), 0.0
 
         def watch(iterate, record, fraction=fraction, looked=looked):

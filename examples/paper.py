@@ -27,8 +27,10 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 import cometric as cm
 from cometric import baselines, scores
+from cometric.core.formula import Formula
 from cometric.drawing.layout import COLORS, by_size, coordinates
-from cometric.maps.coupled import exact_lifts, norm_matrices, regularize
+from cometric.maps.norms import norm_matrices
+from cometric.maps.regularized import couple
 from cometric.solvers.loop import solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
@@ -249,7 +251,7 @@ def follow(X, tau, solver, truth, steps) -> np.ndarray:
     chosen = makers[solver]() if isinstance(solver, str) else solver
     path = []
     solve(
-        regularize(*exact_lifts(problem), tau, norms),
+        couple(cm.Exact().lifts(problem), Formula(tau), norms),
         chosen,
         cm.Metrics(*(R / R.max() for R in norms)),
         tol=1e-9,

@@ -21,7 +21,7 @@ import cometric as cm
 from cometric import EntropicMap, ExactMap
 from cometric.core.digest import digest
 from cometric.maps import entropic, exact
-from cometric.maps.coupled import norm_matrices
+from cometric.maps.norms import norm_matrices
 from cometric.maps.tiled import TiledMap
 from trials import Outcome
 from trials.crashes import RUNS, X, bits, each, quiet

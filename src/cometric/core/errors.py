@@ -16,6 +16,10 @@ REMEDIES = {
 """What helps, by how a solve ended."""
 
 
+class UnknownKind(ValueError):
+    """A file names a transport or a solver that this process does not know."""
+
+
 class ConvergenceWarning(UserWarning):
     """The result did not reach what was asked for; it is the best that was found."""
 

@@ -52,7 +52,8 @@ class Diagnosis:
     def __str__(self) -> str:
         samples, features = self.residuals
         lines = [
-            "Diagnosis: for eps > 0 no theorem says how near the true answer is",
+            f"Diagnosis: for {'eps > 0' if self.eps > 0 else 'this transport'} no theorem says how "
+            "near the true answer is",
             f"  residual       samples {samples:.1e}, features {features:.1e} (Hilbert distance "
             f"to their images on {self.pairs} pairs solved afresh)",
         ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from cometric.answers.result import Result
 from cometric.core.arrays import on_device
+from cometric.core.errors import UnknownKind
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.machine.interruption import Interruption
@@ -205,6 +206,8 @@ def resume(
             checkpoint_every=checkpoint_every,
             **others,
         )
+    except UnknownKind as error:
+        raise CheckpointError(f"`{folder}`: {error}.") from error
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
     problem = replace(_stored_problem(arrays, folder), formula=settings.formula)

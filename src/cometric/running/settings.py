@@ -249,11 +249,10 @@ class Settings:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **others: Any) -> Settings:
         """The settings that :meth:`to_json` stored, with ``others`` that were not."""
-        transport = transports.from_json(stored["transport"])
+        names = [part.name for part in options() if part.metadata["answer"]]
         known = {
-            **stored,
-            "eps": DEFAULT_EPS,
-            "transport": transport,
+            **{name: stored[name] for name in names},
+            "transport": transports.from_json(stored["transport"]),
             "solver": solver_from_json(stored["solver"]),
             "client": "local" if stored["client"] else None,
             "start": None,  # a run that goes on does not start

@@ -25,7 +25,7 @@ from cometric.saving.folder import (
 )
 from cometric.saving.state import Arrays
 
-SCHEMA = (1, 1)
+SCHEMA = (2, 0)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
 
 

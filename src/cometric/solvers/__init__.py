@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.errors import UnknownKind
 from cometric.core.types import Solver
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.policy import PolicyIteration
@@ -42,7 +43,7 @@ def solver_from_json(stored: Any) -> Any:
     kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
     kind = kinds.get(stored["kind"])
     if kind is None:
-        raise ValueError(
+        raise UnknownKind(
             f"The checkpoint was made with {stored['kind']}, which cannot be stored. Continue with "
             "learn(X, ..., checkpoint=...), as it was begun."
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cometric.core.errors import UnknownKind
 from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
@@ -38,11 +39,11 @@ def to_json(transport: Transport) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> Transport:
-    """The transport that :func:`to_json` described; a ValueError for one without a name."""
+    """The transport that :func:`to_json` described; an UnknownKind for one without a name."""
     parameters = {name: value for name, value in stored.items() if name != "kind"}
     kind = TRANSPORTS.get(stored["kind"])
     if kind is None:
-        raise ValueError(
+        raise UnknownKind(
             f"the transport {stored['kind']} is not one of {', '.join(TRANSPORTS)}. Register it in "
             "cometric.transports.TRANSPORTS before reading the file"
         )
