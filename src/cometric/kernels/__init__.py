@@ -1,8 +1,4 @@
-"""Numba, torch and Triton kernels. Importing this package sets up the cache of compiled code.
-
-Numba checks only the file of a cached function for changes, not the files of the functions it
-calls. After a change in one of these files, remove the ``__pycache__`` folder of this package.
-"""
+"""Numba, torch and Triton kernels. Importing this package sets up the cache of compiled code."""
 
 import os
 import sys

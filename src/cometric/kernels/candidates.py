@@ -9,9 +9,10 @@ compared with all histograms at once, and the lowest bounds of each are collecte
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numba.core.extending import intrinsic
 
+from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, zeros_like
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.scaling import aligned_zeros
@@ -34,7 +35,7 @@ def _choose(condition):
 _minimum, _maximum = _choose("<"), _choose(">")
 
 
-@njit(cache=True)
+@njit
 def _bounds(indptr, bins, weight, j, x, a, share, out):
     """Write -<x_i, b_j> - 2 share sum min(a_i, b_j) for all lanes to ``out``."""
     zero = zeros_like(x)
@@ -57,7 +58,7 @@ def _bounds(indptr, bins, weight, j, x, a, share, out):
     store(out, 0, multiply_add(spread(-1.0), add(products, products_2), both))
 
 
-@njit(cache=True)
+@njit
 def _largest_gap(means, j, r, out):
     """Add max_l |r_il - s_jl| to ``out`` for all lanes."""
     gaps = zeros_like(r)
@@ -67,7 +68,7 @@ def _largest_gap(means, j, r, out):
     store(out, 0, add(load(out, 0), gaps))
 
 
-@njit(cache=True)
+@njit
 def _replace_top(values, index, value, j):
     """Replace the largest entry of a heap by (value, j)."""
     size, here = len(values), 0

@@ -12,8 +12,9 @@ the last bit; values are summed with compensation.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cometric.kernels.jit import njit
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.nodes import (
     NO_TREE,
@@ -29,14 +30,14 @@ from cometric.kernels.nodes import (
 UNIT_ROUNDOFF = 2.0**-53
 
 
-@njit(cache=True)
+@njit
 def _rounding_error(a, b, difference):
     """Return a - b - difference, exactly, where ``difference`` is a - b rounded (Knuth)."""
     back = difference - a
     return (a - (difference - back)) - (b + back)
 
 
-@njit(cache=True)
+@njit
 def _tree_prices(node, cost, price, s, t):
     """Set prices under the true costs, from the heaviest node, which becomes the root."""
     heaviest = 0
@@ -51,7 +52,7 @@ def _tree_prices(node, cost, price, s, t):
         price[x] = cost[node[x].bin, node[y].bin] - price[y]
 
 
-@njit(cache=True)
+@njit
 def _c_transform(row, bins, potential):
     """min_l row[bins_l] - potential_l, rounded down."""
     low = np.inf
@@ -64,7 +65,7 @@ def _c_transform(row, bins, potential):
     return low
 
 
-@njit(cache=True)
+@njit
 def _plan_sums(node, cost, bins_i, bins_j, f, g, s, t):
     """Sums of flow times c and of flow times c - f - g over the arcs of the tree, in quanta."""
     value, error, gap = 0.0, 0.0, 0.0
@@ -86,7 +87,7 @@ def _plan_sums(node, cost, bins_i, bins_j, f, g, s, t):
     return value + error, gap
 
 
-@njit(cache=True)
+@njit
 def _subtract_shared_mass(histograms, i, j, f, g, gap):
     """Subtract from ``gap`` the sum of f + g over the mass that both histograms share."""
     indptr, bins, mass = histograms

@@ -5,12 +5,13 @@ exact.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cometric.kernels.jit import njit
 from cometric.kernels.launching import check_finished, parallel
 
 
-@njit(cache=True)
+@njit
 def norm_of_difference(a, a_end, b, b_end, bins, values, p):
     """The l_p norm of row a - row b, by merging their sorted bins.
 
@@ -60,7 +61,7 @@ def pairwise_norms(indptr, bins, values, p):
     return norms
 
 
-@njit(cache=True)
+@njit
 def _violation_from(cost, k):
     """The part of :func:`triangle_violation` with this k."""
     shortest = cost[k].copy()

@@ -19,6 +19,7 @@ from typing import Any
 import numba
 
 from cometric.kernels import PARALLEL, check_process, is_caused_by
+from cometric.kernels.jit import njit
 
 NO_MEMORY = (
     "not enough memory for the work arrays of a kernel. Pass a smaller `n_threads`, or use a "
@@ -40,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel whose ``prange`` loops run on threads, with guarded calls."""
-    kernel = numba.njit(parallel=PARALLEL, cache=True)(function)
+    kernel = njit(parallel=PARALLEL)(function)
 
     @wraps(function)
     def launch(*args: Any) -> Any:
@@ -64,7 +65,7 @@ def _needs_lock() -> bool:
         return True
 
 
-@numba.njit(cache=True)
+@njit
 def check_finished(finished):
     """Raise unless every task of a parallel loop has set its flag."""
     for task in range(len(finished)):

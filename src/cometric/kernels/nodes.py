@@ -16,7 +16,8 @@ the flows. A tree is *strongly feasible* when every arc without flow has the sou
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from cometric.kernels.jit import njit
 
 TOTAL = 2**62
 QUANTUM = 2.0**-62
@@ -72,7 +73,7 @@ NODE = np.dtype(
 # -------------------------------------------------------------------------------- nodes
 
 
-@njit(cache=True)
+@njit
 def set_reduced_nodes(node, histograms, i, j):
     """Set masses and bins of the reduced problem of (i, j); return s, t."""
     indptr, bins, mass = histograms
@@ -98,7 +99,7 @@ def set_reduced_nodes(node, histograms, i, j):
     return sources, x - sources
 
 
-@njit(cache=True)
+@njit
 def set_full_nodes(node, histograms, i, j):
     """Set masses and bins of the full problem of (i, j); return s, t."""
     indptr, bins, mass = histograms
@@ -111,7 +112,7 @@ def set_full_nodes(node, histograms, i, j):
     return indptr[i + 1] - indptr[i], indptr[j + 1] - indptr[j]
 
 
-@njit(cache=True)
+@njit
 def largest_pair(indptr, pairs):
     """The largest number of nodes and the largest number of arcs among the pairs."""
     nodes, arcs = 1, 1
@@ -125,7 +126,7 @@ def largest_pair(indptr, pairs):
 # -------------------------------------------------------------------------------- trees
 
 
-@njit(cache=True)
+@njit
 def attach(node, x, parent):
     """Make x a child of ``parent``."""
     head = node[parent].first_child
@@ -137,7 +138,7 @@ def attach(node, x, parent):
     node[parent].first_child = x
 
 
-@njit(cache=True)
+@njit
 def detach(node, x):
     """Remove x from its parent's list of children."""
     left, right = node[x].previous, node[x].next
@@ -149,7 +150,7 @@ def detach(node, x):
         node[right].previous = left
 
 
-@njit(cache=True)
+@njit
 def reroot(node, root):
     """Make ``root`` the root by reversing the path from it to the old one. Sets parents only."""
     x, below = root, root
@@ -160,7 +161,7 @@ def reroot(node, root):
     node[x].parent = below
 
 
-@njit(cache=True)
+@njit
 def arrange(node, s, t):
     """Set child lists, subtree sizes and flows from the parents; return the root.
 
@@ -194,7 +195,7 @@ def arrange(node, s, t):
     return root
 
 
-@njit(cache=True)
+@njit
 def lift_tree(node, histograms, i, j, s, t):
     """Turn a tree of the reduced problem into one of the full problem.
 
@@ -237,7 +238,7 @@ def lift_tree(node, histograms, i, j, s, t):
         node[x].parent = node[x].listed
 
 
-@njit(cache=True)
+@njit
 def load_tree(node, histograms, i, j, tree, state, full):
     """Set the nodes of a pair and the parents of its tree, lifted if ``full``; return s, t."""
     s, t = set_reduced_nodes(node, histograms, i, j)
@@ -250,7 +251,7 @@ def load_tree(node, histograms, i, j, tree, state, full):
     return s, t
 
 
-@njit(cache=True)
+@njit
 def plan_cost(node, cost, nodes):
     """The cost of the plan, flows times costs; the arc of the root to itself has neither."""
     value = 0.0

@@ -10,8 +10,8 @@ checks signed ones for being negative, which keeps a loop from being vectorized.
 """
 
 import numpy as np
-from numba import njit
 
+from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, total, zeros_like
 
 # error_model: a division that may raise keeps its loop from being vectorized
@@ -21,7 +21,7 @@ SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive do
 ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def combine_rows(chunk, rows, begin, end, v, place, out, width):
     """Write sum_l v_l chunk[l], the product K v on the bins of the chunk, to ``out``."""
     lanes = BYTES // chunk.itemsize
@@ -68,7 +68,7 @@ def combine_rows(chunk, rows, begin, end, v, place, out, width):
         k += lanes
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def project_rows(chunk, rows, begin, end, u, out, place, width):
     """Add <chunk[l], u>, the part of K u from the bins of the chunk, to each ``out_l``."""
     lanes = BYTES // chunk.itemsize
@@ -99,7 +99,7 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
         p += 1
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def weighted_log_sum(weight, begin, values, place, count, numbers, exponent):
     """<weight, log values>, or NaN if a value is not a positive normal number.
 
@@ -135,7 +135,7 @@ def weighted_log_sum(weight, begin, values, place, count, numbers, exponent):
     return ordered_sum(numbers, count)
 
 
-@njit(cache=True)
+@njit
 def ordered_sum(numbers, count):
     """The sum of the first ``count`` numbers in a fixed order; clears the rest of the last lanes.
 
@@ -156,7 +156,7 @@ def ordered_sum(numbers, count):
     return total(add(x, y))
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def copy_chunk(kernel, bins, first, count, width, chunk):
     """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with zeros."""
     for l in range(len(kernel)):
@@ -166,7 +166,7 @@ def copy_chunk(kernel, bins, first, count, width, chunk):
             chunk[np.uint64(l * width + k)] = 0
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def divide(weight, begin, count, width, u):
     """Replace u by a / u, zero beyond the bins."""
     for k in range(count):
@@ -175,7 +175,7 @@ def divide(weight, begin, count, width, u):
         u[k] = 0
 
 
-@njit(cache=True, **FAST)
+@njit(**FAST)
 def update(weight, begin, count, state, place, ku, ku_place, numbers):
     """Replace v by b / (K u); return the marginal error before."""
     for e in range(count):
@@ -186,7 +186,7 @@ def update(weight, begin, count, state, place, ku, ku_place, numbers):
     return ordered_sum(numbers, count)
 
 
-@njit(cache=True)
+@njit
 def aligned_zeros(count, dtype):
     """Zeros whose address is a multiple of the size of a vector."""
     raw = np.zeros(count + BYTES, dtype)
@@ -194,7 +194,7 @@ def aligned_zeros(count, dtype):
     return raw[shift : shift + count]
 
 
-@njit(cache=True)
+@njit
 def multiply(matrix, vector, out):
     """Write matrix times vector to ``out``. BLAS would start more threads beside ours."""
     n, lanes = len(vector), BYTES // vector.itemsize

@@ -10,8 +10,8 @@ candidates.
 """
 
 import numpy as np
-from numba import njit
 
+from cometric.kernels.jit import njit
 from cometric.kernels.nodes import TOTAL, attach, detach, reroot
 
 # A pricing block covers about this many arcs: the scan then costs about as much as a pivot.
@@ -24,7 +24,7 @@ FAR = 2**61
 # -------------------------------------------------------------------------------- costs
 
 
-@njit(cache=True)
+@njit
 def round_costs(costs, nodes):
     """Replace the bits of nonnegative doubles by integers proportional to the doubles.
 
@@ -45,7 +45,7 @@ def round_costs(costs, nodes):
         costs[e] = np.int64(doubles[e] * units + 0.5)
 
 
-@njit(cache=True)
+@njit
 def gather_costs(node, costs, columns, cost, s, t):
     """Copy the costs between sources and sinks, and round them."""
     for j in range(t):
@@ -58,7 +58,7 @@ def gather_costs(node, costs, columns, cost, s, t):
     round_costs(costs[: s * t], s + t)
 
 
-@njit(cache=True)
+@njit
 def _smallest(costs, x, t, prices):
     """min_j costs[x, j] - prices[j], in the form that vectorizes."""
     row = costs[x * t : x * t + t]
@@ -69,7 +69,7 @@ def _smallest(costs, x, t, prices):
     return best
 
 
-@njit(cache=True)
+@njit
 def _position(costs, x, t, prices, value):
     """The first j with costs[x, j] - prices[j] == value."""
     j = 0
@@ -81,7 +81,7 @@ def _position(costs, x, t, prices, value):
 # ------------------------------------------------------------------------- initial tree
 
 
-@njit(cache=True)
+@njit
 def greedy_tree(node, costs, prices, s, t):
     """A strongly feasible tree: each source in turn sends to its nearest open sinks.
 
@@ -116,7 +116,7 @@ def greedy_tree(node, costs, prices, s, t):
     reroot(node, root)
 
 
-@njit(cache=True)
+@njit
 def set_prices(node, costs, prices, s, t):
     """Duals from the root down, in the order of ``listed`` after ``arrange``."""
     prices[node[0].listed - s] = 0
@@ -134,7 +134,7 @@ def set_prices(node, costs, prices, s, t):
 # The steps of a pivot are inlined by force: as calls they made cold solves 3 % slower.
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _leaving_arc(node, s, source, sink):
     """The arc that leaves when source -> sink enters, as the child at its end.
 
@@ -162,7 +162,7 @@ def _leaving_arc(node, s, source, sink):
     return leaving, push, p, on_sink_side
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
     """Change flows around the cycle, and sizes above the ends of the subtree that moves.
 
@@ -186,7 +186,7 @@ def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
         x = node[x].parent
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _move_subtree(node, inner, outer, leaving, push):
     """Re-root the subtree below the leaving arc at ``inner``, and attach it to ``outer``."""
     moved = node[leaving].size
@@ -202,7 +202,7 @@ def _move_subtree(node, inner, outer, leaving, push):
         x, parent, carried, below = above, x, flow, size
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _shift_prices(node, prices, s, t, inner, apex, rise):
     """Add ``rise`` to the prices of sources below ``inner``, subtract it from those of sinks.
 
@@ -230,7 +230,7 @@ def _shift_prices(node, prices, s, t, inner, apex, rise):
             y = node[y].next
 
 
-@njit(cache=True)
+@njit
 def _pivot(node, prices, s, t, source, sink, reduced):
     """Bring the arc source -> sink into the tree, with as much flow as the cycle admits."""
     leaving, push, apex, on_sink_side = _leaving_arc(node, s, source, sink)
@@ -243,7 +243,7 @@ def _pivot(node, prices, s, t, source, sink, reduced):
     _shift_prices(node, prices, s, t, inner, apex, reduced if inner < s else -reduced)
 
 
-@njit(cache=True)
+@njit
 def optimize(node, costs, prices, columns, s, t):
     """Pivot until no arc has a negative reduced cost.
 

@@ -26,8 +26,9 @@ Validation belongs to the map that calls us.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.scaling import (
@@ -75,7 +76,7 @@ class Workspace(NamedTuple):
 # -------------------------------------------------------------------------- scaling form
 
 
-@njit(cache=True)
+@njit
 def _sweep_source(histograms, kernel, pairs, work, i, active):
     """One sweep of the pairs ``active`` of source i."""
     indptr, bins, weight = histograms
@@ -107,7 +108,7 @@ def _sweep_source(histograms, kernel, pairs, work, i, active):
             values[p], errors[p] = np.nan, np.inf
 
 
-@njit(cache=True)
+@njit
 def _largest_source(start, offsets):
     """The most pairs, and the most scalings, of one source."""
     most_pairs, most_scalings = 0, 0
@@ -169,7 +170,7 @@ def copy_scalings(indptr, scaling, target, offsets, state):
             state[offsets[p] - offsets[0] + e] = scaling[begin + e]
 
 
-@njit(cache=True)
+@njit
 def _self_term(bins, a, kernel, u, sweeps, tol):
     """One histogram of :func:`self_terms`: cost over eps, and marginal error."""
     s = len(a)
@@ -213,13 +214,13 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
 # ---------------------------------------------------------------------------- log domain
 
 
-@njit(cache=True)
+@njit
 def _logarithms(weight):
     """log(weight). Inside a parallel kernel this array expression would make Numba warn users."""
     return np.log(weight)
 
 
-@njit(cache=True)
+@njit
 def _log_scaling(log_mass, bins, others, potential, cost, out):
     """Write log_mass_k - log sum_l exp(potential_l - cost_kl), without overflow, to ``out``.
 
@@ -313,7 +314,7 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
     return values, errors
 
 
-@njit(cache=True)
+@njit
 def _bracket(log_u, log_v, a, b, cost):
     """Bounds of one pair; ``cost`` is the part of C / eps between its bins.
 

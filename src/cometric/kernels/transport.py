@@ -15,8 +15,9 @@ Validation belongs to the map that calls us.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cometric.kernels.jit import njit
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.nodes import (
     FULL_TREE,
@@ -71,7 +72,7 @@ class Workspace(NamedTuple):
     columns: np.ndarray
 
 
-@njit(cache=True)
+@njit
 def _solve(work, histograms, costs, i, j, cancel, tree, state):
     """Solve one pair from its stored tree, if any; return value and state of the new one.
 

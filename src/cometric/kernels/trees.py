@@ -6,8 +6,9 @@ from a file are therefore checked first.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cometric.kernels.jit import njit
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.nodes import (
     FULL_TREE,
@@ -22,7 +23,7 @@ from cometric.kernels.nodes import (
 )
 
 
-@njit(cache=True)
+@njit
 def _is_spanning(node, tree, s, t):
     """Whether ``tree`` reaches all nodes from one sink, over arcs between sources and sinks.
 
@@ -58,7 +59,7 @@ def _is_spanning(node, tree, s, t):
     return count == s + t
 
 
-@njit(cache=True)
+@njit
 def _is_valid(node, histograms, i, j, tree, state):
     """Whether one pair's tree spans its problem and is strongly feasible."""
     if state == REDUCED_TREE:

@@ -1,0 +1,175 @@
+"""One list of settings: every way in has the options of ``learn``, with the same defaults."""
+
+import inspect
+import json
+import math
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+import cometric as cm
+from cometric.running.settings import Settings, mirrors_settings, options
+from cometric.transports import TRANSPORTS
+
+X = cm.datasets.torus("unimodal", 12, 10)
+DEFAULTS = {part.name: part.default for part in options()}
+
+
+def parameters(function):
+    found = dict(inspect.signature(function).parameters)
+    return {name: p for name, p in found.items() if name not in ("self", "X", "adata")}
+
+
+def defaults(function):
+    return {name: p.default for name, p in parameters(function).items()}
+
+
+def test_learn_takes_every_setting_in_their_order():
+    assert defaults(cm.learn) == DEFAULTS
+    assert list(parameters(cm.learn)) == list(DEFAULTS)
+
+
+def test_learn_describes_every_setting():
+    described = inspect.getdoc(cm.learn)
+    for name in DEFAULTS:
+        assert f"\n{name}" in described or f", {name}" in described, name
+
+
+@pytest.mark.parametrize(
+    ("function", "without", "own"),
+    [
+        (
+            cm.plan,
+            {"start", "random_state", "client", "callback", "checkpoint", "checkpoint_every"},
+            set(),
+        ),
+        (
+            cm.WassersteinSingularVectors.__init__,
+            {"client"},
+            {"engine", "mode", "n_neighbors"},
+        ),
+    ],
+)
+def test_what_mirrors_learn_has_its_options_and_defaults(function, without, own):
+    found = defaults(function)
+    assert {name: found[name] for name in DEFAULTS if name not in without} == {
+        name: value for name, value in DEFAULTS.items() if name not in without
+    }
+    assert set(found) == set(DEFAULTS) - without | own
+
+
+def test_resume_takes_settings_that_do_not_change_the_answer():
+    found = defaults(cm.resume)
+    for part in options():
+        if part.name in found and part.name not in ("max_iter", "checkpoint"):
+            assert found[part.name] == part.default
+    changed = {name for name in found if name in DEFAULTS} - {"client"}
+    assert not {p.name for p in options() if p.metadata["answer"]} & changed
+
+
+def test_scverse_passes_all_other_options_on():
+    pytest.importorskip("anndata")
+    import cometric.scverse as cms
+
+    found = parameters(cms.tl.learn)
+    assert found["options"].kind is inspect.Parameter.VAR_KEYWORD
+    for name in ("eps", "tau"):
+        assert found[name].default == DEFAULTS[name]
+
+
+def test_the_command_line_has_an_option_for_every_setting_with_a_help_text():
+    pytest.importorskip("typer")
+    from cometric.cli import learning
+
+    found = parameters(learning.learn)
+    for part in options():
+        assert (part.name in found) == bool(part.metadata["help"]), part.name
+        if part.metadata["help"]:
+            assert found[part.name].default == part.metadata["kind"].to_json(part.default)
+    left_out = {p.name for p in options() if not p.metadata["help"]}
+    assert left_out == {"transport", "client", "progress", "callback"}  # not texts
+
+
+def test_unknown_options_are_refused_by_what_mirrors_learn():
+    with pytest.raises(TypeError, match="plan.* unexpected keyword argument 'alpha'"):
+        cm.plan(X, alpha=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'alpha'"):
+        cm.WassersteinSingularVectors(alpha=1)
+
+
+def test_a_mirror_is_called_with_all_options_by_name():
+    @mirrors_settings(without=("client",))
+    def show(X, *, progress=True, more=3, **given):
+        return X, progress, more, given
+
+    data, progress, more, given = show(1, 0.5, more=4, tol=0.1)
+    assert (data, progress, more) == (1, False, 4)  # the default of the settings counts
+    assert given["eps"] == 0.5
+    assert given["tol"] == 0.1
+    assert "client" not in given
+
+
+# Values
+
+
+def test_settings_are_frozen_and_complete():
+    settings = Settings()
+    with pytest.raises(FrozenInstanceError):
+        settings.tol = 1.0
+    assert settings.transport == cm.Entropic(0.1)
+    assert (settings.tau, settings.restart) == (0.0, 0.1)
+    assert settings.formula.restart == 0.1
+    assert settings.torch_device is None
+
+
+@pytest.mark.parametrize(
+    ("eps", "transport"),
+    [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())],
+)
+def test_eps_stands_for_a_transport(eps, transport):
+    assert Settings(eps=eps).transport == transport
+    assert Settings(transport=transport).eps == eps
+    assert Settings(transport=transport, eps=eps).transport == transport
+
+
+def test_eps_and_another_transport_exclude_each_other():
+    with pytest.raises(ValueError, match=r"`eps` is 0.3 and `transport` is exact; both say"):
+        Settings(eps=0.3, transport=cm.Exact())
+
+
+@pytest.mark.parametrize("wrong", ["exact", cm.Exact, 0.1])
+def test_what_is_not_a_transport_is_refused(wrong):
+    with pytest.raises(ValueError, match="`transport` is .*pass an object such as cm.Exact"):
+        cm.learn(X, transport=wrong)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"eps": 0.0, "tau": 0.0},
+        {"transport": cm.Limit(), "tau": "paper", "norm": 3},
+        {"solver": cm.AndersonIteration(memory=3), "dtype": "f4", "memory_limit": 10**9},
+        {"solver": "stochastic", "random_state": np.int64(3), "client": "local"},
+    ],
+)
+def test_settings_survive_json(given):
+    settings = Settings(**given)
+    stored = json.loads(json.dumps(settings.to_json()))
+    again = Settings.from_json(stored)
+    assert again.to_json() == settings.to_json()
+    assert again.formula == settings.formula
+    assert again.transport == settings.transport
+
+
+def test_every_transport_has_a_name_in_files():
+    for name, kind in TRANSPORTS.items():
+        assert Settings(transport=kind()).to_json()["transport"]["kind"] == name
+
+
+def test_a_stored_setting_that_is_missing_is_named():
+    stored = Settings().to_json()
+    del stored["sweeps"]
+    with pytest.raises(KeyError, match="sweeps"):
+        Settings.from_json(stored)
