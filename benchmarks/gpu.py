@@ -26,7 +26,7 @@ from cometric.core.types import Coupled, Metrics
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
-from cometric.solvers.loop import solve
+from cometric.solvers.loop import Limits, solve
 from cometric.transports.base import Resources
 from machine import describe
 
@@ -90,7 +90,9 @@ class Case:
     def iterate(self, maps, pairs=PAIRS, watch=None):
         """Plain power iterations from the l1 distances between histograms."""
         phi = couple(maps, Formula(TAU), self.norms)
-        return solve(phi, cm.PowerIteration(), self.start, tol=0.0, max_iter=pairs, callback=watch)
+        return solve(
+            phi, cm.PowerIteration(), self.start, Limits(tol=0.0, max_iter=pairs), callback=watch
+        )
 
     def timed(self, precision, repeats=5, pairs=PAIRS, **options):
         """Seconds of ``pairs`` iterations from scratch, the last iterate, bytes at the peak."""
@@ -173,7 +175,7 @@ def on_the_cpu(case):
     sides = case.problem.samples.hist, case.problem.features.hist
     maps = [cm.EntropicMap(hist, EPS, sweeps=1) for hist in sides]
     phi = couple(maps, Formula(TAU), norms)
-    found = solve(phi, cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS)
+    found = solve(phi, cm.PowerIteration(), start, Limits(tol=0.0, max_iter=PAIRS))
     end = torch.as_tensor(found.iterate.metrics.samples, device=DEVICE)
     return end, found.history[-1].seconds
 
@@ -226,7 +228,10 @@ def small_twin(folder):
     norms, start = (Metrics(*(x.cpu().numpy() for x in pair)) for pair in (case.norms, case.start))
     began = time.perf_counter()
     truth = solve(
-        couple(phi, Formula(TAU), norms), cm.PowerIteration(), start, tol=0.0, max_iter=PAIRS
+        couple(phi, Formula(TAU), norms),
+        cm.PowerIteration(),
+        start,
+        Limits(tol=0.0, max_iter=PAIRS),
     ).iterate
     print(f"\n300 cells: CPU, float64, solved to 1e-12: {time.perf_counter() - began:.1f} s")
     print(HEAD)
@@ -304,7 +309,7 @@ def third_iteration(X):
         start.append(D.fill_diagonal_(0.0))
     torch.cuda.reset_peak_memory_stats()
     phi = Coupled(*maps)
-    solution = solve(phi, cm.PowerIteration(), Metrics(*start), tol=0.0, max_iter=3)
+    solution = solve(phi, cm.PowerIteration(), Metrics(*start), Limits(tol=0.0, max_iter=3))
     times = [record.seconds for record in solution.history]
     return times[-1] - times[-2], torch.cuda.max_memory_allocated(), maps
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric import StochasticIteration
 from cometric.maps.norms import norm_matrices
-from cometric.solvers.loop import solve
+from cometric.solvers.loop import Limits, solve
 from lifts import exact_lifts, fresh_lifts, regularize
 
 X = cm.datasets.torus("bimodal", 20, 16)
@@ -20,7 +20,7 @@ def steps(solver, number, n_threads=None):
     norms = norm_matrices(problem, "l1")
     phi = regularize(*exact_lifts(problem, n_threads=n_threads), TAU, norms)
     start = cm.Metrics(*(R / R.max() for R in norms))
-    return solve(phi, solver, start, tol=0.0, max_iter=number).iterate
+    return solve(phi, solver, start, Limits(tol=0.0, max_iter=number)).iterate
 
 
 @pytest.fixture(scope="module")

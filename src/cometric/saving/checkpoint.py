@@ -214,11 +214,11 @@ class Stage:
         self._run._saved = None
         return state
 
-    def leave(self) -> None:
+    def begin_step(self) -> None:
         """A step begins: until it ends, there is no complete state to save."""
         self._run._latest = None
 
-    def keep(self, now: State, record: Record) -> bool:
+    def end_step(self, now: State, record: Record) -> bool:
         """A step is complete: save it if it is time; whether the run should stop now."""
         run = self._run
         run._history.append((self._number, *record))

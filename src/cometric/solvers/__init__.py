@@ -1,4 +1,4 @@
-"""Solvers: frozen hyperparameters with ``init`` and ``step``; the loop is in ``solve``."""
+"""Solvers: frozen hyperparameters with ``init`` and ``step``; ``loop.solve`` runs them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def solver_to_json(value: Any) -> Any:
 
 
 def solver_from_json(stored: Any) -> Any:
-    """The solver that :func:`solver_to_json` stored, if it is one of ours."""
+    """The solver that :func:`solver_to_json` stored; raises unless it is a built-in one."""
     if not isinstance(stored, dict):
         return stored
     kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
@@ -45,6 +45,6 @@ def solver_from_json(stored: Any) -> Any:
     if kind is None:
         raise UnknownKind(
             f"The checkpoint was made with {stored['kind']}, which cannot be stored. Continue with "
-            "learn(X, ..., checkpoint=...), as it was begun."
+            "the call that started the run: learn(X, ..., checkpoint=...)."
         )
     return kind(**{name: solver_from_json(part) for name, part in stored.items() if name != "kind"})

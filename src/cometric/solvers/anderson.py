@@ -13,54 +13,54 @@ from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
 
 ONLY_PLAIN = 2**31
-"""Plain steps to wait for, more than anybody takes."""
+"""A number of plain steps that no run reaches: no extrapolation follows."""
 
 
 @dataclass(frozen=True)
 class AndersonIterate(TrialIterate):
-    """An iterate with what the next extrapolation needs."""
+    """An iterate with the past steps from which the next one is extrapolated."""
 
-    changes: tuple[tuple[Vector, Vector], ...] = ()  # of f = g - x and of g, the latest last
+    changes: tuple[tuple[Vector, Vector], ...] = ()  # in f = g - x and in g, the latest last
     last: tuple[Vector, Vector] | None = None  # f and g of the last evaluation
-    start: Matrix | None = None  # where plain steps begin again if all else fails
+    start: Matrix | None = None  # the first sample metric, to start over from
 
 
 @dataclass(frozen=True)
 class AndersonIteration:
-    """Extrapolate from the last ``memory`` steps; take plain ones wherever that does not help.
+    """Extrapolate from the last ``memory`` steps; take plain steps where that does not help.
 
     With x = log D and g the normalized full step, f_t = g(x_t) - x_t, the next point is g_t
     minus the combination of past changes of g whose changes of f best cancel f_t. On a map
     close to linear this is GMRES for the eigenvector.
 
-    Least squares look for a small f, and f is small in other places too: at fixed points that
-    power iteration leaves, and where it passes slowly, without any fixed point. Seen from there
-    the way to a smaller f leads back, against f. Such an extrapolation is replaced by a plain
-    step.
+    A small f does not imply that the solution is near: f is also small at unstable fixed points
+    of the power iteration, and where it moves slowly. Least squares may then lead backward. An
+    extrapolation that does not have a positive inner product with f is replaced by a plain step.
 
-    Whatever the map, this is at worst power iteration with some steps more: extrapolations are on
-    trial, and every 10 evaluations must lower the residual by 5 % below the lowest one before.
-    Where they do not, the solver returns to where the trial began and takes plain steps, 2 after
-    the first failure and 4 more after each further one. Where plain steps contract, so that N of
-    them suffice, N + 10 (sqrt(N / 2) + 1) + 200 log(begin / tol) suffice here
+    For any map the worst case is power iteration with some additional steps. Extrapolations are
+    made in trials: 10 evaluations must lower the residual to 95 % of its lowest value before.
+    Otherwise the solver returns to where the trial began and takes plain steps, 2 after the first
+    failure and 4 more after each further one. If plain steps contract and N of them suffice, then
+    N + 10 (sqrt(N / 2) + 1) + 200 log(begin / tol) steps suffice here
     (docs/notes/acceleration.md).
 
-    Where extrapolations have led to negative distances, as they can at large eps, it begins anew
-    with plain steps only.
+    If extrapolations lead to negative distances, which is possible at large eps, the solver starts
+    over with plain steps only.
 
-    Far away the past says little about what follows, so plain steps come first. The norm that
-    decides at once whether an extrapolation has failed is that of least squares, which it
-    reduces, not the residual, which one pair among millions decides.
+    Far from the solution, past steps predict little, so plain steps come first. Whether a single
+    extrapolation has failed is decided by the l2 norm of f, which least squares minimize, and not
+    by the residual, a maximum that a single pair determines.
 
     Parameters
     ----------
     memory
-        Past steps to extrapolate from; each keeps two copies of the sample metric's upper half.
+        Number of past steps to extrapolate from; each stores two copies of the upper triangle of
+        the sample metric.
     tolerance
-        An extrapolation after which the norm of f has grown by more than this factor is undone,
-        and the past forgotten.
+        An extrapolation that increases the norm of f by more than this factor is undone, and all
+        past steps are discarded.
     begin
-        Residual from which on to extrapolate.
+        Extrapolate while the residual is at most this.
     """
 
     memory: int = 5
@@ -82,7 +82,7 @@ class AndersonIteration:
         except NegativeDistances:
             if extrapolated:
                 return _undo(now)
-            if now.start is None or now.level == np.inf:  # no extrapolation has led here
+            if now.start is None or now.level == np.inf:  # no extrapolation can be the cause
                 raise
             return _start_over(now)
         if extrapolated and touches_boundary(after.metrics):
@@ -94,14 +94,14 @@ class AndersonIteration:
         log = namespace(image).log
         x, g = log(origin), log(image)
         f = g - x
-        f -= f.mean()  # scale does not count
+        f -= f.mean()  # the scale of a metric is arbitrary
         if extrapolated and self._has_grown(f, now):
             return _undo(now)
         changes = now.changes
         if now.last is not None:
             changes = (*changes, (f - now.last[0], g - now.last[1]))[-self.memory :]
         after = judge(replace(after, changes=changes, last=(f, g)))
-        if after.point is not None:  # the trial has failed: the past leads elsewhere
+        if after.point is not None:  # the trial has failed: past steps do not apply there
             return replace(after, changes=(), last=None)
         if not changes or after.wait > 0 or after.residual > self.begin:
             return after
@@ -112,7 +112,7 @@ class AndersonIteration:
         return replace(begin(after), point=following)
 
     def _has_grown(self, f: Vector, now: AndersonIterate) -> bool:
-        """Whether f is so much larger than before that the extrapolation has failed."""
+        """Whether the norm of f has grown by more than ``tolerance``."""
         if now.last is None:
             return False
         before = now.last[0]
@@ -120,15 +120,15 @@ class AndersonIteration:
 
 
 def _undo(now: AndersonIterate) -> AndersonIterate:
-    """The iterate before an extrapolation that failed, the past forgotten."""
+    """The iterate before a failed extrapolation, without past steps."""
     return judge(replace(now, sweeps=now.sweeps + 1, point=None, changes=(), last=None))
 
 
 def _start_over(now: AndersonIterate) -> AndersonIterate:
     """Back to the start, with plain steps only: extrapolations led to negative distances.
 
-    Entropic maps give them at matrices that no plain step would have come to, and a few steps
-    after an extrapolation nobody knows which one it was.
+    Entropic maps give negative distances at matrices that plain steps do not reach, and a few
+    steps later it is unknown which extrapolation was the cause.
     """
     return replace(
         now,
@@ -143,7 +143,7 @@ def _start_over(now: AndersonIterate) -> AndersonIterate:
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
-    """The image g minus the changes of g, weighted so that those of f cancel f in least squares."""
+    """The image g minus a combination of its changes: least squares, so that those of f cancel f."""
     df = namespace(f).stack([change for change, _ in changes])
     gram = to_numpy(df @ df.T)
     sizes = np.sqrt(np.diag(gram))

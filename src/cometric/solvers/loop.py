@@ -1,4 +1,4 @@
-"""The one loop: step until the residual is small, and say honestly how it ended."""
+"""The loop of all solvers: step until the residual is small, and report how it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Callback = Callable[[Iterate, Record], None]
 
 
 class Spent(NamedTuple):
-    """What earlier stages of a solve have taken."""
+    """Iterations, sweeps and seconds of earlier stages of a solve."""
 
     iterations: int = 0
     sweeps: int = 0
@@ -38,24 +38,32 @@ NOTHING_YET = Spent()
 SILENT = Bar(show=False)
 
 
+class Limits(NamedTuple):
+    """When the loop ends."""
+
+    tol: float  # the residual that counts as converged
+    max_iter: int
+    stall: float = math.inf  # iterations without a new lowest residual
+
+
 class Stage(Protocol):
-    """What keeps a stage of a solve in checkpoints, and may have one to continue from."""
+    """The checkpoints of one stage of a solve."""
 
     history: list[Record]
     finished: bool
 
     def resume(self, now: State) -> State:
-        """The iterate that was saved in this stage, or ``now``."""
+        """The iterate saved in this stage; ``now`` if there is none."""
 
-    def leave(self) -> None:
-        """A step begins: from here to its end there is nothing to save."""
+    def begin_step(self) -> None:
+        """Called before each step: until it ends, there is no complete state to save."""
 
-    def keep(self, now: State, record: Record) -> bool:
-        """A step is complete; whether the run was asked to stop."""
+    def end_step(self, now: State, record: Record) -> bool:
+        """Called after each step, to save it; returns whether the run should stop now."""
 
 
 class Solution(NamedTuple):
-    """The last iterate, how the loop ended, its history, and what else a user should know."""
+    """The last iterate, how the loop ended, its history, and a remark for the user."""
 
     iterate: Iterate
     status: Status
@@ -65,7 +73,7 @@ class Solution(NamedTuple):
 
     @property
     def spent(self) -> Spent:
-        """What the stage that follows counts on from."""
+        """Totals at the end of this stage, from which the next one continues to count."""
         if not self.history:
             return NOTHING_YET
         last = self.history[-1]
@@ -76,24 +84,30 @@ def solve(
     phi: Coupled,
     solver: Solver[State],
     start: Metrics,
+    limits: Limits,
     *,
-    tol: float,
-    max_iter: int,
     bar: Bar = SILENT,
     ahead: Ahead | None = None,
-    stall: float = math.inf,
     callback: Callback | None = None,
     spent: Spent = NOTHING_YET,
     stage: Stage | None = None,
 ) -> Solution:
-    """Step until the Hilbert residual is at most ``tol``.
+    """Step until the Hilbert residual is at most ``limits.tol``.
 
-    Ctrl-C ends the loop with status ``INTERRUPTED``; the iterate is then the last complete
-    one. Distances that are as good as zero end it with ``BOUNDARY``. It ends with ``MAX_ITER``
-    after ``max_iter`` steps, or ``stall`` steps after the lowest residual. The history counts on
-    from what was ``spent`` before. A ``stage`` keeps checkpoints, and may have one to go on from.
-    The ``bar`` is told of each iteration, and what lies ``ahead`` of it where this is not all of
-    the run.
+    The status is ``INTERRUPTED`` after Ctrl-C, with the last complete iterate; ``BOUNDARY`` if
+    some distances become zero up to rounding; ``NOT_PSD`` if some become negative; ``MAX_ITER``
+    if ``limits`` end the loop.
+
+    Parameters
+    ----------
+    bar, ahead
+        Shows each iteration; ``ahead`` is the work left in the run, if there are more stages.
+    callback
+        Called after each iteration.
+    spent
+        Totals of earlier stages, from which the history continues to count.
+    stage
+        Writes checkpoints; if it holds one of this stage, the loop continues from there.
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)
@@ -102,13 +116,13 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-    status, remark = _ending(now, history, tol, max_iter, stall), ""
-    ahead = ahead or Ahead(tol, max_iter)
+    status, remark = _ending(now, history, limits), ""
+    ahead = ahead or Ahead(limits.tol, limits.max_iter)
     try:
         with bar.stage(phi, ahead, before + len(history), elapsed):
             while status is None:
                 if stage is not None:
-                    stage.leave()
+                    stage.begin_step()
                 now = solver.step(phi, now)
                 seconds = time.perf_counter() - began
                 iteration = before + len(history) + 1
@@ -116,32 +130,30 @@ def solve(
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
-                status = _ending(now, history, tol, max_iter, stall)
-                if stage is not None and stage.keep(now, history[-1]):
+                status = _ending(now, history, limits)
+                if stage is not None and stage.end_step(now, history[-1]):
                     status = Status.INTERRUPTED
     except (KeyboardInterrupt, SystemError) as error:
         if not is_interruption(error):
             raise
         status = Status.INTERRUPTED
-    except NegativeDistances as found:
+    except NegativeDistances as error:
         status = Status.NOT_PSD
-        remark = f"{found}: the entropic kernel is not positive."
+        remark = f"{error}: the entropic kernel is not positive."
     return Solution(now, status, history, remark)
 
 
-def _ending(
-    now: Iterate, history: list[Record], tol: float, max_iter: int, stall: float
-) -> Status | None:
-    """How the loop ends after the last step of the history, or None: it goes on."""
+def _ending(now: Iterate, history: list[Record], limits: Limits) -> Status | None:
+    """The status if the loop ends after the last step of the history, None if it continues."""
     if not history:
         return None
     if touches_boundary(now.metrics):
         return Status.BOUNDARY
-    if now.residual <= tol:
+    if now.residual <= limits.tol:
         return Status.CONVERGED
-    if len(history) >= max_iter:
+    if len(history) >= limits.max_iter:
         return Status.MAX_ITER
-    if len(history) > stall:
+    if len(history) > limits.stall:
         lowest = min(range(len(history)), key=lambda k: history[k].residual)
-        return Status.MAX_ITER if len(history) - lowest > stall else None
+        return Status.MAX_ITER if len(history) - lowest > limits.stall else None
     return None

@@ -1,4 +1,4 @@
-"""Policy iteration: hold the optimal couplings, solve what is left, re-solve the transport."""
+"""Policy iteration: solve with the couplings held fixed, then find the optimal ones again."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from cometric.solvers.trials import TrialIterate, begin, give_up, judge
 
 @dataclass(frozen=True)
 class PolicyIterate(TrialIterate):
-    """An iterate with the couplings that were optimal there."""
+    """An iterate and the optimal couplings of the sweep that led to it."""
 
     frozen: Coupled | None = None
 
 
 @dataclass(frozen=True)
 class PolicyIteration:
-    """Iterate with couplings frozen until nothing moves, then spend one transport sweep.
+    """Iterate with frozen couplings to convergence, then update the couplings by one sweep.
 
-    The frozen map keeps the tau max term (Hoffman-Karp) and needs no transport at all. For
-    tau > 0 and frozen problems solved exactly this ends at the singular vectors after
-    finitely many sweeps, in practice a handful (docs/theory.md, section 6).
+    The frozen map includes the maximum in the tau term (Hoffman-Karp) and solves no transport
+    problem. For tau > 0, and with frozen problems solved exactly, this ends at the singular vectors
+    after finitely many sweeps, in practice a handful (docs/theory.md, section 6).
 
-    Whatever the map, this is at worst power iteration with some sweeps more. A frozen solve after
-    which the Collatz-Wielandt bracket is neither narrower nor lower at its upper end (which exact
-    ones never raise) is thrown away and followed by power steps, 2 after the first failure and
-    4 more after each further one. And 10 frozen solves in a row that do not lower the residual by
-    5 % below the lowest one before are thrown away likewise: N power steps see at most
+    For any map the worst case is power iteration with some additional sweeps. A frozen solve is
+    discarded if it neither narrows the Collatz-Wielandt bracket nor lowers its upper end (which
+    exact frozen solves never raise). Power steps follow, 2 after the first failure and 4 more
+    after each further one. Likewise, 10 frozen solves in a row are discarded if they do not lower
+    the residual to 95 % of its lowest value before. Among N power steps there are at most
     sqrt(N / 2) + 1 failures.
 
     Parameters
     ----------
     frozen_steps
-        Steps of one frozen solve at most.
+        Largest number of steps of one frozen solve.
     accuracy
-        Fraction of the last residual to which it is solved.
+        Tolerance of a frozen solve, as a fraction of the last residual.
     inner
-        What solves it.
+        Solver of the frozen problems.
     """
 
     frozen_steps: int = 1000
@@ -64,14 +64,14 @@ class PolicyIteration:
         return give_up(replace(now, sweeps=after.sweeps))
 
     def _settle(self, frozen: Coupled, now: PolicyIterate) -> Matrix:
-        """The fixed point of the frozen map, as far as it is worth solving for."""
+        """The fixed point of the frozen map, to a tolerance proportional to the residual."""
         tol = max(1e-14, self.accuracy * now.residual)
         state = self.inner.init(frozen, now.metrics)
         best, stalled = state, 0
         above = np.triu_indices(len(now.metrics.samples), 1)
         for _ in range(self.frozen_steps):
             state = self.inner.step(frozen, state)
-            if state.metrics.samples[above].min() < 1e-12:  # tau = 0: some distances die out
+            if state.metrics.samples[above].min() < 1e-12:  # tau = 0: some distances tend to 0
                 return now.metrics.samples
             stalled = 0 if state.residual < best.residual else stalled + 1
             best = state if stalled == 0 else best
@@ -81,7 +81,7 @@ class PolicyIteration:
 
 
 def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:
-    """A power step from ``samples`` that keeps its couplings, with which it coincides."""
+    """A power step from ``samples``, and its optimal couplings; frozen, they give the same step."""
     to_features = freezable(phi.to_features).freeze(samples)
     features, _ = normalize(to_features(samples))
     frozen = Coupled(freezable(phi.to_samples).freeze(features), to_features)

@@ -1,4 +1,4 @@
-"""Stochastic iteration: each step looks at a random part of the pairs only."""
+"""Stochastic iteration: each step evaluates a random part of the pairs only."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ STEP_SIZES: dict[str, Callable[[int], float]] = {
 DRAWS = ("parts", "pairs", "block")
 
 FAR = 1.0
-"""Residual above which the images of an epoch are set in together, at its end."""
+"""Residual above which the images of an epoch replace the distances together, at its end."""
 
 
 class Part(NamedTuple):
-    """Some pairs, and their distances as a function of the cost."""
+    """Some of the pairs, and their distances as a function of the cost."""
 
     pairs: Index
     distances: Callable[[Matrix], Vector]
@@ -43,17 +43,19 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StochasticIterate(Iterate):
-    """An iterate that knows its number and what the steps of the last epoch saw.
+    """An iterate with its number, and statistics of the steps of the last epoch.
 
-    ``features_seen`` and ``samples_seen`` have a row per step of an epoch: how many pairs it had,
-    and <C, v>, <C, C> and the extremes of v / C for entries C and their images v; NaN before it
-    came.
+    ``features_seen`` and ``samples_seen`` have a row per step of an epoch: the number of pairs,
+    <C, v>, <C, C>, and the minimum and maximum of v / C, for entries C and their images v. Rows
+    are NaN until their step has been taken.
     """
 
     features_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     samples_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     steps: int = 0
-    images: tuple[Matrix, Matrix] | None = None  # of features, of samples, to be set in together
+    images: tuple[Matrix, Matrix] | None = (
+        None  # of features, of samples, to be used at the end of the epoch
+    )
     parts: tuple[list[Part], list[Part]] = field(default=([], []), metadata={"saved": False})
 
 
@@ -61,38 +63,39 @@ class StochasticIterate(Iterate):
 class StochasticIteration:
     """Move a random ``fraction`` of the pairs toward their image, on one side and then the other.
 
-    With v the images of the sampled pairs and nu their least-squares multiple of what stood there
-    (the adaptive scaling of the paper), an additive update is (1 - alpha) C + alpha v / nu, a
+    With C the distances of the sampled pairs, v their images and nu the least-squares factor in
+    v = nu C (the adaptive scaling of the paper), an additive update is (1 - alpha) C + alpha v / nu, a
     multiplicative one C^(1 - alpha) (v / nu)^alpha.
 
-    By default alpha = 1: a sampled pair takes its image whole, and nu is that of all pairs, each
-    as last seen. For exact maps and ``tau`` > 0 the full step contracts every entry's logarithm at
-    once, so entries may be renewed in any order, and errors shrink as fast per evaluated pair as
-    in the power iteration. Far from the answer, old and new distances side by side are a poor cost:
-    the images of a whole epoch are then set in together. The paper's steps 1 / sqrt(t) average
-    noise that is not there when values are kept; ``paper()`` has them.
+    By default alpha = 1: a sampled pair is replaced by its image, and nu is computed from the
+    latest values of all pairs. For exact maps and ``tau`` > 0 the full step is a contraction in the
+    maximum norm of the logarithms, so entries may be updated in any order, and errors shrink as
+    fast per evaluated pair as in the power iteration. Far from the solution, a mixture of old and
+    new distances is a poor cost: the images of an epoch then replace the distances together. The
+    steps 1 / sqrt(t) of the paper average out noise that does not arise when values are stored;
+    ``paper()`` has them.
 
-    The ``residual`` is the spread of v / C over the last epoch, which is as many steps as it takes
-    to evaluate as many pairs as there are. Pairs of different steps were seen under different
-    costs: only a full sweep says what was reached.
+    The ``residual`` is the spread of v / C over the last epoch, the steps that evaluate as many
+    pairs as there are. It is an estimate, since each step had another cost: only a full sweep
+    measures the true residual.
 
     Parameters
     ----------
     fraction
-        Share of the pairs of either side that a step evaluates.
+        Fraction of the pairs of either side that a step evaluates.
     step_size
         alpha: a number, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the step.
     multiplicative
         How a pair moves when alpha < 1.
     draw
-        "parts" cuts all pairs at random into parts, once, and visits each part once per epoch:
-        the map remembers its solutions. "pairs" draws anew in each step, as the theorem of the
-        paper has it, so that an epoch misses a pair with probability 1/e; "block" draws items
-        and takes all pairs between them, as the code of the paper does.
+        "parts" partitions all pairs at random, once, and visits each part once per epoch, so that
+        the map can reuse its solutions. "pairs" draws new pairs in each step, as in the theorem of
+        the paper, so that an epoch misses a pair with probability 1/e; "block" draws items and
+        takes all pairs between them, as in the code of the paper.
     alternate
-        Whether a step moves one side, features and samples in turn, or both.
+        Whether a step updates one side, features and samples in turn, or both.
     random_state
-        Seed. A step's pairs depend on it and on the number of the step, on nothing else.
+        Seed. The pairs of a step depend only on it and on the number of the step.
     """
 
     fraction: float = 0.1
@@ -105,7 +108,7 @@ class StochasticIteration:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction <= 1.0:
-            raise ValueError(f"`fraction` is {self.fraction}; it must be above 0, at most 1.")
+            raise ValueError(f"`fraction` is {self.fraction}; it must be above 0 and at most 1.")
         if isinstance(self.step_size, str) and self.step_size not in STEP_SIZES:
             raise ValueError(
                 f"`step_size` is {self.step_size!r}; choose 'sqrt', 'harmonic', a number or a "
@@ -124,7 +127,7 @@ class StochasticIteration:
         rows, images = self._epoch, None
         if self.draw == "parts":
             lifts = (phi.to_features, phi.to_samples)
-            rows = min(rows, *(_number(lift.shape[0]) for lift in lifts))
+            rows = min(rows, *(_pair_count(lift.shape[0]) for lift in lifts))
             parts = self._cut(lifts[0], rows, side=0), self._cut(lifts[1], rows, side=1)
             if self.step_size == 1.0 and rows > 1:
                 images = np.zeros_like(start.features), np.zeros_like(start.samples)
@@ -167,12 +170,12 @@ class StochasticIteration:
         )
 
     def _scale(self, seen: Matrix, row: int) -> float:
-        """The singular value by least squares: of all parts as last seen, or of this draw."""
+        """The singular value by least squares: over the latest values of all parts, or this draw."""
         cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
         return float(cross / square)
 
     def _move(self, part: Part, image: Vector, metric: Matrix, t: int) -> Matrix:
-        """The metric after the pairs of a part moved toward their scaled images."""
+        """The metric with the pairs of a part moved toward their scaled images."""
         i, j = part.pairs.T
         old, alpha = metric[i, j], self._alpha(t)
         if self.multiplicative:
@@ -186,21 +189,21 @@ class StochasticIteration:
     def _cut(self, lift: DistanceMap, count: int, side: int) -> list[Part]:
         """All pairs in a random order, cut into ``count`` parts."""
         n = lift.shape[0]
-        order = self._generator(0, side).permutation(_number(n))
-        indices = [_pairs(np.sort(drawn), n) for drawn in np.array_split(order, count)]
+        order = self._generator(0, side).permutation(_pair_count(n))
+        indices = [_pairs(np.sort(numbers), n) for numbers in np.array_split(order, count)]
         return list(map(Part, indices, divide(lift, indices)))
 
     def _choose(self, lift: DistanceMap, parts: list[Part], t: int, side: int) -> tuple[Part, int]:
-        """The part of a step and its row among those of an epoch; seed and step decide."""
+        """The part to evaluate in a step, and its row in the statistics of an epoch."""
         if self.draw == "parts":
             epoch, step = divmod(t - 1, len(parts))
             row = int(self._generator(epoch + 1, side).permutation(len(parts))[step])
             return parts[row], row
         n, rng = lift.shape[0], self._generator(t, side)
         if self.draw == "pairs":
-            count = math.ceil(self.fraction * _number(n))
-            drawn = rng.choice(_number(n), count, replace=False, shuffle=False)
-            index = _pairs(np.sort(drawn), n)
+            count = math.ceil(self.fraction * _pair_count(n))
+            numbers = rng.choice(_pair_count(n), count, replace=False, shuffle=False)
+            index = _pairs(np.sort(numbers), n)
         else:
             count = max(2, round(math.sqrt(self.fraction) * n))
             items = np.sort(rng.choice(n, count, replace=False))
@@ -225,10 +228,10 @@ class StochasticIteration:
 def _evaluate(
     part: Part, row: int, cost: Matrix, metric: Matrix, seen: Matrix
 ) -> tuple[Vector, Matrix]:
-    """The images of the pairs of a part, and what has been seen.
+    """The images of the pairs of a part, and the updated statistics of the epoch.
 
-    A poor cost has negative divergences: such a pair keeps its distance until its next turn, and
-    the residual is infinite until then.
+    A poor cost can give negative divergences. Such a pair keeps its distance until it is evaluated
+    again, and the residual is infinite until then.
     """
     old, image = metric[part.pairs[:, 0], part.pairs[:, 1]], part.distances(cost)
     cross, square, ratios = old @ image, old @ old, image / old
@@ -238,7 +241,7 @@ def _evaluate(
 
 
 def _set(metric: Matrix, part: Part, values: Vector) -> Matrix:
-    """The metric with other values at the pairs of a part."""
+    """A copy of the metric with new values at the pairs of a part."""
     i, j = part.pairs.T
     changed = metric.copy()
     changed[i, j] = changed[j, i] = values
@@ -246,18 +249,18 @@ def _set(metric: Matrix, part: Part, values: Vector) -> Matrix:
 
 
 def _spread(seen: Matrix) -> float:
-    """Log of the largest over the smallest ratio v / C of an epoch, once it is over."""
+    """Log of the largest over the smallest ratio v / C of an epoch; infinite until it is over."""
     if np.isnan(seen).any():
         return math.inf
     return log_width((float(seen[:, 3].min()), float(seen[:, 4].max())))
 
 
-def _number(n: int) -> int:
+def _pair_count(n: int) -> int:
     return n * (n - 1) // 2
 
 
 def _pairs(numbers: Index, n: int) -> Index:
-    """The pairs i < j with these numbers, counted row by row."""
+    """The pairs i < j with these numbers, in row-major order."""
     starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # of the pairs (i, i + 1)
     i = np.searchsorted(starts, numbers, side="right") - 1
     return np.stack([i, i + 1 + numbers - starts[i]], axis=1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Trials: short runs of clever steps that must lower the residual, or plain steps take over."""
+"""Trials: short runs of accelerated steps that must lower the residual; else plain steps follow."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ LENGTH = 10
 """Evaluations after which a trial must have lowered the residual."""
 
 FALL = 0.95
-"""The residual must fall to this fraction of the lowest one before, for a trial to succeed."""
+"""A trial succeeds if the residual falls to this fraction of its lowest value before."""
 
 WAIT, MORE_WAIT = 2, 4
-"""Plain steps after the first failure, and how many more after each one: 2 k^2 after k."""
+"""Plain steps after the first failure, and additional ones after each further: 2 k^2 after k."""
 
 
 @dataclass(frozen=True)
 class TrialIterate(Iterate):
-    """An iterate of a solver that mixes plain power steps with clever ones, on trial.
+    """An iterate of a solver that mixes plain power steps with trials of accelerated ones.
 
-    A trial begins at an iterate that is kept, the anchor. It succeeds, and the next one begins
-    where it ended, as soon as the residual is at most 0.95 of the lowest one at which any trial
-    began or ended; it fails after 10 evaluations without. Then the solver returns to the anchor
-    and takes plain steps, 2 after the first failure and 4 more after each further one.
+    A trial begins at an iterate that is stored, the anchor. It succeeds as soon as the residual is
+    at most 0.95 times the lowest residual at which any trial began or ended; the next trial then
+    begins there. It fails after 10 evaluations without success. Then the solver returns to the
+    anchor and takes plain steps, 2 after the first failure and 4 more after each further one.
 
-    This holds for every map, whatever the clever steps do. Successes are at most
-    20 log(r / tol) + 1 in number, r being the residual from which on trials are made. From one
-    success to the next, all evaluations but 10 per failure are one uninterrupted power iteration,
-    and N steps of it see at most sqrt(N / 2) + 1 failures. So the share of plain steps tends to 1,
-    and where each plain step brings the residual down by a factor, so that N of them suffice from
-    every start, N + 10 (sqrt(N / 2) + 1) + 200 log(r / tol) evaluations do, at most.
+    The following holds for every map and every kind of accelerated steps. At most
+    20 log(r / tol) + 1 trials succeed, where r is the residual below which trials are made.
+    Between two successes, all evaluations but 10 per failure form one uninterrupted power
+    iteration, and N steps of it include at most sqrt(N / 2) + 1 failures. So the fraction of plain
+    steps tends to 1. If plain steps contract, so that N of them suffice from every start, then
+    N + 10 (sqrt(N / 2) + 1) + 200 log(r / tol) evaluations suffice here.
     """
 
-    point: Matrix | None = None  # where to evaluate next; None is the metric itself
-    anchor: Matrix | None = None  # where the trial under way began; None when there is none
+    point: Matrix | None = None  # where to evaluate next; None for the metric itself
+    anchor: Matrix | None = None  # where the current trial began; None if there is none
     level: float = float("inf")  # the lowest residual at which a trial began or ended
-    tried: int = 0  # evaluations of the trial under way
+    tried: int = 0  # evaluations in the current trial
     wait: int = 0  # plain steps to take before the next trial
     failures: int = 0  # trials that have failed
 
@@ -46,7 +46,7 @@ Trial = TypeVar("Trial", bound=TrialIterate)
 
 
 def begin(now: Trial) -> Trial:
-    """The same with a trial under way, which begins here."""
+    """The iterate with a trial in progress; a new one begins here if there is none."""
     if now.anchor is not None:
         return now
     level = min(now.level, now.residual)
@@ -54,7 +54,7 @@ def begin(now: Trial) -> Trial:
 
 
 def judge(now: Trial) -> Trial:
-    """The same after one more evaluation of the trial under way, if any, which may end it."""
+    """The iterate after one more evaluation of the current trial, if any, which may end it."""
     if now.anchor is None:
         return now
     if now.residual <= FALL * now.level:
@@ -65,6 +65,6 @@ def judge(now: Trial) -> Trial:
 
 
 def give_up(now: Trial) -> Trial:
-    """The same with plain steps ahead, more than the last time."""
+    """The iterate with plain steps to follow, more than after the last failure."""
     wait = WAIT + MORE_WAIT * now.failures
     return replace(now, anchor=None, tried=0, wait=wait, failures=now.failures + 1)

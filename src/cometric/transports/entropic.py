@@ -29,7 +29,7 @@ from cometric.maps.checks import check_eps
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.tiled import TiledEntropicMap
-from cometric.solvers.loop import Solution
+from cometric.solvers.loop import Limits, Solution
 from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
 from cometric.transports.solving import Solving
 
@@ -141,9 +141,7 @@ class Entropic(Transport):
                 solver,
                 solving.start if lost else solution.iterate.metrics,
                 solution.spent,
-                tol=level.tol,
-                max_iter=left,
-                stall=math.inf if solves or sampled else STALL,
+                limits=Limits(level.tol, left, math.inf if solves or sampled else STALL),
                 callback=tighten,
                 ahead=Ahead(solving.tol, left, extra=0.0 if solves else FULL_SOLVES),
             )

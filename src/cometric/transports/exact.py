@@ -16,7 +16,7 @@ from cometric.machine.progress import Ahead
 from cometric.maps.exact import REPLAYED, ExactMap, memory_needs
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
-from cometric.solvers.loop import NOTHING_YET, Solution
+from cometric.solvers.loop import NOTHING_YET, Limits, Solution
 from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
 from cometric.transports.solving import Solving
 
@@ -68,9 +68,10 @@ class Exact(Transport):
         if solving.is_plain and traits_of(solver).freezes:
             for number, tau in enumerate(CONTINUATION):
                 tol = max(solving.tol, 1e-2 * tau)
+                limits = Limits(tol, solving.max_iter)
                 ahead = Ahead(tol, solving.max_iter, repeats=len(CONTINUATION) - number)
                 phi = solving.couple(lifts, tau)
-                stage = solving.stage(phi, solver, start, spent, tol=tol, ahead=ahead)
+                stage = solving.stage(phi, solver, start, spent, limits=limits, ahead=ahead)
                 start, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
                 if stage.status is Status.INTERRUPTED:
                     return stage

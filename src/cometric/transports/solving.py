@@ -1,8 +1,7 @@
-"""One solve in stages: what a transport is given to find the singular vectors with."""
+"""A solve in stages, as passed to :meth:`Transport.solve`."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,12 +10,21 @@ from cometric.core.types import Coupled, DistanceMap, Iterate, Metrics, Solver, 
 from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import couple
 from cometric.solvers import SOLVERS
-from cometric.solvers.loop import NOTHING_YET, SILENT, Callback, Solution, Spent, Stage, solve
+from cometric.solvers.loop import (
+    NOTHING_YET,
+    SILENT,
+    Callback,
+    Limits,
+    Solution,
+    Spent,
+    Stage,
+    solve,
+)
 from cometric.solvers.power import PowerIteration
 
 
 class Checkpoints(Protocol):
-    """What keeps the stages of a solve."""
+    """The checkpoints of all stages of a solve."""
 
     def stage(self, phi: Coupled) -> Stage:
         """The next stage."""
@@ -24,7 +32,7 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True)
 class Solving:
-    """A problem, where to start, and how far to go."""
+    """A problem, the starting metrics, the solver and when to stop."""
 
     problem: Problem
     norms: Metrics
@@ -37,18 +45,23 @@ class Solving:
     bar: Bar = SILENT
 
     @property
+    def limits(self) -> Limits:
+        """When a stage ends, unless it has other limits."""
+        return Limits(self.tol, self.max_iter)
+
+    @property
     def is_plain(self) -> bool:
-        """Whether there is transport only, no share of R."""
+        """Whether distances are transport only, without the norm R."""
         return self.problem.formula.is_plain
 
     def choose(self, default: str) -> Solver[Any]:
-        """The solver asked for, or the default."""
+        """The solver passed by the user, or the default for "auto"."""
         if not isinstance(self.solver, str):
             return self.solver
         return SOLVERS[default if self.solver == "auto" else self.solver]()
 
     def couple(self, lifts: tuple[DistanceMap, DistanceMap], tau: float | None = None) -> Coupled:
-        """Both maps with their share of R, of which ``tau`` may say another weight."""
+        """Both maps with the norm R added; ``tau`` replaces its weight in the formula."""
         formula = self.problem.formula
         return couple(lifts, formula if tau is None else replace(formula, tau=tau), self.norms)
 
@@ -59,13 +72,11 @@ class Solving:
         start: Metrics | None = None,
         spent: Spent = NOTHING_YET,
         *,
-        tol: float | None = None,
-        max_iter: int | None = None,
-        stall: float = math.inf,
+        limits: Limits | None = None,
         callback: Callback | None = None,
         ahead: Ahead | None = None,
     ) -> Solution:
-        """Step until converged; a stage that a checkpoint says is over is not repeated."""
+        """Step until converged; a stage that was finished before a checkpoint is not repeated."""
         start = self.start if start is None else start
         stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
         name = type(solver).__name__
@@ -77,38 +88,36 @@ class Solving:
             phi,
             solver,
             start,
-            tol=self.tol if tol is None else tol,
-            max_iter=self.max_iter if max_iter is None else max_iter,
+            limits or self.limits,
             bar=self.bar,
             ahead=ahead,
-            stall=stall,
             callback=callback,
             spent=spent,
             stage=stage,
         )._replace(solver=name)
 
     def confirm(self, phi: Coupled, solver: Solver[Any], solution: Solution) -> Solution:
-        """A residual of sampled pairs is confirmed by full sweeps, which go on if it was wrong.
+        """Continue with full sweeps after a solver that samples pairs, to confirm its residual.
 
-        They begin anew where the samples led astray.
+        They start over if it ended at the boundary or at negative distances.
         """
         if not traits_of(solver).samples_pairs:
             return solution
-        astray = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
-        if solution.status is not Status.CONVERGED and not astray:
+        failed = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
+        if solution.status is not Status.CONVERGED and not failed:
             return solution
         last = self.stage(
             phi,
             PowerIteration(),
-            self.start if astray else solution.iterate.metrics,
+            self.start if failed else solution.iterate.metrics,
             solution.spent,
-            max_iter=max(1, self.max_iter - len(solution.history)),
+            limits=Limits(self.tol, max(1, self.max_iter - len(solution.history))),
             callback=self.callback,
         )
         return last._replace(history=solution.history + last.history, solver=solution.solver)
 
     def check_connected(self, solution: Solution) -> Solution:
-        """Marked non-unique if there is no share of R and the data are disconnected blocks."""
+        """Marked non-unique if distances are without R and the data are disconnected blocks."""
         converged = solution.status is Status.CONVERGED
         if self.is_plain and converged and self.problem.is_disconnected:
             return solution._replace(status=Status.NON_UNIQUE)
