@@ -246,7 +246,7 @@ def test_names_go_in_and_out(digits):
 @pytest.mark.parametrize("kind", [cm.ConvergenceWarning, SklearnConvergenceWarning])
 def test_not_converging_is_told_to_whoever_listens(digits, kind):
     estimator = WassersteinSingularVectors(max_iter=2)
-    with pytest.warns(kind, match="not converged: the iteration limit came first. Residual"):
+    with pytest.warns(kind, match="not converged: the iteration limit was reached first. Residual"):
         estimator.fit(digits[0])
     assert estimator.converged_ is False
     assert estimator.n_iter_ == 2

@@ -60,10 +60,10 @@ def test_text_is_a_name_and_a_number_a_place():
 
 def test_unknown_names_bring_the_nearest_spellings(result):
     with pytest.raises(
-        ValueError, match="`i` is 'Viollet', .* not the name of a feature. Close to it: 'violet'."
+        ValueError, match="`i` is 'Viollet', .* not the name of a feature. Similar names: 'violet'."
     ):
         result.explain("Viollet", 0, of="features")
-    with pytest.raises(ValueError, match="Close to it: 'a'."):
+    with pytest.raises(ValueError, match="Similar names: 'a'."):
         result.explain("A", 0)
     with pytest.raises(ValueError, match="`j` is 'zz', .* The names begin with 'a', 'b', 'c', ..."):
         result.explain(0, "zz")

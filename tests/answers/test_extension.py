@@ -137,14 +137,14 @@ def test_repeats_and_holes_of_the_data_are_no_trouble(merged):
 
 def test_mass_on_dropped_features_is_left_out_with_a_warning(merged):
     new = REPEATS_AND_HOLES[:4] + np.array([0, 0, 0, 0, 1.0])
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 features .* \(4\): left out"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 features .* \(4\): ignored"):
         distances = merged.transform(new)
     assert_allclose(distances, merged.transform(REPEATS_AND_HOLES[:4]), atol=1e-12)
 
 
 def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
     new = REPEATS_AND_HOLES[:, :4] + np.array([0, 0, 0, 0, 1.0])[:, None]
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(4\): left out"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(4\): ignored"):
         assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
 
 
@@ -250,7 +250,7 @@ def test_missing_features_count_as_zero_and_new_ones_are_left_out(make, options)
     )
     share = 100 * 2.0 / (2.0 + holes.sum(axis=1))
     words = (
-        r"`X` has mass on 1 of its 9 features where the learned data have none \('h'\): left out, "
+        r"`X` has mass on 1 of its 9 features where the learned data have none \('h'\): ignored, "
         rf"{share.mean():.3g} % of the mass of a sample on average, {share.max():.3g} % at most. "
         r"`X` lacks 1 of the 9 learned features \('g4'\): they count as zero.$"
     )
@@ -274,7 +274,7 @@ def test_features_dropped_when_learning_are_left_out_whatever_their_place(make):
     holes = X * (np.arange(9) != 2)
     r = learn(make(holes, CELLS, GENES), eps=0, tau=0.05, drop_empty=True)
     turned = make(X[:3, ::-1], None, GENES[::-1])
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 9 features .* \('g2'\): left out"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 9 features .* \('g2'\): ignored"):
         assert_allclose(r.transform(turned), r.samples[:3], atol=1e-6)
 
 
@@ -297,7 +297,7 @@ def test_transposed_data_are_recognized(named, make):
 @pytest.mark.filterwarnings("ignore:.X. has mass on")
 def test_a_sample_without_known_features_is_refused(named, make):
     other = make([[1, 2], [0, 1]], None, ["g3", "h"])
-    words = r"`X` has 1 row without mass on anything learned \(first: 1\). Nothing is known"
+    words = r"`X` has 1 row without mass on anything learned \(first: 1\). They cannot be compared"
     with (
         pytest.warns(UserWarning, match="lacks 8"),
         pytest.raises(ValueError, match=words),
@@ -325,11 +325,11 @@ def test_repeated_names_are_refused_only_where_they_matter(make):
     twice = ["g0", "g0", *GENES[2:]]
     r = learn(make(X, CELLS, twice), eps=0, tau=0.05)
     assert_array_equal(r.transform(make(NEW, None, twice)), r.transform(NEW))  # the same order
-    words = r"the learned data have several features of one name \('g0'\), so .* Make names unique"
+    words = r"the learned data have several features with the same name \('g0'\), so .* Make names unique"
     with pytest.raises(ValueError, match=words):
         r.transform(make(NEW, None, GENES))
     unique = learn(make(X, CELLS, GENES), eps=0, tau=0.05)
-    with pytest.raises(ValueError, match=r"`X` has several features of one name \('g0'\)"):
+    with pytest.raises(ValueError, match=r"`X` has several features with the same name \('g0'\)"):
         unique.transform(make(NEW, None, twice))
     wider = make(np.column_stack([NEW, NEW[:, :2]]), None, [*GENES, "h", "h"])
     with pytest.warns(UserWarning, match=r"mass on 2 of its 11 features .* \('h', 'h'\)"):

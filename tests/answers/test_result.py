@@ -46,7 +46,7 @@ def assert_same(one, other):
                 assert_array_equal(getattr(a, field), getattr(b, field), strict=True)
 
 
-# Words
+# Choice
 
 
 def test_it_says_in_plain_words_what_was_learned(result):
@@ -67,7 +67,7 @@ def test_its_short_form_is_the_first_sentence(result):
 def test_it_admits_that_it_did_not_converge():
     with pytest.warns(ConvergenceWarning):
         stopped = learn(X, eps=0, tau=0.1, solver="power", tol=1e-12, max_iter=2)
-    assert "not converged: the iteration limit came first" in str(stopped)
+    assert "not converged: the iteration limit was reached first" in str(stopped)
 
 
 def test_metrics_are_samples_then_features(result):

@@ -201,7 +201,9 @@ def test_not_converged_is_3_and_is_written(data):
     assert facts["exit_code"] == 3
     assert not facts["converged"]
     assert facts["status"] == "MAX_ITER"
-    assert facts["warnings"][0].startswith("not converged: the iteration limit came first. Resid")
+    assert facts["warnings"][0].startswith(
+        "not converged: the iteration limit was reached first. Resid"
+    )
     assert "warning: not converged" in found.stderr
     assert not cm.load("out.npz").converged
 
@@ -500,7 +502,10 @@ def test_explain_takes_names_and_numbers(data):
     assert facts["items"] == ["g0", "g1"]
     assert facts["changes"][0]["name"] in data.index
     assert 0 < len(facts["heaviest"]) <= facts["flows"]
-    for wrong, words in (("g1", "name of a feature, not of a sample"), ("99", "Close to it: 's9'")):
+    for wrong, words in (
+        ("g1", "name of a feature, not of a sample"),
+        ("99", "Similar names: 's9'"),
+    ):
         said = run("explain", "out.npz", "s1", wrong, code=2).stderr
         assert f"`j` is '{wrong}'" in said
         assert words in said

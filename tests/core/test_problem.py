@@ -452,7 +452,7 @@ def test_what_is_not_a_matrix_of_numbers(data, message):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({(1, 2): np.nan}, r"`X` has 1 NaN entry \(first: row 1, column 2\). Fill them in"),
+        ({(1, 2): np.nan}, r"`X` has 1 NaN entry \(first: row 1, column 2\). Replace them"),
         ({(3, 0): np.nan, (1, 1): np.nan}, r"2 NaN entries \(first: row 1, column 1\)"),
         ({(2, 0): np.inf, (2, 2): -np.inf}, r"`X` has 2 infinite entries \(first: row 2, column 0"),
         ({(0, 1): -1, (3, 1): -1e-300}, r"`X` has 2 negative entries \(first: row 0, column 1\)"),
@@ -772,8 +772,8 @@ def test_histograms_are_not_normalized_further():
 def test_items_without_names_are_called_by_their_numbers_in_the_data():
     data = np.insert(np.insert(X, 1, 0.0, axis=0), 0, 0.0, axis=1)
     problem = Problem.from_data(data, drop_empty=True)
-    assert problem.samples.called == ("0", "2", "3", "4")
-    assert problem.features.called == ("1", "2", "3")
+    assert problem.samples.item_names == ("0", "2", "3", "4")
+    assert problem.features.item_names == ("1", "2", "3")
 
 
 # Distances of distinct items and of all
@@ -864,12 +864,12 @@ def test_mass_on_dropped_items_is_left_out():
     problem = Problem.from_data(HOLES, drop_empty=True)
     new = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, 5.0, 1.0, 0.0]])
     message = (
-        r"mass on 2 of its 4 features where the learned data have none \(1, 3\): left out, "
+        r"mass on 2 of its 4 features where the learned data have none \(1, 3\): ignored, "
         r"71.7 % of the mass of a sample on average, 83.3 % at most"
     )
     with pytest.warns(UserWarning, match=message):
         assert_allclose(problem.read_new(new).hist.toarray(), [[0.25, 0.75], [0, 1]])
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(3\): left out, 20 %"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(3\): ignored, 20 %"):
         found = problem.read_new([[0], [1], [1], [1], [2]], "features")
     assert_allclose(found.hist.toarray(), [[0.25, 0.25, 0.5]])
     quiet_new = problem.read_new([[1, 0, 3, 0]])  # nothing lost, nothing said
@@ -895,7 +895,7 @@ def test_names_are_kept_and_matched():
     assert problem.read_new(new.rename(columns={"g1": "other"})).names == ("z",)  # was dropped
     turned = problem.read_new(new[["g3", "g2", "g1", "g0"]])
     assert_array_equal(turned.hist.toarray(), [[0.25, 0.75]])
-    with pytest.warns(UserWarning, match=r"left out, 75 % .* lacks 1 of the 2 .* \('g2'\): they"):
+    with pytest.warns(UserWarning, match=r"ignored, 75 % .* lacks 1 of the 2 .* \('g2'\): they"):
         part = problem.read_new(new.rename(columns={"g2": "G2"}))
     assert_array_equal(part.hist.toarray(), [[1, 0]])
     column = pd.DataFrame({"h": [0, 1, 2, 0, 3]}, cells)
@@ -1034,9 +1034,9 @@ def test_features_left_out_are_named():
     old = pd.DataFrame([[3, 1, 0], [1, 2, 0]], columns=["red", "green", "blue"])
     problem = Problem.from_data(old, drop_empty=True)
     new = pd.DataFrame([[1, 1, 5]], columns=old.columns)
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 3 features .* \('blue'\): left out"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 3 features .* \('blue'\): ignored"):
         problem.read_new(new)
-    with pytest.warns(UserWarning, match=r"mass on 1 of its 3 features .* \(2\): left out"):
+    with pytest.warns(UserWarning, match=r"mass on 1 of its 3 features .* \(2\): ignored"):
         problem.read_new(new.to_numpy())
 
 

@@ -233,7 +233,7 @@ def test_a_bar_of_pairs_is_drawn(capsys, terminal):
     assert "counting: 100%" in capsys.readouterr().err
 
 
-# Words
+# Choice
 
 
 @pytest.mark.parametrize(

@@ -279,8 +279,8 @@ def test_a_frozen_map_refuses_a_cost_of_another_size():
         ([0, 1], r"`index` must be an integer array of shape \(p, 2\)"),
         ([[0, 1, 2]], r"`index` must be an integer array of shape \(p, 2\)"),
         ([[0.0, 1.0]], r"`index` must be an integer array of shape \(p, 2\)"),
-        ([[0, 3]], "`index` names histograms outside 0 .. 2"),
-        ([[-1, 0]], "`index` names histograms outside 0 .. 2"),
+        ([[0, 3]], "`index` has entries outside 0 .. 2"),
+        ([[-1, 0]], "`index` has entries outside 0 .. 2"),
     ],
 )
 def test_what_is_no_pair_is_refused(index, words):

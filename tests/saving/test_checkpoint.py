@@ -600,9 +600,9 @@ def test_parameters_that_are_missing_are_named(tmp_path):
     ("options", "name", "value", "words"),
     [
         ({}, "iterate.metrics.0", np.zeros((3, 3)), "samples are float64 of shape"),
-        ({}, "to_samples.scalings", np.zeros(3), "the scalings in memory are float64 of shape"),
+        ({}, "to_samples.scalings", np.zeros(3), "the stored scalings are float64 of shape"),
         ({}, "to_samples.self", np.zeros(3, "f4"), "scalings of histograms to themselves in mem"),
-        ({"eps": 0}, "to_samples.tree", np.zeros(3, "u2"), "the trees in memory are uint16"),
+        ({"eps": 0}, "to_samples.tree", np.zeros(3, "u2"), "the stored trees are uint16"),
         ({"eps": 0}, "to_samples.tree", 60000, "the stored trees do not match these histograms"),
         ({"eps": 0}, "to_samples.tree", 0, "the stored trees do not match these histograms"),
         ({"eps": 0}, "to_features.tree", 1, "the stored trees do not match these histograms"),

@@ -134,7 +134,7 @@ def test_one_thread_and_two_learn_the_same_bits():
 
 
 def test_an_iteration_limit_that_comes_first_warns_and_is_no_success():
-    words = "iteration limit came first. Residual .* after 3 iterations, tolerance 1e-12"
+    words = "iteration limit was reached first. Residual .* after 3 iterations, tolerance 1e-12"
     with pytest.warns(ConvergenceWarning, match=words):
         result = quick(tol=1e-12, max_iter=3)
     assert result.status is Status.MAX_ITER
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_with_what_was_reached_and_is_no_success(solver):
         if record.iteration == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="what was reached is in `.result`") as caught:
+    with pytest.raises(Interrupted, match="the partial result is in `.result`") as caught:
         quick(solver=solver, tol=0, callback=press)
     result = caught.value.result
     assert result.status is Status.INTERRUPTED

@@ -160,7 +160,7 @@ def test_no_residual_is_told_before_an_epoch_is_over():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"fraction": 0.0}, "above 0, at most 1"),
+        ({"fraction": 0.0}, "above 0 and at most 1"),
         ({"step_size": "fast"}, "choose 'sqrt'"),
         ({"draw": "all"}, "choose 'parts', 'pairs', 'block'"),
     ],

@@ -164,12 +164,12 @@ def explain(
     if of == "features":
         side, other, cost = other, side, metrics.samples
     i, j = (
-        find(item, side.called, argument, of, other.names or ())
+        find(item, side.item_names, argument, of, other.names or ())
         for argument, item in (("i", i), ("j", j))
     )
     first, second = int(side.labels[i]), int(side.labels[j])
-    bins = [other.called[item] for item in other.first]
-    items = side.called[i], side.called[j]
+    bins = [other.item_names[item] for item in other.first]
+    items = side.item_names[i], side.item_names[j]
     if first == second:  # repeats of one another: nothing moves
         return Explanation(items, 0.0, 1.0, [])
     pair = side.histograms.take([first, second])

@@ -51,7 +51,7 @@ def write_alone(result: Result, path: Path) -> list[Path]:
 def _save_tables(result: Result, output: Path) -> None:
     """Write two tables, samples and features, with names of rows and columns."""
     for path, side in zip(writing.targets(output), ("samples", "features"), strict=True):
-        names = getattr(result.problem, side).called
+        names = getattr(result.problem, side).item_names
         writing.save_table(path, np.asarray(getattr(result, side)), names, names)
 
 

@@ -246,6 +246,6 @@ def _answer(
 
 
 def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
-    names = result.problem.features.called
+    names = result.problem.features.item_names
     item = names.index(gene)
     return [names[k] for k in nearest_to(result.features[item], count, item)]

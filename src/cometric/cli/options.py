@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from cometric.cli.console import Console
-from cometric.core.kinds import Count, Kind, Number, Words
+from cometric.core.kinds import Choice, Count, Kind, Number
 from cometric.files.archive import MAX_BYTES
 from cometric.running.settings import LEARNING
 
@@ -56,9 +56,9 @@ def _sets(name: str) -> Callable[[typer.Context, bool], bool]:
     return callback
 
 
-def _one_of(*choices: str) -> Words:
+def _one_of(*choices: str) -> Choice:
     words = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Words(words, choices, metavar="|".join(choices))
+    return Choice(words, choices, metavar="|".join(choices))
 
 
 # ---------------------------------------------------------------------------- arguments

@@ -50,7 +50,7 @@ def neighbors(
         writing.save_anndata(data, output)
     else:
         result, _ = files.load(path, stored.key, stored.read_limit)
-        distances, names = getattr(result, of), list(getattr(result.problem, of).called)
+        distances, names = getattr(result, of), list(getattr(result.problem, of).item_names)
         count = len(names)
         if not 2 <= n_neighbors <= count:
             raise ValueError(
@@ -111,7 +111,7 @@ def transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
     )
     rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
-    columns = list(getattr(result.problem, of).called)
+    columns = list(getattr(result.problem, of).item_names)
     if n_neighbors is not None:
         writing.save_neighbors(output, of[:-1], rows, columns, distances)
     elif reading.kind_of(output) == ".h5ad":
@@ -158,7 +158,7 @@ def explain(
 ) -> None:
     """Explain the distance between two samples of RESULT: which features differ, and how far."""
     result, _ = files.load(path, stored.key, stored.read_limit)
-    names = getattr(result.problem, of).called
+    names = getattr(result.problem, of).item_names
     found = result.explain(_item(first, names), _item(second, names), of=of)
     facts = {
         "command": "explain",

@@ -1,7 +1,7 @@
 """The few array operations whose names differ between NumPy and torch.
 
-Solvers and cones run on the arrays they are given. A tensor brings its library along, so that
-torch is never imported here.
+Solvers and cones work on arrays and tensors alike. torch is not imported here: where there is a
+tensor, it is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 128
 
 def is_tensor(array: Any) -> bool:
     """Whether this is a torch tensor."""
-    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    torch = sys.modules.get("torch")  # a tensor exists only if torch is loaded
     return torch is not None and isinstance(array, torch.Tensor)
 
 
@@ -36,7 +36,7 @@ def upper(matrix: Any) -> Any:
         rows, columns = namespace(matrix).triu_indices(n, n, 1, device=matrix.device)
         return matrix[rows, columns]
     values = np.empty(n * (n - 1) // 2, matrix.dtype)
-    for i, row in enumerate(_rows(n)):  # indices of all pairs would take as much as two matrices
+    for i, row in enumerate(_rows(n)):  # triu_indices would take the memory of two matrices
         values[row] = matrix[i, i + 1 :]
     return values
 
@@ -53,7 +53,7 @@ def symmetric(values: Any, n: int) -> Matrix:
     matrix = np.zeros((n, n))
     for i, row in enumerate(_rows(n)):
         matrix[i, i + 1 :] = values[row]
-    for start in range(0, n, BLOCK):  # the lower half, block by block for the sake of the cache
+    for start in range(0, n, BLOCK):  # the lower triangle, in blocks that fit the CPU cache
         rows, rest = slice(start, start + BLOCK), slice(start + BLOCK, n)
         matrix[rest, rows] = matrix[rows, rest].T
         matrix[rows, rows] += matrix[rows, rows].T
@@ -61,7 +61,7 @@ def symmetric(values: Any, n: int) -> Matrix:
 
 
 def _rows(n: int) -> Iterator[slice]:
-    """Where the pairs of each item with later ones are, among all pairs row by row."""
+    """For each row of a matrix, the slice of its part in a vector of all entries above the diagonal."""
     stop = 0
     for length in range(n - 1, -1, -1):
         start, stop = stop, stop + length
@@ -69,12 +69,12 @@ def _rows(n: int) -> Iterator[slice]:
 
 
 def on_device(device: Any, array: Any) -> Any:
-    """The same numbers as a tensor on a device of torch."""
+    """The array as a tensor on a torch device."""
     import torch
 
     return torch.as_tensor(array, device=device)
 
 
 def to_numpy(array: Any) -> Any:
-    """The same numbers as a NumPy array."""
+    """The array or tensor as a NumPy array."""
     return array.detach().cpu().numpy() if is_tensor(array) else array

@@ -1,4 +1,4 @@
-"""The geometry of positive matrices up to scale: Hilbert's metric and what follows from it."""
+"""Positive matrices up to scale: normalization, Hilbert's projective metric, eigenvalue bounds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def normalize(distances: Matrix) -> tuple[Matrix, float]:
     top = float(distances.max())
     if distances.min() < 0.0:
         raise NegativeDistances(
-            f"{int((distances < 0).sum()) // 2} pairs are at a negative distance, the "
-            f"lowest {float(distances.min()):.3g} beside a largest of {top:.3g}"
+            f"{int((distances < 0).sum()) // 2} pairs have negative distances (lowest "
+            f"{float(distances.min()):.3g}, largest {top:.3g})"
         )
     if not 0.0 < top < np.inf:
         raise ValueError(
             f"`distances` has maximum {top}; a metric needs a positive, finite one. "
-            "All histograms look alike under this cost: pass `tau` > 0 or another start."
+            "This cost does not tell the histograms apart: pass `tau` > 0 or another start."
         )
     return distances / top, top
 
@@ -32,7 +32,7 @@ def normalize(distances: Matrix) -> tuple[Matrix, float]:
 def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     """Min and max of ``image / origin`` over the off-diagonal pairs.
 
-    Pairs at which both are zero (duplicates) do not count. For a monotone, homogeneous F
+    Pairs for which both are zero (duplicates) are ignored. For a monotone, homogeneous F
     with F(C) = ``image`` and C = ``origin`` this is the Collatz-Wielandt interval: it contains
     the eigenvalue.
     """
@@ -45,25 +45,25 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     finite = namespace(image).isfinite
     if not (finite(top).all() and finite(bottom).all()):
         return 0.0, np.inf
-    counted = (top != 0) | (bottom != 0)
-    if not counted.any():
+    nonzero = (top != 0) | (bottom != 0)
+    if not nonzero.any():
         return 1.0, 1.0
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratios = top[counted] / bottom[counted]
+        ratios = top[nonzero] / bottom[nonzero]
     return float(ratios.min()), float(ratios.max())
 
 
 def hilbert_distance(one: Matrix, other: Matrix) -> float:
     """Hilbert's projective distance, ``max log(C/C') - min log(C/C')`` off the diagonal.
 
-    Zero when the matrices are proportional, infinite when one has a zero (or a negative, or
-    not finite) entry where the other has none. Pairs at which both are zero do not count.
+    Zero if the matrices are proportional, infinite if one has a zero entry where the other has
+    none, or any negative or non-finite entry. Pairs for which both are zero are ignored.
     """
     return log_width(ratio_bounds(np.asarray(one, float), np.asarray(other, float)))
 
 
 def log_width(bounds: tuple[float, float]) -> float:
-    """log(high / low): the Hilbert distance whose ratio bounds these are."""
+    """log(high / low): the Hilbert distance of two matrices with these ratio bounds."""
     low, high = bounds
     if not 0.0 < low <= high < np.inf:
         return float("inf")
@@ -71,5 +71,5 @@ def log_width(bounds: tuple[float, float]) -> float:
 
 
 def touches_boundary(metrics: Iterable[Matrix]) -> bool:
-    """Whether some distance between different items has become as good as zero."""
+    """Whether some distance between different items is zero up to rounding."""
     return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)

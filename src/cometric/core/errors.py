@@ -1,4 +1,4 @@
-"""Warnings and interruptions that users may catch, and what to do about a poor answer."""
+"""Warnings and exceptions that users may catch, and advice for solves that did not converge."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ REMEDIES = {
     Status.INNER_NOT_CONVERGED: "Pass a larger `eps`: Sinkhorn is slow at small ones.",
     Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
 }
-"""What helps, by how a solve ended."""
+"""Advice by the status of a solve."""
 
 
 class UnknownKind(ValueError):
-    """A file names a transport or a solver that this process does not know."""
+    """A file names a transport or a solver that is not registered in this process."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The result did not reach what was asked for; it is the best that was found."""
+    """The solve ended before it converged; the result is its last iterate."""
 
 
 class Interrupted(KeyboardInterrupt):

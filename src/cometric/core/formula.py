@@ -1,4 +1,4 @@
-"""What a distance is made of: transport, and a share of a norm that keeps it positive."""
+"""The formula of a distance: transport, and a norm term that keeps it positive."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cometric.core.types import Matrix
 class Formula:
     """Transport W under a cost C, plus a multiple of the norm R between histograms.
 
-    With ``tau`` the norm is weighed against the largest cost, with ``restart`` = alpha against
-    the largest transport distance, which means the same on all data::
+    ``tau`` is relative to the largest cost, ``restart`` = alpha to the largest transport distance
+    (so that alpha has the same meaning on all data)::
 
         W + tau |C| R        or        (1 - alpha) W + alpha |W| R / |R|
 
@@ -32,7 +32,7 @@ class Formula:
     tau: float = 0.0
     restart: float = 0.0
     norm: Any = "l1"
-    is_plain: bool = field(init=False, repr=False)  # transport only, no share of R
+    is_plain: bool = field(init=False, repr=False)  # transport only, without R
     transport_weight: float = field(init=False, repr=False)  # the factor of W
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Formula:
 
     @property
     def weight_name(self) -> str:
-        """The option that gives R its weight."""
+        """The option that determines the weight of R."""
         return "restart" if self.restart > 0.0 else "tau"
 
     def norm_weight(self, largest_cost: float, largest_transport: float, largest_R: float) -> float:
@@ -51,12 +51,12 @@ class Formula:
         return self.tau * largest_cost
 
     def distances(self, transport: Any, R: Any, largest_cost: float) -> Any:
-        """The distances, given W and R of all pairs (or of pairs that have their maxima)."""
+        """The distances, given W and R for all pairs (or for some that include the maxima)."""
         if self.is_plain:
             return transport
-        most = float(transport.max()) if self.restart > 0.0 else 0.0
+        largest_transport = float(transport.max()) if self.restart > 0.0 else 0.0
         largest_R = float(R.max()) if self.restart > 0.0 else 1.0
-        weight = self.norm_weight(largest_cost, most, largest_R)
+        weight = self.norm_weight(largest_cost, largest_transport, largest_R)
         if self.restart > 0.0:
             transport = self.transport_weight * transport
         return transport + weight * R

@@ -1,4 +1,4 @@
-"""Histograms: made from the rows of a matrix, checked once, and as integers."""
+"""Histograms: checked once, and their masses as integers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NORMALIZED, SMOOTHED = 3 * 2.0**-53, 8 * 2.0**-53
 class Histograms:
     """Histograms as rows, nonnegative and each summing to 1.
 
-    Whoever is given one need not check, copy or quantize it again.
+    Functions that receive an instance need not check, copy or quantize it again.
     """
 
     def __init__(self, rows: sparse.csr_array) -> None:
@@ -38,7 +38,7 @@ class Histograms:
 
     @classmethod
     def of(cls, hist: Any) -> Histograms:
-        """The same, from anything that holds histograms as rows; checked unless it is one."""
+        """An instance from any matrix with histograms as rows, checked; ``hist`` if it is one."""
         return hist if isinstance(hist, cls) else cls(check_histograms(hist))
 
     @cached_property
@@ -48,11 +48,11 @@ class Histograms:
 
     @property
     def integer_parts(self) -> tuple[Index, NDArray[np.int32], Index]:
-        """What kernels of exact transport read: row starts, bins, integer masses."""
+        """Arrays for the kernels of exact transport: row starts, bins, integer masses."""
         return self.rows.indptr.astype(np.int64), self.rows.indices.astype(np.int32), self.masses
 
     def take(self, index: Any) -> Histograms:
-        """Some of the histograms; masses that are known are not computed again."""
+        """Some of the histograms; masses already computed are not computed again."""
         part = Histograms(self.rows[index])
         if "masses" in self.__dict__:
             whole = (self.masses, self.rows.indices, self.rows.indptr)
@@ -80,8 +80,8 @@ def check_histograms(hist: Any) -> sparse.csr_array:
             f"sum {sums[wrong[0]]:.6g}). Divide each row by its sum."
         )
     sizes = np.diff(rows.indptr)
-    # Rows that sum to 1 as far as the rounding of the sum can tell stay as they are: another
-    # division would only add its own.
+    # Rows that sum to 1 up to the rounding of the sum are not changed: a division would only add
+    # a rounding error.
     off = abs(sums - 1.0) > (sizes + 4) * 2.0**-53
     rows.data /= np.repeat(np.where(off, sums, 1.0), sizes)
     return rows
@@ -90,7 +90,7 @@ def check_histograms(hist: Any) -> sparse.csr_array:
 def quantize(hist: sparse.csr_array) -> Index:
     """Masses in units of 2**-62, no entry below 1, each row summing to exactly ``TOTAL``.
 
-    What the sum of a row misses goes to its largest entry.
+    The difference between the sum of a row and ``TOTAL`` is added to its largest entry.
     """
     mass: Index = np.maximum(np.floor(hist.data * float(TOTAL)), 1.0).astype(np.int64)
     start, sizes = hist.indptr[:-1], np.diff(hist.indptr)
@@ -104,11 +104,11 @@ def quantize(hist: sparse.csr_array) -> Index:
 def quantization_errors(hist: sparse.csr_array, relative: float) -> Vector:
     """Bounds of the l1 distance between each row of ``quantize(hist)`` and the exact histogram.
 
-    ``relative`` bounds the relative error of every entry of ``hist``. An entry other than the
-    largest is off by at most that share of itself and one unit. Exact and quantized rows have
-    the same sum, so the largest entry is off by at most what all others together are: one bin
-    that holds nearly all of the mass is nearly exact. Entries too small for float64 were dropped
-    from ``hist``; they count as one unit more.
+    ``relative`` bounds the relative error of every entry of ``hist``. The error of an entry other
+    than the largest is at most this fraction of the entry plus one unit. Exact and quantized rows
+    have the same sum, so the error of the largest entry is at most the sum of all other errors: a
+    bin that holds nearly all of the mass is nearly exact. Entries too small for float64 were
+    dropped from ``hist``; they count as one more unit.
     """
     largest = np.maximum.reduceat(hist.data, hist.indptr[:-1])
     units = np.diff(hist.indptr) + 1

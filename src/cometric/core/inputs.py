@@ -1,4 +1,4 @@
-"""Data of any kind read as a sparse matrix, and errors that say what is wrong with them."""
+"""Data of any kind read as a sparse matrix, and errors about invalid data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Names = list[str] | None
 
 
 class Fault(Enum):
-    """What a matrix must not have; the value describes it around the word for an item."""
+    """What a matrix must not have; the value is a description, with {} for the kind of item."""
 
     NAN = "NaN {}"
     INFINITE = "infinite {}"
@@ -33,9 +33,9 @@ class Fault(Enum):
 class BadData(ValueError):
     """Entries, rows or columns that a matrix must not have.
 
-    ``row`` and ``column`` are the place of the first of ``count``; a faulty row has no ``column``,
-    a faulty column no ``row``. Callers that know the data by another name, or its rows and
-    columns as samples and features, build their own message from these fields.
+    ``row`` and ``column`` are the position of the first of ``count``; ``column`` is None for a
+    faulty row, ``row`` for a faulty column. Callers with other names for the data, or for its rows
+    and columns, build their message from these fields.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class BadData(ValueError):
         return type(self), fields
 
     def describe(self, row: str = "row", column: str = "column") -> str:
-        """What was found, for example "3 empty rows", with other words for rows and columns."""
-        word = column if self.row is None else row if self.column is None else "entry"
-        return f"{self.count} {self.fault.value.format(plural(self.count, word))}"
+        """The fault, for example "3 empty rows", with names for rows and columns."""
+        item = column if self.row is None else row if self.column is None else "entry"
+        return f"{self.count} {self.fault.value.format(plural(self.count, item))}"
 
     def message(self, name: str, first: str, row: str = "row", column: str = "column") -> str:
-        """The whole message, for data called ``name`` and the place ``first``."""
+        """The whole message, for data called ``name`` and a fault at ``first``."""
         return f"`{name}` has {self.describe(row, column)} (first: {first}). {self.remedy}"
 
     def _place(self) -> str:
-        if self.row is None or self.column is None:  # the description says which of them it is
+        if self.row is None or self.column is None:  # the description tells which
             return f"{self.column if self.row is None else self.row}"
         return f"row {self.row}, column {self.column}"
 
@@ -81,14 +81,14 @@ def read_samples(X: Any) -> sparse.csr_array:
 def read_used(
     X: Any, drop_empty: bool
 ) -> tuple[sparse.csr_array, tuple[Mask, Mask], tuple[Names, Names]]:
-    """The rows and columns of the matrix that hold mass, which those are, and all their names."""
+    """The rows and columns that hold mass, the masks of these, and the names of all."""
     matrix = read_matrix(X, "X")
     rows, columns = _find_used(matrix, drop_empty)
     return matrix[rows][:, columns], (rows, columns), read_names(X)
 
 
 def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
-    """Which rows and columns hold mass; all of them must, unless ``drop_empty``."""
+    """Masks of the rows and columns that hold mass; all must, unless ``drop_empty``."""
     rows = np.diff(matrix.indptr) > 0
     columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
     if not drop_empty:
@@ -133,14 +133,14 @@ def _names(X: Any, *attributes: str) -> Names:
     """Names of the rows, or of the columns, of an AnnData or a pandas table."""
     if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
         return None
-    found = next(getattr(X, name) for name in attributes if hasattr(X, name))
-    return storable_names(found)
+    labels = next(getattr(X, name) for name in attributes if hasattr(X, name))
+    return storable_names(labels)
 
 
 def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
     """A fresh float64 CSR copy, finite and nonnegative.
 
-    Indices are sorted, int32 if they fit; no entry is there twice, and no zero.
+    Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros.
     """
     data = _unwrap(X, name)
     if data.ndim != 2:
@@ -163,7 +163,7 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
         _warn_half(name, "float16")
     check_indices(data, name)
     with np.errstate(over="ignore"):  # a long double too large for float64: caught as inf
-        # Convert before merging entries given twice: their sum may not fit a small integer.
+        # Convert before adding up duplicates: their sum may not fit a small integer type.
         matrix = sparse.csr_array(data.astype(np.float64))
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
@@ -174,7 +174,7 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
 
 
 def check_indices(matrix: Any, name: str) -> None:
-    """Raise if indices of a sparse matrix are out of bounds: SciPy and our kernels trust them."""
+    """Raise if indices of a sparse matrix are out of bounds: SciPy and kernels do not check them."""
     if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may modify the matrix
         parts = matrix.data, matrix.indices, matrix.indptr
         try:
@@ -191,7 +191,7 @@ def check_indices(matrix: Any, name: str) -> None:
 
 
 def _unwrap(X: Any, name: str) -> Any:
-    """The NumPy array or SciPy sparse matrix inside ``X``, found by duck typing."""
+    """The NumPy array or SciPy sparse matrix inside ``X``, by duck typing."""
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
         if X.X is None:
             raise ValueError(
@@ -240,7 +240,7 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
     """Raise unless entries are finite and nonnegative; warn of a very wide range."""
     data = matrix.data
     for bad, fault, remedy in (
-        (np.isnan(data), Fault.NAN, "Fill them in, or leave out their rows or columns."),
+        (np.isnan(data), Fault.NAN, "Replace them, or leave out their rows or columns."),
         (np.isinf(data), Fault.INFINITE, "Replace them by finite values."),
         (data < 0, Fault.NEGATIVE, "Shift or clip the data: masses are nonnegative."),
     ):
@@ -265,19 +265,19 @@ def check_not_empty(used: Mask, name: str, item: str, remedy: str) -> None:
 
 
 def plural(k: int, word: str) -> str:
-    """The word for k things."""
+    """The singular or plural of a word, for k items."""
     if k == 1:
         return word
     return f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
 
 
 def counted(k: int, word: str) -> str:
-    """A number and the word for so many things."""
+    """The number k and the singular or plural of a word."""
     return f"{k} {plural(k, word)}"
 
 
 def _warn_half(name: str, dtype: str) -> None:
     warn(
-        f"`{name}` is {dtype}, which has 2 or 3 digits; conversion to float64 adds none. "
+        f"`{name}` is {dtype}, which has only 2 or 3 significant digits. "
         "Pass float32 or float64 if you have it."
     )

@@ -15,10 +15,10 @@ import numpy as np
 
 
 class Kind:
-    """Any value. Subclasses say which values are allowed."""
+    """Any value. Subclasses restrict which values are allowed."""
 
     allowed = "a value"
-    """The values in words, for messages of the command line."""
+    """Description of the values, for messages of the command line."""
 
     metavar: str | None = None
     """What the help of the command line shows for a value; None hides the option there."""
@@ -37,27 +37,27 @@ class Kind:
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A real number, at least ``least`` and below ``below``; or one of some ``words``."""
+    """A real number, at least 0 and below ``below``; or one of ``names``."""
 
     allowed: str = "a number, at least 0"
     below: float = math.inf
     finite: bool = True
-    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     optional: bool = False
     metavar = "NUMBER"
 
     def check(self, name: str, value: Any) -> None:
-        if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
+        if (value is None and self.optional) or (isinstance(value, str) and value in self.names):
             return
-        if isinstance(value, str) and self.words:
-            choices = " or ".join(map(repr, self.words))
+        if isinstance(value, str) and self.names:
+            choices = " or ".join(map(repr, self.names))
             raise ValueError(f"`{name}` is {value!r}; pass a number, at least 0, {choices}.")
         check_number(name, value, finite=self.finite)
         if not value < self.below and self.below < math.inf:
             raise ValueError(f"`{name}` is {value}; it must be below {self.below:g}.")
 
     def read(self, text: str) -> float | str:
-        if text in self.words:
+        if text in self.names:
             return text
         number = float(text)
         if not 0.0 <= number < self.below and not (number == math.inf and not self.finite):
@@ -168,15 +168,15 @@ class Folder(Kind):
 
 
 @dataclass(frozen=True)
-class Words(Kind):
-    """One of some words; Python takes other values too, which are checked elsewhere.
+class Choice(Kind):
+    """One of some names; in Python other values too, which are checked elsewhere.
 
-    JSON says "matrix" for arrays and sequences.
+    Stored as "matrix" in JSON if it is an array or a sequence.
     """
 
-    allowed: str = "a word"
+    allowed: str = "a name"
     choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = None  # of a text that is none of the choices
+    parse: Callable[[str], Any] | None = None  # for text that is not one of the choices
     metavar: str | None = "NAME"
 
     def read(self, text: str) -> Any:
@@ -194,7 +194,7 @@ class Words(Kind):
 
 @dataclass(frozen=True)
 class Object(Kind):
-    """An object of some class, or None; JSON describes it."""
+    """An object of some class, or None; stored in JSON by its description."""
 
     kind: type = object
     examples: str = ""
@@ -210,7 +210,7 @@ class Object(Kind):
 
 @dataclass(frozen=True)
 class Named(Kind):
-    """One of some names, or an object with some methods; JSON describes it."""
+    """One of some names, or an object with some methods; stored in JSON by its description."""
 
     choices: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -224,12 +224,12 @@ class Named(Kind):
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str):
             if value not in self.choices:
-                words = ", ".join(map(repr, self.choices))
-                raise ValueError(f"`{name}` is {value!r}; choose {words}, or pass an instance.")
-        elif isinstance(value, type) or not all(hasattr(value, one) for one in self.methods):
-            words = " and ".join(f"`{one}`" for one in self.methods)
+                choices = ", ".join(map(repr, self.choices))
+                raise ValueError(f"`{name}` is {value!r}; choose {choices}, or pass an instance.")
+        elif isinstance(value, type) or not all(hasattr(value, method) for method in self.methods):
+            methods = " and ".join(f"`{method}`" for method in self.methods)
             raise ValueError(
-                f"`{name}` is {shown(value)}; pass a name or an instance with {words}."
+                f"`{name}` is {shown(value)}; pass a name or an instance with {methods}."
             )
 
     def read(self, text: str) -> str:
@@ -263,7 +263,7 @@ class Device(Kind):
 
 @dataclass(frozen=True)
 class Cluster(Kind):
-    """A ``distributed.Client``, "local", or None; JSON says whether there is one."""
+    """A ``distributed.Client``, "local", or None; stored in JSON as whether there is one."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and value != "local" and not hasattr(value, "submit"):
@@ -274,7 +274,7 @@ class Cluster(Kind):
 
 
 def check_kinds(settings: Any, options: Iterable[Field[Any]]) -> None:
-    """Check some fields of a dataclass, whose metadata say of which kind they are."""
+    """Check fields of a dataclass against the kinds in their metadata."""
     for option in options:
         option.metadata["kind"].check(option.name, getattr(settings, option.name))
 
@@ -284,7 +284,7 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {shown(value)}; pass a number.")
     _check_size(name, value)
-    if not float(value) >= 0.0:  # true for NaN
+    if not float(value) >= 0.0:  # catches NaN, too
         raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
         raise ValueError(f"`{name}` is {value}; it must be finite.")
@@ -301,13 +301,13 @@ def check_count(name: str, value: Any, *, floats: bool = False) -> None:
 
 
 def check_side(of: Any) -> None:
-    """Raise unless one of the two sides of the data."""
+    """Raise unless "samples" or "features"."""
     if of not in ("samples", "features"):
         raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise unless one of some words."""
+    """Raise unless one of the choices."""
     if value not in choices:
         raise ValueError(f"`{name}` is {value!r}; choose {' or '.join(map(repr, choices))}.")
 
@@ -336,6 +336,6 @@ def _check_size(name: str, value: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it."""
-    words = repr(value)
-    return words if len(words) <= 80 else f"{words[:60]}... ({type(value).__name__})"
+    """A value for a message, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({type(value).__name__})"

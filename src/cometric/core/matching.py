@@ -1,4 +1,4 @@
-"""New data matched with the bins that were learned: by name, or by position without names."""
+"""Columns of new data matched with the learned bins: by name, or by position without names."""
 
 from __future__ import annotations
 
@@ -50,35 +50,36 @@ def describe_differences(
     learned: Sequence[str],
     of: str,
 ) -> str:
-    """Columns of ``matrix`` that were not learned, and learned ones it lacks, in words."""
-    words, bins = [], _bins(of)
+    """A message about columns of ``matrix`` that were not learned, and learned ones it lacks."""
+    sentences, bins = [], _bins(of)
     unknown = np.ones(matrix.shape[1], dtype=bool)
     unknown[places[places >= 0]] = False
-    lost = np.unique(matrix.indices[unknown[matrix.indices]]).tolist()
-    if lost:
+    ignored = np.unique(matrix.indices[unknown[matrix.indices]]).tolist()
+    if ignored:
         shares = _shares(matrix, unknown)
-        words.append(
-            f"`X` has mass on {len(lost)} of its {matrix.shape[1]} {bins} where the learned data "
-            f"have none ({quoted(lost if names is None else [names[k] for k in lost])}): left out, "
+        sentences.append(
+            f"`X` has mass on {len(ignored)} of its {matrix.shape[1]} {bins} where the learned data "
+            f"have none ({quoted(ignored if names is None else [names[k] for k in ignored])}): "
+            f"ignored, "
             f"{100 * shares.mean():.3g} % of the mass of a {of[:-1]} on average, "
             f"{100 * shares.max():.3g} % at most."
         )
     missing = np.flatnonzero(places < 0).tolist()
     if missing:
-        words.append(
+        sentences.append(
             f"`X` lacks {len(missing)} of the {len(places)} learned {bins} "
             f"({quoted([learned[k] for k in missing])}): they count as zero."
         )
-    return " ".join(words)
+    return " ".join(sentences)
 
 
 def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
     """The columns at ``places``, empty ones for -1; ``matrix`` itself if nothing changes."""
     if np.array_equal(places, np.arange(matrix.shape[1])):
         return matrix
-    here = places >= 0
+    present = places >= 0
     target = np.full(matrix.shape[1], -1, dtype=matrix.indices.dtype)
-    target[places[here]] = np.flatnonzero(here)
+    target[places[present]] = np.flatnonzero(present)
     columns = target[matrix.indices]
     known = columns >= 0
     starts = np.concatenate([[0], np.cumsum(known)]).astype(matrix.indptr.dtype)[matrix.indptr]
@@ -89,14 +90,16 @@ def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
 
 
 def _bins(of: str) -> str:
-    """The bins of the histograms of one side: the items of the other."""
+    """What the bins of the histograms of one side are: the items of the other."""
     return "features" if of == "samples" else "samples"
 
 
 def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
-    """The share of each row's sum on some of the columns; no row is empty."""
+    """The fraction of the sum of each row that is in some of the columns; no row is empty."""
     start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
-    mass = matrix.data / np.repeat(np.maximum.reduceat(matrix.data, start), sizes)  # no overflow
+    mass = matrix.data / np.repeat(
+        np.maximum.reduceat(matrix.data, start), sizes
+    )  # so that sums cannot overflow
     part = np.where(columns[matrix.indices], mass, 0.0)
     shares: Vector = np.add.reduceat(part, start) / np.add.reduceat(mass, start)
     return shares
@@ -105,36 +108,36 @@ def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
 def _match(names: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]) -> Index:
     """The position of each ``learned`` name among ``names``, -1 for missing ones.
 
-    Names that both have must not repeat. ``across`` are the names on the other axis of the new
-    data, to recognize transposed data.
+    Names in both must be unique. ``across`` are the names on the other axis of the new data, to
+    recognize transposed data.
     """
-    counts, known = Counter(names), Counter(learned)
-    common = counts.keys() & known.keys()
+    new_counts, learned_counts = Counter(names), Counter(learned)
+    common = new_counts.keys() & learned_counts.keys()
     if not common:
         raise ValueError(_nothing_in_common(names, learned, of, across))
-    for owner, count in (("`X` has", counts), ("the learned data have", known)):
-        repeated = [name for name in count if count[name] > 1 and name in common]
+    for owner, counts in (("`X` has", new_counts), ("the learned data have", learned_counts)):
+        repeated = [name for name in counts if counts[name] > 1 and name in common]
         if repeated:
             raise ValueError(
-                f"{owner} several {of} of one name ({quoted(repeated)}), so those of `X` cannot be "
+                f"{owner} several {of} with the same name ({quoted(repeated)}), so those of `X` cannot be "
                 "matched with the learned ones. Make names unique before learning and here, or "
                 f"pass the same {of} in the same order."
             )
-    at = {name: k for k, name in enumerate(names)}
-    return np.array([at.get(name, -1) for name in learned], dtype=np.int64)
+    position = {name: k for k, name in enumerate(names)}
+    return np.array([position.get(name, -1) for name in learned], dtype=np.int64)
 
 
 def _nothing_in_common(
     names: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]
 ) -> str:
-    words = (
+    message = (
         f"`X` has none of the {len(learned)} learned {of} (learned: {quoted(learned)}; "
         f"in `X`: {quoted(names)})."
     )
     if not set(across).isdisjoint(learned):
-        return f"{words} They are on its other axis: transpose `X`."
+        return f"{message} They are on its other axis: transpose `X`."
     return (
-        f"{words} Rename them, or, if they are the same in the same order, pass the matrix without "
+        f"{message} Rename them, or, if they are the same in the same order, pass the matrix without "
         "names."
     )
 

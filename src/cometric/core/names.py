@@ -1,4 +1,4 @@
-"""Items given by name or number, and how messages list them."""
+"""Items given by name or number, and lists of names in messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIKENESS = 0.5
 def find(
     item: Any, names: Sequence[str], argument: str, of: str, others: Sequence[str] = ()
 ) -> int:
-    """The number of one of the "samples" or "features", given by name (text) or by number.
+    """The number of an item, one of the "samples" or "features", given by name or by number.
 
     A string is always a name, even if it looks like a number. ``others`` are the names of the
-    other side: the message says if the name is one of them.
+    other side: the error message tells if the name is one of them.
     """
     if isinstance(item, str):
         return _find_name(item, names, argument, of, others)
@@ -36,13 +36,13 @@ def find(
 def _find_name(
     name: str, names: Sequence[str], argument: str, of: str, others: Sequence[str]
 ) -> int:
-    where = [k for k, other in enumerate(names) if other == name]
-    if len(where) == 1:
-        return where[0]
-    if where:
-        numbers = ", ".join(map(str, where[:SHOWN])) + ", ..." * (len(where) > SHOWN)
+    matches = [k for k, other in enumerate(names) if other == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        numbers = ", ".join(map(str, matches[:SHOWN])) + ", ..." * (len(matches) > SHOWN)
         raise ValueError(
-            f"`{argument}` is {name!r}, the name of {len(where)} {of}. Pass the number of one of "
+            f"`{argument}` is {name!r}, the name of {len(matches)} {of}. Pass the number of one of "
             f"them ({numbers})."
         )
     if name in others:
@@ -50,11 +50,11 @@ def _find_name(
         raise ValueError(
             f"`{argument}` is {name!r}, which is the name of a {other[:-1]}, not of a {of[:-1]}."
         )
-    alike = {other.casefold(): other for other in names}
-    near = get_close_matches(name.casefold(), alike, SHOWN, LIKENESS)
+    original = {other.casefold(): other for other in names}
+    similar = get_close_matches(name.casefold(), original, SHOWN, LIKENESS)
     hint = f"The names begin with {quoted(names)}."
-    if near:
-        hint = f"Close to it: {quoted([alike[key] for key in near])}."
+    if similar:
+        hint = f"Similar names: {quoted([original[key] for key in similar])}."
     raise ValueError(f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}. {hint}")
 
 

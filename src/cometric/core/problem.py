@@ -1,7 +1,7 @@
 """The problem: histograms of rows and columns, and the formula of distances between them.
 
-Bad data raise here, before any work, so that maps and solvers need not check again. Sparse input
-stays sparse from end to end.
+Invalid data raise errors here, before any work; maps and solvers do not check again. Sparse input
+is never made dense.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class Problem:
 
     samples: Side
     features: Side
-    smoothing: float = 0.0  # mass that was added to every bin
-    mass_error: float = NORMALIZED  # bound of the relative error of every mass in `full`
+    smoothing: float = 0.0  # mass added to every bin
+    mass_error: float = NORMALIZED  # bound on the relative error of every mass in `full`
     formula: Formula = PLAIN
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
-        words = [f"{n} samples x {m} features"]
+        parts = [f"{n} samples x {m} features"]
         for side, item, bins in (
             (self.samples, "sample", "features"),
             (self.features, "feature", "samples"),
         ):
             k = side.hist.shape[0]
-            words.append(f"{round(side.full.nnz / k, 2):.12g} {bins} per {item}")
+            parts.append(f"{round(side.full.nnz / k, 2):.12g} {bins} per {item}")
             if k < len(side.labels):
-                words.append(f"{counted(len(side.labels) - k, f'repeated {item}')} merged")
+                parts.append(f"{counted(len(side.labels) - k, f'repeated {item}')} merged")
             if not side.kept.all():
-                words.append(f"{counted(int((~side.kept).sum()), f'empty {item}')} dropped")
-        return f"Problem({', '.join(words)})"
+                parts.append(f"{counted(int((~side.kept).sum()), f'empty {item}')} dropped")
+        return f"Problem({', '.join(parts)})"
 
     @classmethod
     def from_data(
@@ -89,18 +89,17 @@ class Problem:
             ``.X``), or anything NumPy can read. A tuple of length two is ``(A, B)``, the
             histograms themselves: A is n x m, B is m x n, and every row sums to 1.
         normalization_steps
-            1 normalizes plainly. Each further step first scales the rows of ``X`` to equal
-            sums, then its columns, so that many steps draw A and B from a matrix whose rows
-            sum to 1 and whose columns sum to n / m, where such a scaling exists.
+            1 only normalizes rows and columns. Each further step first scales the rows of ``X``
+            to equal sums, then its columns, so that after many steps A and B come from a matrix
+            whose rows sum to 1 and whose columns sum to n / m, if such a scaling exists.
         smoothing
             Mass added to every bin: ``a -> (a + smoothing) / (1 + d * smoothing)`` for a
-            histogram of d bins. Any positive value fills all bins and so gives up sparsity.
+            histogram of d bins. With a positive value no bin is empty, so histograms are dense.
         drop_empty
             Leave out empty rows and columns, which are an error otherwise (subsampled data often
-            have some); ``kept`` of each side says which ones stayed.
-
+            have some); ``kept`` of each side is the mask of the others.
         formula
-            What distances are made of, beside transport; nothing by default.
+            The norm term of distances, beside transport; none by default.
 
         Notes
         -----
@@ -113,10 +112,10 @@ class Problem:
         return cls(samples, features, float(smoothing), error, formula or PLAIN)
 
     def mass_errors(self) -> tuple[float, float]:
-        """Bounds of the relative error of the masses of samples and of features in ``hist``.
+        """Bounds on the relative error of the masses of samples and of features in ``hist``.
 
-        They are against X divided by its sums in exact arithmetic (against the balanced X, as
-        rounded, if there was balancing). Masses of merged bins were added up, rounding each time.
+        The exact masses are X divided by its sums (or the balanced X, as rounded, if there was
+        balancing). Masses of merged bins were added, with a rounding error each time.
         """
         sides = self.samples, self.features
         most = [int(np.bincount(side.labels).max()) for side in sides]
@@ -125,10 +124,10 @@ class Problem:
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether the data are blocks, several with distances inside, or more than two blocks."""
-        shared = self.samples.hist + self.features.hist.T  # who shares mass with whom
-        tied = sparse.block_array([[None, shared], [shared.T, None]])
-        blocks, label = sparse.csgraph.connected_components(tied, directed=False)
+        """Whether the data are more than two blocks, or two blocks both larger than 1 x 1."""
+        shared = self.samples.hist + self.features.hist.T  # samples x features
+        adjacency = sparse.block_array([[None, shared], [shared.T, None]])
+        blocks, label = sparse.csgraph.connected_components(adjacency, directed=False)
         inner = sum(np.bincount(label) > 2)  # blocks of more than one sample and one feature
         return bool(blocks > 2 or inner > 1)
 
@@ -140,54 +139,53 @@ class Problem:
         return samples, features
 
     def read_new(self, X: Any, of: str = "samples") -> Side:
-        """The histograms of items that were not there, made as those of the data were.
+        """The histograms of new items, computed in the same way as those of the data.
 
         Parameters
         ----------
         X
             New samples as rows, over the features of the original data; with ``of="features"``
-            new features as columns, over its samples. What :meth:`from_data` reads is read,
+            new features as columns, over its samples. In any form that :meth:`from_data` reads,
             except histograms as a tuple.
         of
             "samples" or "features".
 
         Notes
         -----
-        Where the original data and ``X`` both name their features (an AnnData, a pandas table),
-        these are matched by name, whatever their order and number: learned features that ``X``
-        lacks count as zero, and features that were not learned from, or were empty and dropped,
-        are left out. A warning says which, and how much mass is left out. Every sample must have
-        some mass on learned features. Without names, ``X`` must have all features of the original
-        data, dropped ones included, in their order. With ``of="features"`` the same holds for
-        samples.
+        If the features of the original data and of ``X`` both have names (AnnData, pandas), they
+        are matched by name, in any order and number: learned features that ``X`` lacks count as
+        zero, and features that were not learned, or were empty and dropped, are ignored. A warning
+        tells which, and how much mass is ignored. Every sample must have some mass on learned
+        features. Without names, ``X`` must have all features of the original data, dropped ones
+        included, in the same order. With ``of="features"`` the same holds for samples.
         """
         rows, columns = read_names(X)
         if of == "samples":
-            item, bins, own, bin_names = "row", self.features, rows, columns
+            item, bins, item_names, bin_names = "row", self.features, rows, columns
         elif of == "features":
-            item, bins, own, bin_names = "column", self.samples, columns, rows
+            item, bins, item_names, bin_names = "column", self.samples, columns, rows
         else:
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
         matrix = read_matrix(X, "X", least=(1, 1))
         matrix = matrix if of == "samples" else matrix.T.tocsr()
-        places = find_bins(matrix.shape[1], bin_names, bins.kept, bins.names, of, across=own)
+        places = find_bins(matrix.shape[1], bin_names, bins.kept, bins.names, of, across=item_names)
         check_not_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
-        differences = describe_differences(matrix, places, bin_names, bins.called, of)
+        differences = describe_differences(matrix, places, bin_names, bins.item_names, of)
         if differences:
             warn(differences)
         matrix = select(matrix, places)
-        without = np.flatnonzero(np.diff(matrix.indptr) == 0)
-        if len(without):
-            remedy = "Nothing is known of them; leave them out."
-            raise BadData("X", Fault.UNKNOWN, len(without), remedy, **{item: int(without[0])})
+        unknown = np.flatnonzero(np.diff(matrix.indptr) == 0)
+        if len(unknown):
+            remedy = "They cannot be compared; leave them out."
+            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, **{item: int(unknown[0])})
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
         hist = smooth(normalize(matrix), self.smoothing)
         all_kept = np.ones(hist.shape[0], dtype=bool)
-        return make_side(hist, label_repeats(hist), bins.labels, all_kept, own)
+        return make_side(hist, label_repeats(hist), bins.labels, all_kept, item_names)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """All there is, as named arrays to be stored."""
+        """The complete problem, but for its formula, as named arrays for saving."""
         arrays: dict[str, NDArray[Any]] = {
             "smoothing": np.array(self.smoothing),
             "mass_error": np.array(self.mass_error),
@@ -211,7 +209,7 @@ class Problem:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Problem:
-        """The problem that :meth:`to_arrays` took apart."""
+        """The problem that :meth:`to_arrays` stored."""
         samples, features = stored_side(arrays, "samples"), stored_side(arrays, "features")
         # Version 0.1 stored no bound: its sums were rounded once per entry.
         entries = max(np.diff(side.full.indptr).max() for side in (samples, features))

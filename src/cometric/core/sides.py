@@ -21,35 +21,35 @@ from cometric.core.warn import warn
 class Side:
     """The histograms of one side, distinct ones only.
 
-    Items that repeat one another are at distance 0 and equally far from everything else, so
-    transport may treat them as one: as one histogram on this side, as one bin on the other.
+    Items with equal histograms are at distance 0, and at equal distances from all others. So
+    transport treats them as one: one histogram on this side, one bin on the other.
     """
 
     hist: sparse.csr_array  # distinct histograms over the distinct bins; rows sum to 1
-    full: sparse.csr_array  # the same over all kept bins, for the norm R; is `hist` if none merged
+    full: sparse.csr_array  # over all kept bins, for the norm R; is `hist` if no bins merged
     labels: Index  # kept item -> its row of `hist`
-    kept: Mask  # original item -> was it kept (see `drop_empty`)
-    names: tuple[str, ...] | None = None  # of the kept items, where the data named them
-    scale: Vector | None = None  # by which balancing multiplied each kept item, None for 1
+    kept: Mask  # original item -> whether it is kept (see `drop_empty`)
+    names: tuple[str, ...] | None = None  # of the kept items, if the data have names
+    scale: Vector | None = None  # factor of each kept item from balancing, None for 1
 
     @cached_property
     def histograms(self) -> Histograms:
-        """``hist`` for maps, which need not check it again."""
+        """``hist`` as checked histograms, for maps."""
         return Histograms(self.hist)
 
     @cached_property
     def full_histograms(self) -> Histograms:
-        """``full`` likewise."""
+        """``full`` as checked histograms."""
         return self.histograms if self.full is self.hist else Histograms(self.full)
 
     @property
-    def called(self) -> tuple[str, ...]:
-        """Names of the kept items; where the data had none, their numbers in it."""
+    def item_names(self) -> tuple[str, ...]:
+        """Names of the kept items; if the data have no names, their numbers in the data."""
         return self.names or tuple(map(str, np.flatnonzero(self.kept)))
 
     @property
     def first(self) -> Index:
-        """The kept item that each row of ``hist`` came from."""
+        """For each row of ``hist``, the first kept item with this histogram."""
         return np.unique(self.labels, return_index=True)[1].astype(np.int64)
 
     def reduce(self, distances: Matrix) -> Matrix:
@@ -61,7 +61,7 @@ class Side:
     def expand(self, distances: Matrix) -> Matrix:
         """Distances between all kept items, from those between the distinct ones.
 
-        Repeats get the diagonal entry, 0. The array itself comes back if nothing was merged.
+        Repeats get the diagonal entry, 0. Returns the array itself if nothing was merged.
         """
         k = self.hist.shape[0]
         if distances.shape != (k, k):
@@ -83,7 +83,7 @@ def make_sides(
                 "already. Leave it at 1, or pass the matrix they came from."
             )
         A, B = map(normalize, read_histograms(*X))
-        words = ("`A`", "row"), ("`B`", "row")
+        sources = ("`A`", "row"), ("`B`", "row")
         kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
         names: tuple[list[str] | None, list[str] | None] = None, None
         scales: tuple[Vector | None, Vector | None] = None, None
@@ -91,23 +91,24 @@ def make_sides(
         matrix, kept, names = read_used(X, drop_empty)
         matrix, scales = balance(matrix, normalization_steps - 1)
         A, B = normalize(matrix), normalize(matrix.T.tocsr())
-        words = ("`X`", "row"), ("`X`", "column")
+        sources = ("`X`", "row"), ("`X`", "column")
     A, B = smooth(A, smoothing), smooth(B, smoothing)
-    rows, columns = _merge(A, *words[0], "samples"), _merge(B, *words[1], "features")
+    rows = _label(A, *sources[0], "samples")
+    columns = _label(B, *sources[1], "features")
     return (
         make_side(A, rows, columns, kept[0], names[0], scales[0]),
         make_side(B, columns, rows, kept[1], names[1], scales[1]),
     )
 
 
-def _merge(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
-    """The label of each row of ``hist``; says how many repeat others."""
+def _label(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
+    """The label of each row of ``hist``; warns if some repeat others."""
     labels = label_repeats(hist)
     distinct = int(labels.max()) + 1
     if distinct == 1:
         raise ValueError(
             f"All {item}s of {name} are proportional (to within {MERGE_TOLERANCE:.0e}), so all "
-            f"{side} are alike and no distance between them can be learned."
+            f"{side} are equal and no distance between them can be learned."
         )
     repeats = len(labels) - distinct
     if repeats:
@@ -126,7 +127,7 @@ def make_side(
     names: list[str] | None,
     scale: Vector | None = None,
 ) -> Side:
-    """One row per label, one bin per label of the other side."""
+    """A side with one histogram per label, and one bin per label in ``bins``."""
     if labels.max() + 1 < len(labels):
         hist = hist[np.unique(labels, return_index=True)[1]]
     full, n_bins = hist, int(bins.max()) + 1
@@ -135,32 +136,32 @@ def make_side(
         shape = (full.shape[0], n_bins)
         hist = sparse.csr_array((full.data.copy(), where, full.indptr.copy()), shape=shape)
         hist.sum_duplicates()
-    called = None if names is None else tuple(np.array(names, dtype=object)[kept])
-    return Side(hist, full, labels, kept, called, scale)
+    kept_names = None if names is None else tuple(np.array(names, dtype=object)[kept])
+    return Side(hist, full, labels, kept, kept_names, scale)
 
 
 def normalize(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Each row divided by its sum; every entry is right to a relative ``NORMALIZED``.
+    """Each row divided by its sum; the relative error of every entry is at most ``NORMALIZED``.
 
-    Rows are first scaled by powers of 2, which rounds nothing, so that sums cannot overflow.
+    Rows are first scaled by powers of 2, which is exact, so that sums cannot overflow.
     """
     start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)  # no row is empty: `reduceat` is safe
     hist = matrix.copy()
     exponent = np.frexp(np.maximum.reduceat(hist.data, start))[1]
     hist.data = np.ldexp(hist.data, -np.repeat(exponent, sizes))
     hist.data /= np.repeat(_row_sums(hist.data, start), sizes)
-    hist.eliminate_zeros()  # what underflowed
+    hist.eliminate_zeros()  # entries that underflowed
     return hist
 
 
 def _row_sums(data: Vector, start: Index) -> Vector:
     """Sums of the entries, below 1, from each ``start`` to the next, rounded once.
 
-    Twice, the leading bits of all entries are split off: multiples of a unit so large that
-    adding them up is exact. What is then left is too small for its rounding to matter.
+    The leading bits of all entries are split off, twice: multiples of a unit so large that sums of
+    them are exact. The rounding of the small remainder does not matter.
     """
     longest = np.diff(start, append=len(data)).max()
-    grain = 2.0 ** (np.ceil(np.log2(longest)) - 52)  # 2^52 grains are more than a sum
+    grain = 2.0 ** (np.ceil(np.log2(longest)) - 52)  # every sum is below 2^52 grains
     leading = np.rint(data / grain) * grain
     rest = data - leading
     middle = np.rint(rest / grain**2) * grain**2
@@ -172,9 +173,9 @@ def _row_sums(data: Vector, start: Index) -> Vector:
 def balance(
     matrix: sparse.csr_array, rounds: int
 ) -> tuple[sparse.csr_array, tuple[Vector | None, Vector | None]]:
-    """``rounds`` of Sinkhorn scaling, rows then columns, and what each was multiplied by.
+    """The matrix after ``rounds`` of Sinkhorn scaling, and the factors of rows and of columns.
 
-    Columns are brought to sum 1 rather than n / m: whoever reads the result normalizes it again.
+    Columns are scaled to sum 1 rather than n / m: callers normalize the result again.
     """
     if rounds == 0:
         return matrix, (None, None)
@@ -195,7 +196,7 @@ def balance(
 
 
 def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
-    """``smoothing`` added to every bin, sums brought back to 1."""
+    """Histograms with ``smoothing`` added to every bin, normalized again."""
     if smoothing == 0:
         return hist
     smoothing = float(smoothing)
@@ -205,9 +206,9 @@ def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
 def label_repeats(hist: sparse.csr_array) -> Index:
     """Equal labels for rows within ``MERGE_TOLERANCE``, numbered by first appearance.
 
-    Rows that close have random projections (weights below 2) nearly as close: sort those, cut
-    the order into runs at every larger gap, then compare each row of a run with the run's first
-    row in l1 norm. Rows that differ from it stay for the next pass.
+    Such rows have nearly equal random projections (weights below 2). So sort the projections, cut
+    them into runs at every larger gap, then compare each row of a run with its first row in l1
+    norm. Rows that differ from it are left for the next pass.
     """
     weights = np.random.default_rng(0).uniform(1.0, 2.0, hist.shape[1])
     score = hist @ weights
@@ -227,6 +228,7 @@ def label_repeats(hist: sparse.csr_array) -> Index:
 
 
 def stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
+    """The side that :meth:`Problem.to_arrays` stored under ``name``."""
     parts = []
     for part in ("hist", "full"):
         data, indices, indptr = (
@@ -238,7 +240,7 @@ def stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
         parts.append(hist)
     hist, full = parts
     names = arrays.get(f"{name}_names")
-    if names is not None:  # before a list is made of them
+    if names is not None:  # checked before the array is converted to a list
         fits = names.dtype.kind == "U" and names.shape == arrays[f"{name}_labels"].shape
         require(fits, f"{name} has names of shape {names.shape} and type {names.dtype}")
     return Side(

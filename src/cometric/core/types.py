@@ -1,4 +1,4 @@
-"""The few shapes that maps, solvers and the loop agree on."""
+"""Types and protocols shared by maps, solvers and the loop."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class DistanceMap(Protocol):
 
 @runtime_checkable
 class FreezableMap(DistanceMap, Protocol):
-    """A map that picks one linear map among many: the cheapest couplings at the cost."""
+    """A map that is a minimum of linear maps, one for each choice of couplings."""
 
     def freeze(self, cost: Matrix) -> DistanceMap:
         """The linear map (up to the tau term) of the couplings optimal at ``cost``."""
 
     def couplings(self) -> DistanceMap:
-        """What the last ``freeze`` gave, from memory."""
+        """The map that the last ``freeze`` returned, rebuilt from memory."""
 
 
 def freezable(phi: object) -> FreezableMap:
@@ -63,18 +63,18 @@ def freezable(phi: object) -> FreezableMap:
 
 @runtime_checkable
 class RememberingMap(DistanceMap, Protocol):
-    """A map whose next answer depends, within tolerance, on what it computed before."""
+    """A map whose results depend, within tolerance, on what it stored in earlier calls."""
 
     def snapshot(self) -> dict[str, Any]:
-        """All it remembers, by name: the arrays themselves, not copies."""
+        """All stored arrays and values, by name; arrays are not copied."""
 
     def restore(self, memory: dict[str, Any]) -> None:
-        """Go on from a snapshot of a map of the same histograms and options."""
+        """Continue from a snapshot of a map of the same histograms and options."""
 
 
 @runtime_checkable
 class BoundedMap(DistanceMap, Protocol):
-    """A map that proves intervals for its distances."""
+    """A map with proved bounds for its distances."""
 
     def bounds(self, cost: Matrix, index: Index) -> tuple[Vector, Vector]:
         """Lower and upper bounds of the distances of the pairs ``index``."""
@@ -94,21 +94,21 @@ class InexactMap(DistanceMap, Protocol):
     margin: float
     """With ``sweeps``, the marginal error above which a pair gets more of them."""
     precision: str
-    """Of the sweeps, such as "float32"; reads "float64" where a lower one could overflow."""
+    """Precision of the sweeps, e.g. "float32"; "float64" where a lower one could overflow."""
     error: float
     """Largest marginal error of the last call."""
 
 
 @runtime_checkable
 class DivisibleMap(DistanceMap, Protocol):
-    """A map that can remember its solutions while only parts of them are asked for at a time."""
+    """A map that can store its solutions while it is called for parts of the pairs."""
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """The distances of each part of the pairs as a function of the cost, remembered."""
+        """For each part of the pairs, its distances as a function of the cost; solutions are stored."""
 
 
 def divide(phi: DistanceMap, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-    """The distances of each part as a function of the cost, remembered where ``phi`` can do so."""
+    """For each part, its distances as a function of the cost; stores solutions if ``phi`` can."""
     if isinstance(phi, DivisibleMap):
         return phi.divide(parts)
     return [partial(phi.pairs, index=index) for index in parts]
@@ -124,10 +124,10 @@ class Coupled:
 
 @dataclass(frozen=True)
 class Iterate:
-    """Where a solver stands after a step.
+    """The state of a solver after a step.
 
     ``residual`` is the Hilbert distance between a metric and its own image under one full
-    sweep; ``bracket`` is the Collatz-Wielandt interval for lam * mu read off that sweep.
+    sweep; ``bracket`` is the Collatz-Wielandt interval for lam * mu from that sweep.
     """
 
     metrics: Metrics
@@ -162,16 +162,16 @@ class NegativeDistances(ArithmeticError):
 
 
 class Traits(NamedTuple):
-    """What a run must know of a solver. One without ``traits`` has the defaults."""
+    """Properties of a solver that a run depends on; a solver without ``traits`` has the defaults."""
 
     freezes: bool = False  # needs maps whose couplings can be frozen
-    samples_pairs: bool = False  # a step sees some pairs only, so its residual is an estimate
+    samples_pairs: bool = False  # a step evaluates some pairs only: its residual is an estimate
     keeps_history: bool = True  # stores metrics of earlier steps
     extrapolates_from: float = 0.0  # residual below which steps are extrapolated
 
 
 class Solver(Protocol[State]):
-    """Frozen hyperparameters; what changes lives in the iterate."""
+    """Frozen hyperparameters; all state is in the iterate."""
 
     def init(self, phi: Coupled, start: Metrics) -> State:
         """The iterate before the first step."""
@@ -181,16 +181,16 @@ class Solver(Protocol[State]):
 
 
 def traits_of(solver: Any) -> Traits:
-    """The traits that a solver declares, or the defaults."""
+    """The traits of a solver, or the defaults."""
     traits: Traits = getattr(solver, "traits", Traits())
     return traits
 
 
 class Status(Enum):
-    """How a solve ended: the outcome and its reason; the value is both, as a user reads them."""
+    """How a solve ended: an outcome and its reason; ``value`` is the text of both."""
 
     CONVERGED = "converged", "the residual is below the tolerance"
-    MAX_ITER = "not converged", "the iteration limit came first"
+    MAX_ITER = "not converged", "the iteration limit was reached first"
     INTERRUPTED = "not converged", "interrupted"
     NON_UNIQUE = "not unique", "some groups of distances do not depend on one another"
     BOUNDARY = "on the boundary", "some distances tend to zero, no positive answer was found"

@@ -40,7 +40,7 @@ def names_of(
     """Names of the items of a side: those given, those of the data, or numbers."""
     side: Side = getattr(result.problem, of)
     if names is None:
-        return list(side.called)
+        return list(side.item_names)
     return [str(name) for name in checked(names, argument, len(side.labels), of)]
 
 

@@ -1,4 +1,4 @@
-"""The number of threads of the kernels and of BLAS."""
+"""Limits on the number of threads of the kernels and of BLAS."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cometric.kernels import check_process, thread_count, threads
 
 
 class _OneBlasThread:
-    """BLAS limited to one thread while any caller is inside.
+    """A context in which BLAS is limited to one thread.
 
-    Threads of BLAS would compete with those of our kernels for the same cores, and their number
-    changes the order of sums, hence the last bits. The setting is global to the process, so calls
-    from several threads are counted.
+    BLAS threads would compete with those of the kernels for the same cores, and their number
+    changes the order of sums, hence the last bits. The limit is global to the process, so it is
+    lifted when the last of several threads leaves the context.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What every map asks of its input, and the order in which all pairs are numbered."""
+"""Checks of the arguments of maps, and the order of all pairs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cometric.kernels import check_process
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
-    """Histograms as rows, unless they were checked before; a copy if they were not."""
+    """Histograms as a sparse matrix; checked and copied, unless they are ``Histograms``."""
     return hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
 
 
 def check_eps(eps: Any) -> float:
-    """The entropic regularization, or an error that names the maps for the other cases."""
+    """The entropic regularization as a float; raises unless positive and finite."""
     if not isinstance(eps, Real) or not 0.0 < float(eps) < np.inf:
         raise ValueError(
             f"`eps` is {eps}; it must be positive and finite. "
@@ -29,18 +29,18 @@ def check_eps(eps: Any) -> float:
     return float(eps)
 
 
-def check_cost(given: Any, d: int) -> Matrix:
-    """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
-    check_process()  # every call of a map comes by here
-    if sparse.issparse(given) or np.iscomplexobj(given):
+def check_cost(cost: Any, d: int) -> Matrix:
+    """The cost as a contiguous float64 matrix; raises if it is not valid."""
+    check_process()  # here, because every call of a map checks its cost
+    if sparse.issparse(cost) or np.iscomplexobj(cost):
         raise ValueError("`cost` is sparse or complex; pass a dense matrix of real numbers.")
-    cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
-    refuse_bad_cost(cost, d)
-    return cost
+    matrix: Matrix = np.ascontiguousarray(cost, dtype=np.float64)
+    raise_if_bad_cost(matrix, d)
+    return matrix
 
 
-def refuse_bad_cost(cost: Any, d: int) -> None:
-    """Say what is wrong with a float64 cost between ``d`` bins, an array or a tensor."""
+def raise_if_bad_cost(cost: Any, d: int) -> None:
+    """Raise if a float64 cost between ``d`` bins, an array or a tensor, is not valid."""
     if tuple(cost.shape) != (d, d):
         raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
     if not namespace(cost).isfinite(cost).all() or cost.min() < 0.0:
@@ -51,24 +51,27 @@ def refuse_bad_cost(cost: Any, d: int) -> None:
         raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
 
 
-def check_index(given: Any, n: int) -> Index:
-    """The pairs as int64, or an error that says what is wrong."""
-    index: Index = np.ascontiguousarray(given)
+def check_index(index: Any, n: int) -> Index:
+    """The pairs as int64; raises if they are not valid."""
+    index = np.ascontiguousarray(index)
     if index.ndim != 2 or index.shape[1] != 2 or not np.issubdtype(index.dtype, np.integer):
         raise ValueError("`index` must be an integer array of shape (p, 2): one pair per row.")
     if index.size and not (index.min() >= 0 and index.max() < n):
-        raise ValueError(f"`index` names histograms outside 0 .. {n - 1}.")
-    return index.astype(np.int64, copy=False)
-
-
-def fill(target: Any, given: Any, what: str) -> None:
-    """Copy what a map remembered into the room it has for it."""
-    if given.shape != target.shape or given.dtype != target.dtype:
         raise ValueError(
-            f"the {what} in memory are {given.dtype} of shape {given.shape}; these histograms "
+            f"`index` has entries outside 0 .. {n - 1}, the numbers of the histograms."
+        )
+    checked: Index = index.astype(np.int64, copy=False)
+    return checked
+
+
+def fill(target: Any, stored: Any, name: str) -> None:
+    """Copy a stored array into an array of a map; raise if they do not match."""
+    if stored.shape != target.shape or stored.dtype != target.dtype:
+        raise ValueError(
+            f"the stored {name} are {stored.dtype} of shape {stored.shape}; these histograms "
             f"need {target.dtype} of shape {target.shape}."
         )
-    target[...] = given
+    target[...] = stored
 
 
 def all_pairs(n: int) -> Index:

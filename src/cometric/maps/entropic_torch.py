@@ -12,7 +12,7 @@ import numpy as np
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
-from cometric.maps.checks import check_cost, check_histograms, check_index, refuse_bad_cost
+from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap, select
 
 LANES = 16
@@ -413,7 +413,7 @@ class TensorEntropicMap(SinkhornMap):
         if not is_tensor(cost):
             return self._tensor(check_cost(cost, self.shape[1]))
         cost = cost.to(self._hist)  # its device, its dtype
-        refuse_bad_cost(cost, self.shape[1])
+        raise_if_bad_cost(cost, self.shape[1])
         return cost
 
 

@@ -1,4 +1,4 @@
-"""The exact Wasserstein distance map, by a network simplex with warm starts."""
+"""The exact Wasserstein distance map, by the network simplex method with warm starts."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from cometric.maps.checks import (
 )
 
 METRIC_TOLERANCE = 2.0**-48
-"""Violations of the triangle inequality up to this fraction of the largest cost are rounding."""
+"""Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
 
 CELLS_PER_BLOCK = 2e8
 """Arcs per call of the kernel: about a second between reports of progress and checks for Ctrl-C."""
 
 REPLAYED = 3
-"""Copies of the trees where couplings are read off them: the current one, and the last two."""
+"""Copies of the trees if couplings are read from them: the current one, and the last two."""
 
 SMALL = 2e5
-"""Arcs below which one thread is used: starting a second would take longer."""
+"""Number of arcs below which one thread is faster than several."""
 
 
 class Plans(NamedTuple):
@@ -57,9 +57,9 @@ class Plans(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes: the trees of all pairs, and their couplings written out.
+    """Bytes of the trees of all pairs, and of their couplings as lists of moves.
 
-    Couplings count twice: policy iteration holds the last ones until the next ones are better.
+    Couplings count twice: policy iteration stores the last ones beside the new ones.
     """
 
     trees: int
@@ -67,7 +67,7 @@ class Memory(NamedTuple):
 
 
 def memory_needs(hist: Histograms) -> Memory:
-    """What all pairs of these histograms need, known before anything is allocated."""
+    """The memory that all pairs of these histograms need, computed without allocating it."""
     n, d = hist.shape
     sizes = np.diff(hist.rows.indptr)
     nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
@@ -90,8 +90,8 @@ class ExactMap:
     hist
         Histograms as rows, each summing to 1; sparse stays sparse.
     memory_limit
-        Bytes that trees and couplings may take; half of the free memory by default. What does
-        not fit is not stored but computed again, which is slower.
+        Bytes for trees and couplings; half of the free memory by default. If they do not fit, they
+        are computed again in each call, which is slower.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
 
@@ -117,7 +117,7 @@ class ExactMap:
         self._all: _Batch | None = None  # the trees of all pairs, after the first call
         self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
         self.on_progress: Callable[[int, int], None] | None = (
-            None  # called with pairs done, all pairs
+            None  # called with the number of pairs done, and of all pairs
         )
 
     @property
@@ -170,8 +170,8 @@ class ExactMap:
     def freeze(self, cost: Matrix) -> FrozenMap | ReplayedMap:
         """The linear map of the couplings optimal at ``cost``, equal to this map there.
 
-        The couplings are written out if that fits into the memory limit; otherwise each call
-        reads them off the trees again, which takes a few times longer.
+        The couplings are stored as lists of moves if these fit into the memory limit; otherwise
+        each call reads them from the trees, which takes a few times longer.
         """
         if not self.keeps_trees:
             raise MemoryError(
@@ -211,35 +211,35 @@ class ExactMap:
         return parts if self._all is None else {"": self._all, **parts}
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
-        """Proved bounds of the distances of ``index``, all pairs by default: dual and primal.
+        """Proved lower and upper bounds of the distances of ``index``, by default all pairs.
 
-        They hold in exact arithmetic for the masses as stored, in units of 2**-62; see
-        :func:`~cometric.core.histograms.quantization_errors` for how far those are from others.
+        They hold in exact arithmetic for the stored masses, in units of 2**-62; see
+        :func:`~cometric.core.histograms.quantization_errors` for the error of these masses.
         """
         cost, n = check_cost(cost, self.shape[1]), self.shape[0]
         index = all_pairs(n) if index is None else check_index(index, n)
         lower, upper = np.empty(len(index)), np.empty(len(index))
-        # In pieces, so that trees are stored for one piece at a time.
+        # Block by block: trees are stored for one block at a time.
         whole = _Batch(self, index, keep_trees=False)
         whole.on_progress = self.on_progress
         with threads(whole.threads):
             metric = is_metric(cost)
         for part in whole.blocks():
-            piece = _Batch(self, index[part])
-            piece.solve(cost, metric)
-            lower[part], upper[part] = piece.bounds(cost)
+            block = _Batch(self, index[part])
+            block.solve(cost, metric)
+            lower[part], upper[part] = block.bounds(cost)
         return lower, upper
 
     @property
     def memory_used(self) -> int:
         """Bytes used within the limit.
 
-        For trees and couplings, or for the copies of trees that couplings are read off, or for
-        the trees alone, or 0 if not even those fit.
+        For trees and couplings if they fit, else for the copies of trees that couplings are read
+        from, else for the trees alone, else 0.
         """
         trees, moves = self.memory
-        ways = (trees + moves, REPLAYED * trees, trees)
-        return next((k for k in ways if k <= self._memory_limit), 0)
+        sizes = (trees + moves, REPLAYED * trees, trees)
+        return next((size for size in sizes if size <= self._memory_limit), 0)
 
     @property
     def has_room_to_freeze(self) -> bool:
@@ -269,7 +269,7 @@ class FrozenMap:
 
     @property
     def moves(self) -> int:
-        """Moves of mass that the couplings consist of."""
+        """The number of moves in all couplings."""
         return len(self._cells)
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ class FrozenMap:
 
 
 class ReplayedMap:
-    """Like :class:`FrozenMap`, with couplings read off stored trees at each call."""
+    """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
 
     def __init__(self, batch: _Batch) -> None:
         self.shape = batch.phi.shape
@@ -333,7 +333,7 @@ class _Batch:
         self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
 
     def _data(self, part: slice | None = None) -> tuple[Rows, Trees]:
-        """What the kernels take: the histograms, and some pairs (or all) with their trees."""
+        """The arguments of the kernels: histograms, and some pairs (or all) with their trees."""
         part = slice(0, len(self.index)) if part is None else part
         offsets = self.room[part.start : part.stop + 1]
         return (
@@ -348,7 +348,7 @@ class _Batch:
                 self.on_progress(int(stop), len(self.index))
 
     def solve(self, cost: Matrix, metric: bool | None = None) -> None:
-        """Set optimal values and trees under ``cost``; ``metric`` if known to be one."""
+        """Set optimal values and trees under ``cost``; ``metric`` tells, if known, whether it is one."""
         cost, unit = rescale_pow2(cost)
         with threads(self.threads):
             cancel = is_metric(cost) if metric is None else metric
@@ -367,7 +367,9 @@ class _Batch:
                     *self._data(part), cost, empty, empty, self.threads
                 )
                 gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
-                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)  # covers these lines too
+                margins = (
+                    16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
+                )  # includes the rounding of these lines
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper
@@ -425,7 +427,7 @@ class _Batch:
 
 
 def is_metric(cost: Matrix) -> bool:
-    """Whether a cost obeys the triangle inequality, up to rounding."""
+    """Whether a cost satisfies the triangle inequality, up to rounding."""
     violation: float = geometry.triangle_violation(cost)
     return bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
 

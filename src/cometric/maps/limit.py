@@ -12,14 +12,14 @@ from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
 
 CELLS_PER_BLOCK = 200_000
-"""Numbers of dense rows that are held at a time."""
+"""Entries of dense rows that are in memory at a time."""
 
 
 class LimitMap:
     """``phi(cost)_ij = -1/2 <cost (a_i - a_j), a_i - a_j>``, linear in the cost.
 
-    The Sinkhorn divergence tends to it as eps grows: a maximum mean discrepancy. It is
-    monotone in no useful sense (the entries of a_i - a_j have both signs).
+    It is the limit of the Sinkhorn divergence as eps grows: a maximum mean discrepancy. It is not
+    monotone in the cost (the entries of a_i - a_j have both signs).
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class LimitMap:
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
         gram = self._hist @ (self._hist @ cost).T
-        gram = 0.5 * (gram + gram.T)  # rounding must not break symmetry: it would be amplified
-        own = np.diagonal(gram)
-        distances: Matrix = gram - 0.5 * (own[:, None] + own[None, :])
+        gram = 0.5 * (gram + gram.T)  # exactly symmetric: iterations amplify rounding errors
+        squares = np.diagonal(gram)
+        distances: Matrix = gram - 0.5 * (squares[:, None] + squares[None, :])
         np.fill_diagonal(distances, 0.0)
         return distances
 
@@ -60,23 +60,24 @@ class LimitMap:
 
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``."""
-        one, other = self._hist[rows], self._hist[columns]
-        image = one @ check_cost(cost, self.shape[1])
-        own = np.asarray(one.multiply(image).sum(axis=1))
-        others = np.asarray(other.multiply(other @ cost).sum(axis=1))
-        distances: Matrix = (other @ image.T).T - 0.5 * (own[:, None] + others)
+        first, second = self._hist[rows], self._hist[columns]
+        image = first @ check_cost(cost, self.shape[1])
+        first_squares = np.asarray(first.multiply(image).sum(axis=1))
+        second_squares = np.asarray(second.multiply(second @ cost).sum(axis=1))
+        squares = first_squares[:, None] + second_squares
+        distances: Matrix = (second @ image.T).T - 0.5 * squares
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        lifted = self._hist @ check_cost(cost, self.shape[1])
+        image = self._hist @ check_cost(cost, self.shape[1])
         i, j = check_index(index, self.shape[0]).T
-        own = self._hist.multiply(lifted).sum(axis=1)
+        squares = self._hist.multiply(image).sum(axis=1)
         products = np.empty(len(i))
         step = max(1, CELLS_PER_BLOCK // self.shape[1])
         for start in range(0, len(i), step):
             part = slice(start, start + step)
-            products[part] = self._hist[i[part]].multiply(lifted[j[part]]).sum(axis=1)
-        distances: Vector = products - 0.5 * (own[i] + own[j])
+            products[part] = self._hist[i[part]].multiply(image[j[part]]).sum(axis=1)
+        distances: Vector = products - 0.5 * (squares[i] + squares[j])
         distances[i == j] = 0.0
         return distances
 
@@ -85,9 +86,9 @@ class Correspondence(NamedTuple):
     """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
 
     metrics: Metrics
-    image: Matrix  # of the feature metric under both maps, whose differences keep their digits
+    image: Matrix  # of the feature metric under both maps, without cancellation
     values: tuple[float, float]
-    gap: float  # s_2 - s_3, below which the axis, hence the answer, is not determined
+    gap: float  # s_2 - s_3; if 0, the axis, hence the solution, is not unique
 
 
 def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
@@ -105,13 +106,12 @@ def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
     order = np.argsort(-values.real)
     v = vectors[:, order[1]].real
     features, samples = _squared_differences(v), _squared_differences(A @ v)
-    back = _squared_differences(B @ (A @ v))
+    image = _squared_differences(B @ (A @ v))
     s2, s3 = np.sqrt(np.maximum(np.append(values.real[order], 0.0)[1:3], 0.0))
-    top, side = features.max(), samples.max()
-    lam, mu = back.max() / side, side / top
-    return Correspondence(
-        Metrics(samples / side, features / top), back, (float(lam), float(mu)), float(s2 - s3)
-    )
+    top_features, top_samples = features.max(), samples.max()
+    lam, mu = image.max() / top_samples, top_samples / top_features
+    metrics = Metrics(samples / top_samples, features / top_features)
+    return Correspondence(metrics, image, (float(lam), float(mu)), float(s2 - s3))
 
 
 def _squared_differences(v: Vector) -> Matrix:

@@ -20,11 +20,11 @@ def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
         raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
     pair = norm if isinstance(norm, tuple | list) and len(norm) == 2 else (norm, norm)
     sides = (problem.samples, problem.features)
-    return Metrics(*(_norm(side, one, device) for side, one in zip(sides, pair, strict=True)))
+    return Metrics(*(_norm(*args, device) for args in zip(sides, pair, strict=True)))
 
 
 def _norm(side: Side, norm: Any, device: Any) -> Any:
-    """R of one side; a matrix is given over all kept items."""
+    """R between the distinct items of a side; a matrix has rows for all kept items."""
     if not hasattr(norm, "shape") or np.ndim(norm) != 2:
         return norm_matrix(side.full_histograms, norm, device)
     n = len(side.labels)
@@ -44,14 +44,18 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)
     if power is not None:
-        if device is None or power not in (1.0, 2.0, np.inf):  # torch loses small powers
+        if device is None or power not in (
+            1.0,
+            2.0,
+            np.inf,
+        ):  # torch is inaccurate for other powers
             return _pairwise(hist, power)
         return _pairwise_on(device, hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
-        found = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
+        description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
         raise ValueError(
-            f"`norm` is {found}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
+            f"`norm` is {description}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
             "or a pair of matrices (for samples, for features)."
         )
     if matrix.shape != (k, k):
@@ -70,7 +74,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
 
 
 def norm_name(norm: Any) -> str:
-    """How a norm is written down: "l1", "l2.5", "linf", "discrete", or "matrix"."""
+    """The name of a norm: "l1", "l2.5", "linf", "discrete", or "matrix"."""
     power = norm_power(norm)
     if power is None:
         return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
@@ -91,7 +95,7 @@ def norm_power(norm: Any) -> float | None:
 class PairNorms:
     """R(a_i - a_j) of any pairs, for norms that have a name.
 
-    Computed from integer masses, as between the items that were learned from.
+    Computed from integer masses, as for the learned items.
     """
 
     def __init__(self, rows: sparse.csr_array, norm: str) -> None:
@@ -105,7 +109,7 @@ class PairNorms:
 
 
 def _pairwise(hist: Histograms, p: float) -> Matrix:
-    """Norms of differences of integer masses, which are exact however close two rows are."""
+    """Norms of differences of integer masses: differences are exact, also of close rows."""
     norms: Matrix = geometry.pairwise_norms(*hist.integer_parts, p)
     return QUANTUM * norms
 
@@ -116,5 +120,5 @@ def _pairwise_on(device: Any, hist: Histograms, p: float) -> Matrix:
     dense = torch.as_tensor(hist.rows.toarray(), device=device)
     norms: Matrix = torch.cdist(
         dense, dense, p=p, compute_mode="donot_use_mm_for_euclid_dist"
-    )  # a product of matrices would lose half the digits of small distances
+    )  # a matrix product would lose half the digits of small distances
     return norms

@@ -1,4 +1,4 @@
-"""Any distance map plus a share of a norm R: the term that keeps all distances positive."""
+"""Any distance map plus the norm term, which keeps all distances positive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cometric.core.types import (
 
 
 def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metrics) -> Coupled:
-    """Both lifts with their share of R, or as they are where there is none."""
+    """Both lifts with the norm term of a formula; the lifts themselves if it has none."""
     to_samples, to_features = lifts
     if formula.is_plain:
         return Coupled(to_samples, to_features)
@@ -32,14 +32,14 @@ def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metr
 
 
 class Regularized:
-    """The distances of a formula, ``phi`` giving their transport part.
+    """The distances of a formula; ``phi`` computes their transport part.
 
     Parameters
     ----------
     phi
         The map of the transport part.
     formula
-        With a positive share of R.
+        With a positive weight of R.
     R
         Symmetric matrix with zero diagonal, positive between different histograms.
     """
@@ -62,7 +62,7 @@ class Regularized:
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        """The distances of some pairs; a restart needs the largest of all and computes all."""
+        """The distances of some pairs; a restart needs the largest distance, so computes all."""
         i, j = np.asarray(index).T
         if self.formula.restart > 0.0:
             chosen: Vector = self(cost)[i, j]
@@ -70,19 +70,19 @@ class Regularized:
         return self._add(partial(self.phi.pairs, index=index), self.R[i, j], cost)
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """The distances of each part of the pairs as a function of the cost, remembered."""
+        """For each part of the pairs, its distances as a function of the cost; stores solutions."""
         distances = divide(self.phi, parts)
-        chosen = [self.R[index[:, 0], index[:, 1]] for index in parts]
-        return [partial(self._add, *one) for one in zip(distances, chosen, strict=True)]
+        norms = [self.R[index[:, 0], index[:, 1]] for index in parts]
+        return [partial(self._add, *args) for args in zip(distances, norms, strict=True)]
 
     def _add(self, transport: Callable[[Matrix], Vector], R: Vector, cost: Matrix) -> Vector:
         distances: Vector = self.formula.distances(transport(cost), R, float(cost.max()))
         return distances
 
     def freeze(self, cost: Matrix) -> Regularized:
-        """The same with the couplings of ``phi`` frozen at ``cost``; the maximum stays."""
+        """This map with the couplings of ``phi`` frozen at ``cost``; the norm term is not frozen."""
         return Regularized(freezable(self.phi).freeze(cost), self.formula, self.R)
 
     def couplings(self) -> Regularized:
-        """What the last ``freeze`` gave, from memory."""
+        """The map that the last ``freeze`` returned, rebuilt from memory."""
         return Regularized(freezable(self.phi).couplings(), self.formula, self.R)

@@ -34,7 +34,7 @@ ROUGH = 1e-2
 """Marginal error that suffices far from the solution."""
 
 PATIENCE = 120.0
-"""Seconds without a scheduler, or without any worker, after which a call fails."""
+"""Seconds without a scheduler, or without workers, after which a call fails."""
 
 ATTEMPTS = 5
 """Times in a row that tiles may be sent and all be lost before a call fails."""
@@ -63,12 +63,12 @@ Tile = tuple[slice, slice] | Index
 
 
 class TiledMap:
-    """The map that ``make`` makes, computed in tiles, by the workers of ``client`` if given.
+    """The map that ``make`` creates, computed in tiles, on the workers of ``client`` if given.
 
     Parameters
     ----------
     make
-        Makes a map from histograms (and ``n_threads``). It is sent to the workers and must be
+        Creates a map from histograms (and ``n_threads``). It is sent to the workers and must be
         picklable, such as ``partial(EntropicMap, eps=0.1)``.
     hist
         Histograms as rows, each summing to 1.
@@ -97,7 +97,7 @@ class TiledMap:
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
         self.error = 0.0
         self.on_progress: Callable[[int, int], None] | None = None
-        self._shared: Any = None  # the histograms, once the workers have them
+        self._shared: Any = None  # future of the histograms on the workers
         if client is not None:
             compare_versions(client)
 
@@ -107,8 +107,8 @@ class TiledMap:
 
     def __repr__(self) -> str:
         n, d = self.shape
-        where = "this process" if self._client is None else "a Dask cluster"
-        return f"TiledMap({n} histograms on {d} bins, tiles of {self.tile}, on {where})"
+        place = "this process" if self._client is None else "a Dask cluster"
+        return f"TiledMap({n} histograms on {d} bins, tiles of {self.tile}, on {place})"
 
     def __call__(self, cost: Matrix) -> Matrix:
         n = self.shape[0]
@@ -132,9 +132,9 @@ class TiledMap:
         starts = range(0, len(index), step)
         distances = np.empty(len(index))
         parts = [index[k : k + step] for k in starts]
-        where = {id(part): k for part, k in zip(parts, starts, strict=True)}
+        start_of = {id(part): k for part, k in zip(parts, starts, strict=True)}
         for part, values in self._solve(cost, parts):
-            start = where[id(part)]
+            start = start_of[id(part)]
             distances[start : start + len(values)] = values
         return distances
 
@@ -145,13 +145,13 @@ class TiledMap:
     def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[Any, Vector]]:
         """Tiles with their distances, in the order in which they are finished."""
         cost = check_cost(cost, self.shape[1])
-        work = partial(solve_tile, self._make, self.settings())
+        solve = partial(solve_tile, self._make, self.settings())
         self.error, done = 0.0, 0
         finished: Iterable[tuple[Any, TileResult]]
         if self._client is None:
-            finished = ((tile, work(self._hist, cost, tile)) for tile in tiles)
+            finished = ((tile, solve(self._hist, cost, tile)) for tile in tiles)
         else:
-            finished = self._on_cluster(work, cost, tiles)
+            finished = self._on_cluster(solve, cost, tiles)
         for tile, result in finished:
             self.error, done = max(self.error, result.error), done + 1
             if self.on_progress is not None:
@@ -159,13 +159,13 @@ class TiledMap:
             yield tile, result.values
 
     def _on_cluster(
-        self, work: Callable[..., TileResult], cost: Matrix, tiles: list[Any]
+        self, solve: Callable[..., TileResult], cost: Matrix, tiles: list[Any]
     ) -> Iterator[tuple[Any, TileResult]]:
         """Tiles with their results from the workers; lost tiles are sent again."""
         left, attempt = dict(enumerate(tiles)), 0
         while left:
             before = len(left)
-            for number, result in self._send(work, cost, left):
+            for number, result in self._send(solve, cost, left):
                 yield left.pop(number), result
             attempt = attempt + 1 if len(left) == before else 0
             if attempt == ATTEMPTS:
@@ -175,7 +175,7 @@ class TiledMap:
                 )
 
     def _send(
-        self, work: Callable[..., TileResult], cost: Matrix, left: dict[int, Any]
+        self, solve: Callable[..., TileResult], cost: Matrix, left: dict[int, Any]
     ) -> Iterator[tuple[int, TileResult]]:
         """One attempt: the numbers and results of the tiles that were not lost."""
         from distributed import wait
@@ -185,17 +185,17 @@ class TiledMap:
         try:
             self._wait_for_workers()
             if self._shared is None:
-                self._shared = self._hand_over(self._hist)
-            sent = self._hand_over(cost)
+                self._shared = self._share(self._hist)
+            shared_cost = self._share(cost)
             futures = {
-                client.submit(work, self._shared, sent, tile, pure=False): number
+                client.submit(solve, self._shared, shared_cost, tile, pure=False): number
                 for number, tile in left.items()
             }
-        except (OSError, TimeoutError):  # a process died meanwhile
+        except (OSError, TimeoutError):  # a process died in the meantime
             self._check_scheduler()
             self._shared = None
             return
-        waiting, seen = set(futures), time.monotonic()
+        waiting, last_seen = set(futures), time.monotonic()
         try:
             while waiting:
                 try:
@@ -203,49 +203,49 @@ class TiledMap:
                 except TimeoutError:
                     self._check_scheduler()
                     if self._workers():
-                        seen = time.monotonic()
-                    elif time.monotonic() - seen > self._patience:
+                        last_seen = time.monotonic()
+                    elif time.monotonic() - last_seen > self._patience:
                         raise ClusterLost(self._message(NO_WORKER, self._patience)) from None
                     continue
                 except _cancelled():
                     self._check_scheduler()
                     return
-                seen = time.monotonic()
+                last_seen = time.monotonic()
                 for future in ready:
                     result = self._result(future)
                     if result is not None:
                         yield futures[future], result
                 waiting -= ready
         finally:
-            with suppress(Exception):  # the scheduler may be gone
+            with suppress(Exception):  # the scheduler may not be running
                 client.cancel(list(waiting), force=True)
 
-    def _hand_over(self, value: Any) -> Any:
-        """A future of ``value``: every worker that needs it fetches it once.
+    def _share(self, value: Any) -> Any:
+        """A future of ``value``, which every worker that needs it fetches once.
 
-        A task rather than scattered data, which is lost with the worker that holds it, and whose
-        broadcast never ends if a worker dies meanwhile. The scheduler can repeat a task.
+        A task rather than scattered data: those are lost with the worker that holds them, and
+        their broadcast hangs if a worker dies. The scheduler can repeat a task.
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
             return self._client.submit(_identity, value, pure=False)
 
     def _result(self, future: Any) -> TileResult | None:
-        """The result of a tile, None if it was lost; an error of the map itself is raised."""
+        """The result of a tile, None if it was lost; raises an error of the map itself."""
         from distributed import KilledWorker
 
         try:
             result: TileResult = future.result(timeout=self._patience)
         except (KilledWorker, OSError, TimeoutError, *_cancelled()):
             self._check_scheduler()
-            self._shared = None  # it may be lost with the worker
+            self._shared = None  # may be lost with the worker
             return None
         return result
 
     def _workers(self) -> int:
         try:
             return len(self._client.nthreads())
-        except OSError:  # the scheduler was lost just now
+        except OSError:  # the scheduler has just been lost
             return 0
 
     def _wait_for_workers(self) -> None:
@@ -259,8 +259,8 @@ class TiledMap:
         """Wait while the client tries to reconnect; raise if that takes too long."""
         since = time.monotonic()
         while self._client.status != "running":
-            if self._client.status == "closed":  # Dask gave up before us
-                raise ClusterLost(self._message("the scheduler is gone"))
+            if self._client.status == "closed":  # Dask has stopped reconnecting
+                raise ClusterLost(self._message("the scheduler is not running"))
             if time.monotonic() - since > self._patience:
                 raise ClusterLost(self._message("the scheduler has not answered", self._patience))
             time.sleep(0.1)
@@ -301,7 +301,7 @@ class TiledEntropicMap(TiledMap):
         self.margin, self.error = float(memory["margin"]), float(memory["error"])
 
     def settings(self) -> dict[str, Any]:
-        """With ``sweeps``, a tile is solved to the margin: sweeps only suffice with warm starts."""
+        """With ``sweeps``, tiles are solved to ``margin``: single sweeps require warm starts."""
         tol = self.tol if self.sweeps is None else max(self.tol, min(self.margin, ROUGH))
         return {"tol": tol, "precision": self.precision}
 
@@ -321,7 +321,7 @@ def solve_tile(
     else:
         chosen, places = np.unique(tile, return_inverse=True)
         index = places.reshape(-1, 2)
-    if len(chosen) < 2:  # one histogram, with itself
+    if len(chosen) < 2:  # a histogram with itself
         return TileResult(np.zeros(len(index)), 0.0)
     with _KERNEL_LOCK:
         phi = make(hist.take(chosen), n_threads=_worker_threads())
@@ -346,7 +346,7 @@ def _worker_threads() -> int | None:
 
 
 def _cancelled() -> tuple[type[BaseException], ...]:
-    """What Dask raises for futures whose data were lost with a worker."""
+    """Exceptions that Dask raises for futures whose data were lost with a worker."""
     from concurrent.futures import CancelledError
 
     from distributed.client import FutureCancelledError
@@ -355,7 +355,7 @@ def _cancelled() -> tuple[type[BaseException], ...]:
 
 
 def active_client() -> Any:
-    """The Dask client that this process created last."""
+    """The Dask client that this process created last; raises if there is none."""
     try:
         from distributed import default_client
     except ImportError:
@@ -369,31 +369,33 @@ def active_client() -> Any:
 
 
 def software() -> dict[str, str]:
-    """What determines the last bits of a result: versions, and the kind of processor."""
+    """Versions and the kind of processor, which determine the last bits of a result."""
     from llvmlite.binding import get_host_cpu_name
 
     packages = {name: version(name) for name in ("numpy", "scipy", "numba", "dask")}
-    # The package of this file is loaded, and a map need not import it.
-    ours = str(vars(sys.modules["cometric"])["__version__"])
-    return {"cometric": ours, **packages, "processor": str(get_host_cpu_name())}
+    # The package is loaded; importing it here would be a circular import.
+    own_version = str(vars(sys.modules["cometric"])["__version__"])
+    return {"cometric": own_version, **packages, "processor": str(get_host_cpu_name())}
 
 
 def compare_versions(client: Any) -> None:
     """Raise if a worker has other versions than this process; warn of other processors."""
-    here = software()
-    for address, there in client.run(software, on_error="return").items():
-        if isinstance(there, OSError):  # the worker just died
+    local = software()
+    for address, remote in client.run(software, on_error="return").items():
+        if isinstance(remote, OSError):  # the worker has just died
             continue
-        if isinstance(there, Exception):
-            raise there
-        other = [name for name in here if there.get(name) != here[name]]
-        differences = ", ".join(f"{name} {there.get(name)} for {here[name]}" for name in other)
-        if other == ["processor"]:
+        if isinstance(remote, Exception):
+            raise remote
+        differing = [name for name in local if remote.get(name) != local[name]]
+        differences = ", ".join(
+            f"{name} {remote.get(name)} for {local[name]}" for name in differing
+        )
+        if differing == ["processor"]:
             warn(
                 f"Worker {address} has another processor ({differences}): the last bits may differ "
                 "from one run to the next.",
             )
-        elif other:
+        elif differing:
             raise ValueError(
                 f"Worker {address} runs other versions than this process ({differences}). "
                 "Install the same on all machines."

@@ -17,6 +17,7 @@ import numpy as np
 from cometric import transports
 from cometric.core.formula import Formula
 from cometric.core.kinds import (
+    Choice,
     Cluster,
     Count,
     Device,
@@ -28,7 +29,6 @@ from cometric.core.kinds import (
     Number,
     Object,
     Precision,
-    Words,
     check_kinds,
 )
 from cometric.core.types import Traits, traits_of
@@ -97,7 +97,7 @@ class Settings:
     )
     tau: Any = _setting(
         DEFAULT_TAU,
-        Number("a number, at least 0, auto or paper", words=("auto", "paper")),
+        Number("a number, at least 0, auto or paper", names=("auto", "paper")),
         "Weight of the norm. Positive values make the answer unique; auto means --restart 0.1, "
         "paper 0.001.",
     )
@@ -117,7 +117,7 @@ class Settings:
     )
     norm: Any = _setting(
         "l1",
-        Words(
+        Choice(
             "l1, l2, linf, discrete, or a power (a number, at least 1)",
             ("l1", "l2", "linf", "discrete"),
             _read_power,
@@ -147,7 +147,7 @@ class Settings:
     )
     start: Any = _setting(
         None,
-        Words("random", ("random",), None, "random"),
+        Choice("random", ("random",), None, "random"),
         "Start from random metrics. Default: the l1 distances.",
     )
     random_state: int | None = _setting(
