@@ -20,7 +20,7 @@ KINDS = {
 }
 SPOTS = [(0, 0), (1, 2), (3, 1), (2, 0)]
 ENTRIES = [
-    (np.nan, "NaN entry", "Fill them in"),
+    (np.nan, "NaN entry", "Replace them"),
     (np.inf, "infinite entry", "Replace them by finite values"),
     (-np.inf, "infinite entry", "Replace them by finite values"),
     (-1.0, "negative entry", "Shift or clip the data"),

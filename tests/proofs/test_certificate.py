@@ -285,7 +285,7 @@ def test_a_certificate_reads_as_written():
     proof = certify(np.eye(3) + 0.3, ones, ones)
     assert proof.rate == 1.0
     plain = str(proof)
-    assert "no bound exists at tau = 0: a small residual proves nothing there" in plain
+    assert "no bound exists at tau = 0, where a small residual proves nothing" in plain
     assert "C4 theorem     lam <= 0.5263, mu <= 0.5263\n" in plain
     assert "C5 diagnostic  the triangle inequality holds\n" in plain
     assert "C6 diagnostic  unique: no, 3 groups of distances do not depend on one another" in plain
@@ -363,11 +363,12 @@ def test_the_graph_is_that_of_all_optimal_couplings(seed):
         assert found.reason == f"{sources} groups of distances do not depend on one another"
     elif count == 1:
         assert found.unique is True
-        assert found.reason == "optimal couplings tie all distances together"
+        assert found.reason == "optimal couplings connect all distances"
     elif tied:
         assert found.unique is None
         assert found.reason == (
-            f"one group of distances leads {count - 1} others, but optimal couplings are tied"
+            f"one group of distances determines {count - 1} others, "
+            "but optimal couplings are not unique"
         )
     else:
         assert found.unique is True
@@ -525,5 +526,5 @@ def test_repeats_that_are_told_apart_cannot_be_certified():
     result = cm.learn(X, eps=0, tau=0.1)
     wrong = result.features.copy()
     wrong[0, 2] = wrong[2, 0] = 0.5 * wrong[0, 1]  # features 1 and 2 repeat one another
-    with pytest.raises(ValueError, match="`features` tells items apart"):
+    with pytest.raises(ValueError, match="`features` has different distances for items"):
         dataclasses.replace(result, features=wrong).certify()

@@ -200,15 +200,15 @@ def test_integer_masses_are_as_exact_as_claimed(heavy):
     assert errors.max() < (1e-16 if heavy == 1e8 else 1e-15)  # one bin with nearly all the mass
 
 
-def test_doubt_moves_transport_and_norms_by_what_it_says():
-    """Both bounds of section 3.8 hold for histograms moved by the doubt, and are attained."""
+def test_rounding_errors_change_transport_and_norms_by_their_bounds():
+    """Both bounds of section 3.8 hold for histograms changed by rounding errors, and are attained."""
     one = 1.0 - np.eye(2)
     hist = np.array([[0.75, 0.25], [0.25, 0.75]])
     problem = Problem.from_data((hist, hist))
     lifts, norms = fresh_lifts(problem, 0.0), norm_matrices(problem, "l1")
-    doubt = certificate.Doubt(np.array([0.02, 0.04]), np.array([0.02, 0.04]), 0.0)
+    rounding = certificate.Rounding(np.array([0.02, 0.04]), np.array([0.02, 0.04]), 0.0)
     pair = cm.Metrics(one, one)
-    proof = certificate.prove(pair, lifts, Formula(0.5), norms, norms, (doubt, doubt))
+    proof = certificate.prove(pair, lifts, Formula(0.5), norms, norms, (rounding, rounding))
     # Moved apart (0.76, 0.24), (0.23, 0.77): W = 0.53, R = 1.06; together 0.47 and 0.94.
     low, high = 0.47 + 0.5 * 0.94, 0.53 + 0.5 * 1.06
     assert proof.value == pytest.approx((low**2, high**2), rel=1e-12)

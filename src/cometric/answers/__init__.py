@@ -1,1 +1,1 @@
-"""What a solve gives back, and what can be asked of it."""
+"""Results, and what is computed from them: explanations, distances of new items."""

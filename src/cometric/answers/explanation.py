@@ -1,4 +1,4 @@
-"""Why two items are as far apart as they are: what changes, and where its mass goes."""
+"""Explanations of the distance of two items: which bins differ, and how mass moves."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cometric.core.types import Index, Metrics, Vector
 from cometric.transports.base import Transport
 
 SHOWN = 10
-"""Flows that are printed, those with the most mass; a blurred plan has hundreds."""
+"""Number of flows printed, those with the most mass; an entropic plan has hundreds."""
 
 SHOWN_CHANGES = 6
-"""Losses that are printed, the largest, and as many gains."""
+"""Number of losses printed, the largest, and of gains."""
 
 
 class Change(NamedTuple):
     """How much more or less mass the second item has on one bin than the first.
 
-    ``change`` is ``second - first``: negative for a loss, positive for a gain. ``distance`` is
-    how far the mass goes that leaves the bin (of a loss) or comes to it (of a gain), on average,
-    and ``share`` what its way adds to the transport cost, from 0 to 1.
+    ``change`` is ``second - first``: negative for a loss, positive for a gain. ``distance`` is the
+    mean distance that the mass moves which leaves the bin (loss) or arrives there (gain), and
+    ``share`` the fraction of the transport cost that this takes, from 0 to 1.
     """
 
     name: str
@@ -40,33 +40,33 @@ class Change(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Mass that goes from one bin to another, and what it adds to the distance."""
+    """Mass that moves from one bin to another, and its part of the transport cost."""
 
     source: str
     target: str
     mass: float
     cost: float
-    share: float  # of the whole transport cost
+    share: float  # fraction of the transport cost
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What changes between two items, and an optimal plan that makes the change.
+    """The differences between two items, and an optimal plan that moves one to the other.
 
-    Printed, it shows the largest net losses and gains, then the flows that carry the most mass.
+    Its text lists the largest net losses and gains, then the flows with the most mass.
 
     Attributes
     ----------
     items
-        The names of the two, or their numbers in the data.
+        The names of the two items, or their numbers in the data.
     distance
         The cost of the plan, before the tau term and the division by the singular value.
     stays
-        The mass that both have in common and that does not move.
+        The mass that does not move.
     flows
         A :class:`Flow` for each pair of bins between which mass moves, the costliest first. With
-        eps > 0 the plan is the entropic one: blurred, every bin sends a little to every other,
-        so that a few flows are a small part of it. The net changes are not blurred.
+        eps > 0 the plan is entropic, hence blurred: every bin sends a little mass to every other,
+        so that a few flows are a small part of it. Net changes are not blurred.
     changes
         A :class:`Change` for each bin on which the two differ, the largest first.
     """
@@ -91,15 +91,15 @@ class Explanation:
         """The flows that carry the most mass."""
         return sorted(self.flows, key=lambda flow: -flow.mass)[:count]
 
-    def __repr__(self) -> str:  # a blurred plan has hundreds of flows
+    def __repr__(self) -> str:  # an entropic plan has hundreds of flows
         return f"<{str(self).splitlines()[0]}>"
 
     def __str__(self) -> str:
         first, second = self.items
-        words = f"From {first} to {second}: transport cost {self.distance:.6g}"
+        summary = f"From {first} to {second}: transport cost {self.distance:.6g}"
         if not self.flows:
-            return printable(f"{words}, nothing moves")
-        lines = [f"{words}, {_percent(self.stays)} of the mass stays in place"]
+            return printable(f"{summary}, nothing moves")
+        lines = [f"{summary}, {_percent(self.stays)} of the mass stays in place"]
         if self.changes:
             rows = _rows_of_changes(f"more in {first}", self.losses)
             rows += _rows_of_changes(f"more in {second}", self.gains)
@@ -127,17 +127,17 @@ def _row(change: Change, distance: str) -> tuple[str, ...]:
     return change.name, *masses, _percent(change.share), distance
 
 
-def _table_of_flows(told: Explanation) -> list[str]:
+def _table_of_flows(explanation: Explanation) -> list[str]:
     """The heaviest flows, and the sum of the others."""
-    shown = told.heaviest()
+    shown = explanation.heaviest()
     rows = [("from", "to", "mass", "cost", "distance")]
     rows += [
         (flow.source, flow.target, _percent(flow.mass), _percent(flow.share), f"{flow.cost:.4f}")
         for flow in shown
     ]
-    others = len(told.flows) - len(shown)
+    others = len(explanation.flows) - len(shown)
     if others:
-        mass = _percent(1.0 - told.stays - sum(flow.mass for flow in shown))
+        mass = _percent(1.0 - explanation.stays - sum(flow.mass for flow in shown))
         share = _percent(1.0 - sum(flow.share for flow in shown))
         rows.append((f"{others} other flow{'s' * (others > 1)}", "", mass, share, ""))
     return _aligned(rows, names=2)
@@ -159,7 +159,7 @@ def _aligned(rows: Sequence[tuple[str, ...]], names: int) -> list[str]:
 def explain(
     problem: Problem, metrics: Metrics, transport: Transport, i: Any, j: Any, of: str
 ) -> Explanation:
-    """The flows between items i and j of one side, under the metric between distinct others."""
+    """Explain the distance of items i and j of one side, by the metric of the other side."""
     side, other, cost = problem.samples, problem.features, metrics.features
     if of == "features":
         side, other, cost = other, side, metrics.samples
@@ -170,26 +170,26 @@ def explain(
     first, second = int(side.labels[i]), int(side.labels[j])
     bins = [other.item_names[item] for item in other.first]
     items = side.item_names[i], side.item_names[j]
-    if first == second:  # repeats of one another: nothing moves
+    if first == second:  # equal histograms: nothing moves
         return Explanation(items, 0.0, 1.0, [])
     pair = side.histograms.take([first, second])
     source, target, mass = transport.plan(pair, cost)
     moves = source != target
-    spent = mass * cost[source, target]
-    total = float(spent.sum())
+    costs = mass * cost[source, target]
+    total = float(costs.sum())
     flows = [
         Flow(
             bins[source[e]],
             bins[target[e]],
             float(mass[e]),
             float(cost[source[e], target[e]]),
-            float(spent[e] / total) if total > 0 else 0.0,
+            float(costs[e] / total) if total > 0 else 0.0,
         )
-        for e in np.argsort(-spent, kind="stable")
+        for e in np.argsort(-costs, kind="stable")
         if moves[e]
     ]
     stays = float(mass[~moves].sum())
-    moved = source[moves], target[moves], mass[moves], spent[moves]
+    moved = source[moves], target[moves], mass[moves], costs[moves]
     return Explanation(items, total, stays, flows, _changes(pair.rows, *moved, bins))
 
 
@@ -198,21 +198,21 @@ def _changes(
     source: Index,
     target: Index,
     mass: Vector,
-    spent: Vector,
+    costs: Vector,
     bins: list[str],
 ) -> list[Change]:
-    """Net losses and gains, the largest first, with what moves from or to their bins."""
+    """Net losses and gains, the largest first, and the cost of the mass that moves there."""
     first, second = pair.toarray()
     change = second - first
     left, arrived, cost_left, cost_arrived = (
         np.bincount(end, weights, minlength=len(bins))
-        for weights in (mass, spent)
+        for weights in (mass, costs)
         for end in (source, target)
     )
     moved = np.where(change < 0, left, arrived)
     cost = np.where(change < 0, cost_left, cost_arrived)
     distance = np.divide(cost, moved, out=np.zeros(len(bins)), where=moved > 0)
-    share = cost / spent.sum() if spent.sum() > 0 else cost
+    share = cost / costs.sum() if costs.sum() > 0 else cost
     return [
         Change(bins[k], *(float(column[k]) for column in (first, second, change, distance, share)))
         for k in np.argsort(-np.abs(change), kind="stable")
@@ -221,6 +221,6 @@ def _changes(
 
 
 def _percent(share: float) -> str:
-    """One decimal, or the first digit of what would be 0.0."""
+    """A percentage with one decimal, or with one significant digit if that would be 0.0."""
     share = 100 * max(share, 0.0)
     return f"{share:.1g} %" if 1e-9 < share < 0.05 else f"{share:.1f} %"

@@ -1,4 +1,4 @@
-"""Distances of new items to those that were learned from, the metrics held as they are."""
+"""Distances of new items to the learned ones, under the learned metrics."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result
 
 BYTES = 1e9
-"""What the pairs of one block may take; less where less memory is free."""
+"""Bytes for the pairs of one block; less if less memory is free."""
 
 NUMBERS_PER_CALL = 25_000_000
-"""Numbers that one call for any pairs may hold: about two for each bin."""
+"""Largest number of pairs in one call, times the mean support size of histograms."""
 
 BELOW_ZERO = 1e-6
-"""Distances that far below zero (the largest learned one is 1) are more than rounding."""
+"""Distances below minus this (the largest learned one is 1) are not due to rounding."""
 
 
 def extend(
@@ -53,16 +53,16 @@ def extend(
     distances = HeldDistances(result, of, hist, full, n_threads)
     rows = []
     pairs = len(new.labels) * columns
-    with workers(n_threads), bar_of_pairs(progress, pairs) as tell:
+    with workers(n_threads), bar_of_pairs(progress, pairs) as report:
         for part in _blocks(count, columns, known.hist.nnz / columns):
-            block = distances.between(part, slice(count, count + columns), tell)[:, known.labels]
+            block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:
                 near = nearest(block, n_neighbors)
                 rows.append(neighbor_matrix(*near, len(known.labels)))
             else:
                 rows.append(block)
     distances.warn_if_unsolved()
-    # Items given twice were compared once.
+    # Equal new items were compared only once.
     if n_neighbors is None:
         all_rows = np.concatenate(rows)
         return all_rows if count == len(new.labels) else all_rows[new.labels]
@@ -71,7 +71,7 @@ def extend(
 
 
 def _blocks(rows: int, columns: int, bins: float) -> Iterator[slice]:
-    """New histograms, as many at once as fit, beside known ones that have so many bins each."""
+    """Slices of the new histograms whose pairs with all learned ones fit into memory."""
     per_pair = 64.0 + 8.0 * bins
     step = max(1, int(min(BYTES, free_memory() / 4) / (per_pair * columns)))
     for start in range(0, rows, step):
@@ -79,10 +79,10 @@ def _blocks(rows: int, columns: int, bins: float) -> Iterator[slice]:
 
 
 class HeldDistances:
-    """Phi_A(C) / mu of any histograms, with the learned C held as it is.
+    """Phi_A(C) / mu between any histograms, with the learned C held fixed.
 
-    With ``of="features"``: Phi_B(D) / lam. ``hist`` are histograms over the bins that differ,
-    ``full`` the same over all bins, for the norm.
+    With ``of="features"``: Phi_B(D) / lam. ``hist`` are histograms over the distinct bins, ``full``
+    the same over all bins, for the norm.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HeldDistances:
         full: sparse.csr_array,
         n_threads: int | None = None,
     ) -> None:
-        problem, used, formula = result.problem, result.parameters, result.problem.formula
+        problem, options, formula = result.problem, result.parameters, result.problem.formula
         lam, mu = result.values
         bins, cost, value = problem.features, result.features, mu
         if of == "features":
@@ -101,14 +101,14 @@ class HeldDistances:
         check_norm(result, of)
         self.hist, self.full = hist, full
         self.cost = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
-        self.transport, self.norm, self.tol = used.transport, used.norm, used.tol
+        self.transport, self.norm, self.tol = options.transport, options.norm, options.tol
         self.scale = formula.transport_weight / value
         self.weight = _norm_weight(result, of, value) / value
-        # As the solve asked for, so that known items do not cost more than learning them.
-        resources = Resources(n_threads, memory_limit=0.0, tol=used.tol)
+        # The tolerance of the solve: a lower one would take longer than learning did.
+        resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
         self.phi: Any = self.transport.lift(Histograms(hist), resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
-        self._norms = PairNorms(full, used.norm) if self.weight > 0.0 else None
+        self._norms = PairNorms(full, options.norm) if self.weight > 0.0 else None
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
 
@@ -122,14 +122,14 @@ class HeldDistances:
                 values[part] += self.weight * self._norms(index[part])
         return np.maximum(values, 0.0, out=values)
 
-    def between(self, rows: slice, columns: slice, tell: Callable[[int, int], None]) -> Matrix:
+    def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
         reports = hasattr(self.phi, "on_progress")
         if reports:
-            self.phi.on_progress = tell
+            self.phi.on_progress = report
         distances = self.transport.between(self.phi, self.cost, rows, columns)
         if not reports:
-            tell(distances.size, distances.size)
+            report(distances.size, distances.size)
         self._error = max(self._error, getattr(self.phi, "error", 0.0))
         distances *= self.scale
         if self._norms is not None:
@@ -163,6 +163,7 @@ def _norm_weight(result: Result, of: str, value: float) -> float:
 
 
 def _clip_at_zero(distances: Matrix) -> Matrix:
+    """The distances, negative ones set to 0 in place; warns unless these are rounding errors."""
     below = int((distances < -BELOW_ZERO).sum())
     if below:
         warn(
@@ -174,9 +175,9 @@ def _clip_at_zero(distances: Matrix) -> Matrix:
 
 
 def check_norm(result: Result, of: str) -> None:
-    """Raise for new items if the norm is known between the learned ones only."""
+    """Raise if the norm is a matrix, which has no values for new items."""
     if not result.problem.formula.is_plain and result.parameters.norm == "matrix":
         raise ValueError(
-            f"`norm` was a pair of matrices, which do not say how far new {of} are. "
+            f"`norm` was a pair of matrices, which have no entries for new {of}. "
             "Learn with a norm that has a name, or with tau = 0."
         )

@@ -1,4 +1,4 @@
-"""What a solve gives back: both metrics, their singular values, and how it ended."""
+"""The result of a solve: both metrics, their singular values, and how it ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cometric.proofs.diagnosis import Diagnosis
 from cometric.transports.base import Resources, Transport
 
 SCHEMA, READABLE = 3, (2, 3)
-"""Of the files we write, and of those we read; version 2 has no transport beside eps."""
+"""Versions of the files that are written, and read; version 2 stores eps, but no transport."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Parameters:
     tol: float
     max_iter: int
     restart: float = 0.0
-    transport: Any = None  # the Transport; that of eps by default
+    transport: Any = None  # the Transport; by default the one for eps
 
     def __post_init__(self) -> None:
         if self.transport is None:
             object.__setattr__(self, "transport", transports.from_eps(self.eps))
 
     def to_json(self) -> dict[str, Any]:
-        """By name; the transport as its name and parameters."""
+        """All parameters by name; the transport by its name and parameters."""
         stored = {part.name: getattr(self, part.name) for part in fields(self)}
         return {**stored, "transport": transports.to_json(self.transport)}
 
@@ -73,7 +73,7 @@ class Parameters:
 
     @property
     def formula(self) -> Formula:
-        """What distances are made of, beside transport; given norms are named only."""
+        """The norm term of distances; norms given as matrices by name only."""
         return Formula(self.tau, self.restart, self.norm)
 
 
@@ -93,18 +93,18 @@ class Result:
     values
         The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D.
     status
-        How the solve ended; ``status.value`` says it in words.
+        How the solve ended; ``status.value`` is a text.
     history
         A :class:`Record` per iteration.
     bracket
-        An interval for lam * mu read off the last sweep: for exact maps a theorem up to rounding,
-        which :meth:`certify` accounts for.
+        An interval for lam * mu from the last sweep: for exact maps a proved bound up to rounding,
+        which :meth:`certify` includes.
     parameters
-        What was asked for.
+        The options of the run.
     problem
-        The histograms that were learned from.
+        The histograms.
     norms
-        R between samples and between features, where it was given as matrices.
+        R between samples and between features, if given as matrices.
     """
 
     samples: Matrix
@@ -129,7 +129,7 @@ class Result:
 
     @property
     def iterations(self) -> int:
-        """How many steps the solver took."""
+        """The number of steps of the solver."""
         return len(self.history)
 
     @property
@@ -144,18 +144,22 @@ class Result:
         n, m = len(self.samples), len(self.features)
         lam, mu = self.values
         low, high = self.bracket
-        used = self.parameters
+        options = self.parameters
         product = f"lam mu = {lam * mu:.8g}"
-        if used.transport.monotone:  # the interval is a theorem
+        if options.transport.monotone:  # the interval is proved
             product = f"lam mu in [{low:.10g}, {high:.10g}]"
-        weight = f"restart = {used.restart:g}" if used.restart else f"tau = {used.tau:g}"
-        how = f"eps = {used.eps:g}" if used.eps == used.eps else str(used.transport)
+        weight = (
+            f"tau = {options.tau:g}" if not options.restart else f"restart = {options.restart:g}"
+        )
+        transport = str(options.transport)
+        if not math.isnan(options.eps):
+            transport = f"eps = {options.eps:g}"
         lines = [
             f"Learned a distance between {n} samples and one between {m} features",
             f"  {self.status.value}",
-            f"  residual         {self.residual:.2e} (tolerance {used.tol:.0e}, Hilbert metric)",
+            f"  residual         {self.residual:.2e} (tolerance {options.tol:.0e}, Hilbert metric)",
             f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
-            f"  options          {how}, {weight}, norm {used.norm}, {used.solver}",
+            f"  options          {transport}, {weight}, norm {options.norm}, {options.solver}",
         ]
         if self.history:
             last = self.history[-1]
@@ -168,26 +172,26 @@ class Result:
     def certify(
         self, n_threads: int | None = None, *, progress: bool = False
     ) -> Certificate | Diagnosis:
-        """What is proved of this pair of metrics, from fresh maps and one exact sweep each.
+        """Proved error bounds of this pair of metrics, from new maps and one exact sweep each.
 
-        Takes about as long as two or three transport sweeps. For eps = 0 a
-        :class:`~cometric.proofs.certificate.Certificate`; for eps > 0, where residuals prove
-        nothing, a :class:`~cometric.proofs.diagnosis.Diagnosis`. ``progress`` shows a bar with the
-        time left.
+        Takes about as long as two or three transport sweeps. Returns a
+        :class:`~cometric.proofs.certificate.Certificate` for eps = 0, and a
+        :class:`~cometric.proofs.diagnosis.Diagnosis` for eps > 0, where residuals prove nothing.
+        ``progress`` shows a bar with the time left.
         """
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
         pairs = transport.pairs_to_judge(self.problem)
-        with bar_of_pairs(progress, pairs, doing="certifying") as tell:
+        with bar_of_pairs(progress, pairs, doing="certifying") as report:
             for lift in lifts:
-                lift.on_progress = tell if progress else None
+                lift.on_progress = report if progress else None
             return transport.judge(self.problem, self._distinct(), lifts)
 
     def explain(self, i: int | str, j: int | str, of: str = "samples") -> Explanation:
-        """Why samples i and j are as far apart as they are: which features change, and how far.
+        """Explain the distance of samples i and j: which features differ, and how mass moves.
 
-        Print what comes back: the features with the largest net losses and gains of mass from i
-        to j, then the heaviest flows of an optimal plan between the two.
+        Print the result for the features with the largest net losses and gains of mass from i to
+        j, and the heaviest flows of an optimal plan between the two.
 
         Parameters
         ----------
@@ -208,24 +212,25 @@ class Result:
         n_threads: int | None = None,
         progress: bool = False,
     ) -> Matrix | sparse.csr_matrix:
-        """Distances of new samples to those learned from: Phi_A(C) / mu, (n_new, n).
+        """Distances of new samples to the learned ones: Phi_A(C) / mu, (n_new, n).
 
-        With ``of="features"``: of new features, Phi_B(D) / lam, (m_new, m). The metrics stay as
-        they were learned. What was learned from gets its own distances, up to the tolerance.
+        With ``of="features"``: of new features, Phi_B(D) / lam, (m_new, m). The metrics are not
+        changed. For the samples of the original data, these are the learned distances up to the
+        tolerance.
 
         Parameters
         ----------
         X
             New samples as rows, over the original features; with ``of="features"`` new features
-            as columns, over the original samples. Where the original data and ``X`` both have
-            names (AnnData, pandas), features are matched by name, in any order and number: those
-            missing in ``X`` count as zero, unknown ones are left out, and a warning says which.
-            Without names, their number and order must be the original ones. See
+            as columns, over the original samples. If the original data and ``X`` both have names
+            (AnnData, pandas), features are matched by name, in any order and number: those
+            missing in ``X`` count as zero, unknown ones are ignored, with a warning. Without
+            names, their number and order must be the original ones. See
             :meth:`Problem.read_new`.
         of
             "samples" or "features".
         n_neighbors
-            Keep the distances to this many nearest items only, as a sparse graph with the
+            Return only the distances to this many nearest items, as a sparse graph with the
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
         n_threads, progress
             As for :func:`cometric.learn`.
@@ -233,13 +238,14 @@ class Result:
         return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
 
     def _distinct(self) -> Metrics:
+        """The metrics between distinct items, repeats merged."""
         reduced = {}
         for name in ("samples", "features"):
             side, metric = getattr(self.problem, name), getattr(self, name)
             reduced[name] = side.reduce(metric)
             if not np.array_equal(side.expand(reduced[name]), metric):
                 raise ValueError(
-                    f"`{name}` tells items apart that repeat one another in the data; "
+                    f"`{name}` has different distances for items that are equal in the data; "
                     "give them the same distances."
                 )
         return Metrics(**reduced)
@@ -247,8 +253,8 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
 
-        A file of that name is replaced, as by :func:`numpy.save`, but only once the new one is
-        complete: whoever reads finds the old result or the new one, whole.
+        An existing file is replaced, as by :func:`numpy.save`, but only once the new one is
+        complete: readers see the old result or the new one, never a part.
         """
         header = {
             "schema": SCHEMA,
@@ -273,12 +279,12 @@ class Result:
 def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     """Read a result written by :meth:`Result.save`.
 
-    A file that is damaged, or whose parts do not fit together, is refused.
+    Raises if the file is damaged, or its parts are inconsistent.
 
     Parameters
     ----------
     limit
-        Bytes the result may take in memory.
+        Largest number of bytes that the result may take in memory.
 
     Examples
     --------
@@ -310,8 +316,8 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     except MemoryError:
         raise
     except Exception as problem:
-        words = str(problem) if type(problem) is ValueError else repr(problem)
-        raise ValueError(f"`{name}` is damaged: {words.rstrip('.')}.") from problem
+        reason = str(problem) if type(problem) is ValueError else repr(problem)
+        raise ValueError(f"`{name}` is damaged: {reason.rstrip('.')}.") from problem
 
 
 def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
@@ -338,8 +344,8 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
 
 
 def check_result(result: Result) -> None:
-    """Refuse what no solve could have given: a ``ValueError`` that says what is wrong."""
-    used, problem = result.parameters, result.problem
+    """Raise a ``ValueError`` unless a solve could have returned this result."""
+    options, problem = result.parameters, result.problem
     for name, side in (("samples", problem.samples), ("features", problem.features)):
         check_metric(
             np.asarray(getattr(result, name)),
@@ -350,8 +356,8 @@ def check_result(result: Result) -> None:
     for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
     for name in ("eps", "tau", "tol", "restart"):
-        value = getattr(used, name)
-        unknown = name == "eps" and used.transport.eps != used.transport.eps
+        value = getattr(options, name)
+        unknown = name == "eps" and math.isnan(options.transport.eps)
         valid = isinstance(value, Real) and float(value) >= 0.0
         require(valid or unknown, f"{name} is {value!r}")
     numbers = (*result.values, *result.bracket)
@@ -362,9 +368,9 @@ def check_result(result: Result) -> None:
     if not result.converged:
         return
     require(
-        result.residual <= used.tol,
-        f"it says converged, with a residual of {result.residual:.3g} above the tolerance "
-        f"{used.tol:.3g}",
+        result.residual <= options.tol,
+        f"its status is converged, but the residual {result.residual:.3g} is above the tolerance "
+        f"{options.tol:.3g}",
     )
     lam, mu = result.values
     low, high = result.bracket

@@ -61,7 +61,7 @@ def symmetric(values: Any, n: int) -> Matrix:
 
 
 def _rows(n: int) -> Iterator[slice]:
-    """For each row of a matrix, the slice of its part in a vector of all entries above the diagonal."""
+    """For each row, the slice of its entries in the vector of all entries above the diagonal."""
     stop = 0
     for length in range(n - 1, -1, -1):
         start, stop = stop, stop + length

@@ -174,7 +174,7 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
 
 
 def check_indices(matrix: Any, name: str) -> None:
-    """Raise if indices of a sparse matrix are out of bounds: SciPy and kernels do not check them."""
+    """Raise if indices of a sparse matrix are out of bounds: SciPy and kernels do not check."""
     if hasattr(matrix, "check_format"):  # CSR, CSC, BSR; the check may modify the matrix
         parts = matrix.data, matrix.indices, matrix.indptr
         try:

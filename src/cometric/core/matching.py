@@ -57,12 +57,11 @@ def describe_differences(
     ignored = np.unique(matrix.indices[unknown[matrix.indices]]).tolist()
     if ignored:
         shares = _shares(matrix, unknown)
+        shown = ignored if names is None else [names[k] for k in ignored]
         sentences.append(
-            f"`X` has mass on {len(ignored)} of its {matrix.shape[1]} {bins} where the learned data "
-            f"have none ({quoted(ignored if names is None else [names[k] for k in ignored])}): "
-            f"ignored, "
-            f"{100 * shares.mean():.3g} % of the mass of a {of[:-1]} on average, "
-            f"{100 * shares.max():.3g} % at most."
+            f"`X` has mass on {len(ignored)} of its {matrix.shape[1]} {bins} where the learned "
+            f"data have none ({quoted(shown)}): ignored, {100 * shares.mean():.3g} % of the mass "
+            f"of a {of[:-1]} on average, {100 * shares.max():.3g} % at most."
         )
     missing = np.flatnonzero(places < 0).tolist()
     if missing:
@@ -119,9 +118,9 @@ def _match(names: Sequence[str], learned: Sequence[str], of: str, across: Sequen
         repeated = [name for name in counts if counts[name] > 1 and name in common]
         if repeated:
             raise ValueError(
-                f"{owner} several {of} with the same name ({quoted(repeated)}), so those of `X` cannot be "
-                "matched with the learned ones. Make names unique before learning and here, or "
-                f"pass the same {of} in the same order."
+                f"{owner} several {of} with the same name ({quoted(repeated)}), so those "
+                "of `X` cannot be matched with the learned ones. Make names unique before learning "
+                f"and here, or pass the same {of} in the same order."
             )
     position = {name: k for k, name in enumerate(names)}
     return np.array([position.get(name, -1) for name in learned], dtype=np.int64)
@@ -137,8 +136,8 @@ def _nothing_in_common(
     if not set(across).isdisjoint(learned):
         return f"{message} They are on its other axis: transpose `X`."
     return (
-        f"{message} Rename them, or, if they are the same in the same order, pass the matrix without "
-        "names."
+        f"{message} Rename them, or, if they are the same in the same order, pass the matrix "
+        "without names."
     )
 
 

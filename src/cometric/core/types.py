@@ -104,7 +104,7 @@ class DivisibleMap(DistanceMap, Protocol):
     """A map that can store its solutions while it is called for parts of the pairs."""
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its distances as a function of the cost; solutions are stored."""
+        """For each part of the pairs, its distances as a function of the cost; stores solutions."""
 
 
 def divide(phi: DistanceMap, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
@@ -162,7 +162,7 @@ class NegativeDistances(ArithmeticError):
 
 
 class Traits(NamedTuple):
-    """Properties of a solver that a run depends on; a solver without ``traits`` has the defaults."""
+    """Properties of a solver that a run depends on; the defaults if it has no ``traits``."""
 
     freezes: bool = False  # needs maps whose couplings can be frozen
     samples_pairs: bool = False  # a step evaluates some pairs only: its residual is an estimate

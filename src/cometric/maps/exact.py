@@ -348,7 +348,7 @@ class _Batch:
                 self.on_progress(int(stop), len(self.index))
 
     def solve(self, cost: Matrix, metric: bool | None = None) -> None:
-        """Set optimal values and trees under ``cost``; ``metric`` tells, if known, whether it is one."""
+        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known."""
         cost, unit = rescale_pow2(cost)
         with threads(self.threads):
             cancel = is_metric(cost) if metric is None else metric

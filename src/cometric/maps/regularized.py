@@ -80,7 +80,7 @@ class Regularized:
         return distances
 
     def freeze(self, cost: Matrix) -> Regularized:
-        """This map with the couplings of ``phi`` frozen at ``cost``; the norm term is not frozen."""
+        """The map with the couplings of ``phi`` frozen at ``cost``, but not the norm term."""
         return Regularized(freezable(self.phi).freeze(cost), self.formula, self.R)
 
     def couplings(self) -> Regularized:

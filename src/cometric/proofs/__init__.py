@@ -1,1 +1,1 @@
-"""What can be said of an answer: certificates and diagnoses."""
+"""Certificates (proved error bounds) and diagnoses of results."""

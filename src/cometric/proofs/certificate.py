@@ -1,9 +1,8 @@
-"""What is proved of a pair of metrics, from fresh maps and one exact sweep on each side.
+"""Certificates: proved bounds for a pair of metrics, from one exact sweep on each side.
 
-Numbers C1-C6 and the proofs are in docs/theory.md. Nothing here trusts the solver: the pair
-(C, D) is taken as it stands, whoever computed it. What is proved is proved of the data divided
-by their sums in exact arithmetic: bounds are widened by what rounding can have done to the masses
-that are stored (section 3.8).
+C1-C6 and their proofs are in docs/theory.md. The bounds hold for any pair (C, D), however it was
+computed. They are for the data divided by their sums in exact arithmetic: the effect of rounding
+on the stored masses is included (section 3.8).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ ROUNDING = 2.0**-50
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proved of a pair of metrics.
+    """Proved bounds for a pair of metrics.
 
-    ``value`` contains lam * mu. ``samples_error`` and ``features_error`` bound the Hilbert
-    distance to the true singular vectors (tau > 0): with maxima 1, no entry is off by more
-    than the factor exp(bound). ``gap`` is the largest relative width of the intervals that all
-    transport distances are proved to lie in. ``rounding`` is by how much, at most, the rounding
-    of masses widens a distance, relative; it is part of all bounds. ``about`` says of what all
-    this is proved.
+    ``value`` is an interval that contains lam * mu. ``samples_error`` and ``features_error`` bound
+    the Hilbert distance to the true singular vectors (tau > 0): with maxima 1, every entry is
+    right up to a factor of at most exp(bound). ``gap`` is the largest relative width of the proved
+    intervals of all transport distances. ``rounding`` bounds the relative effect of the rounding
+    of masses on a distance; it is included in all bounds. ``about`` describes the data that the
+    bounds hold for.
     """
 
     tau: float
@@ -58,13 +57,13 @@ class Certificate:
 
     @property
     def contracts(self) -> bool:
-        """Whether a share of R makes the map contract, hence its singular vectors unique."""
+        """Whether the norm term makes the map a contraction, hence its singular vectors unique."""
         return self.tau > 0 or self.restart > 0
 
     def __str__(self) -> str:
         low, high = self.value
         lam, mu = self.largest_values
-        words = {True: "yes", False: "no", None: "undecided"}
+        answers = {True: "yes", False: "no", None: "undecided"}
         if np.isfinite(self.samples_error):
             error = (
                 f"samples {self.samples_error:.1e}, features {self.features_error:.1e} "
@@ -74,7 +73,7 @@ class Certificate:
             weight = "restart" if self.restart > 0 else "tau"
             error = f"no bound: the residual is too large for this {weight}"
         else:
-            error = "no bound exists at tau = 0: a small residual proves nothing there"
+            error = "no bound exists at tau = 0, where a small residual proves nothing"
         worst = max(self.triangle)
         shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.contracts else ""
         return "\n".join(
@@ -89,17 +88,17 @@ class Certificate:
                 f"  C4 theorem     lam <= {lam:.4g}, mu <= {mu:.4g}{shrinks}",
                 f"  C5 diagnostic  {describe_triangle(worst, indent=17)}",
                 f"  C6 {'theorem   ' if self.contracts else 'diagnostic'}  unique: "
-                f"{words[self.uniqueness.unique]}, {self.uniqueness.reason}",
+                f"{answers[self.uniqueness.unique]}, {self.uniqueness.reason}",
             ]
         )
 
 
-class Doubt(NamedTuple):
-    """How far what is stored of one side can be from what is meant, per histogram."""
+class Rounding(NamedTuple):
+    """Bounds on the rounding errors of one side, per histogram."""
 
-    masses: Vector  # l1 distance to the exact histogram
-    norms: Vector  # what that can do to a norm: the same, or zero where R was given
-    relative: float  # by which computing R can be off
+    masses: Vector  # l1 distance of the stored histogram to the exact one
+    norms: Vector  # its effect on a norm: the same, or zero if R was given as a matrix
+    relative: float  # relative error of computing R
 
 
 class _Side(NamedTuple):
@@ -110,17 +109,17 @@ class _Side(NamedTuple):
     theta: float  # largest share of transport in Phi
     gap: float  # largest relative width of an interval for W
     cap: float  # a-priori bound on the singular value
-    rounding: float  # largest relative widening by the doubt
+    rounding: float  # largest relative widening by rounding errors
 
 
 def certify(problem: Problem, metrics: Metrics, lifts: tuple[ExactMap, ExactMap]) -> Certificate:
     """Certify a pair of metrics for the formula of a problem.
 
-    ``lifts`` are the exact maps to samples and to features, without the share of R.
+    ``lifts`` are the exact maps to samples and to features, without the norm term.
     """
     norms = norm_matrices(problem, problem.formula.norm)
     spreads = norm_matrices(problem, "l1")
-    proof = prove(metrics, lifts, problem.formula, norms, spreads, rounding_doubts(problem))
+    proof = prove(metrics, lifts, problem.formula, norms, spreads, rounding_errors(problem))
     return replace(proof, about=about(problem))
 
 
@@ -130,23 +129,23 @@ def prove(
     formula: Formula,
     norms: Metrics,
     spreads: Metrics,
-    doubts: tuple[Doubt, Doubt] | None = None,
+    errors: tuple[Rounding, Rounding] | None = None,
 ) -> Certificate:
-    """The same from its ingredients.
+    """Certify a pair of metrics, given maps, norms and bounds on rounding errors.
 
     Parameters
     ----------
     metrics
         The pair to certify: positive between different items, zero elsewhere.
     lifts
-        The exact maps to samples and to features, without the share of R.
+        The exact maps to samples and to features, without the norm term.
     formula, norms
-        What distances are made of; R between samples and between features.
+        The formula of distances; R between samples and between features.
     spreads
         The l1 distances between the histograms of either side.
-    doubts
-        How far the histograms of samples and of features can be from the exact ones; without
-        it, those that are stored are meant.
+    errors
+        Rounding errors of the histograms of samples and of features; None if the stored
+        histograms are exact.
     """
     for name, metric in zip(metrics._fields, metrics, strict=True):
         off = ~np.eye(len(metric), dtype=bool)
@@ -161,7 +160,7 @@ def prove(
     samples, features = metrics
     n, m = len(samples), len(features)
     to_samples, to_features = lifts
-    first, second = doubts or (_no_doubt(n), _no_doubt(m))
+    first, second = errors or (_no_rounding(n), _no_rounding(m))
     a = _bound(to_samples, features, samples, formula, norms.samples, spreads.samples, first)
     b = _bound(to_features, samples, features, formula, norms.features, spreads.features, second)
     r1, r2 = log_width((a.low, a.high)), log_width((b.low, b.high))
@@ -189,42 +188,44 @@ def prove(
 
 
 def pairs_to_certify(problem: Problem) -> int:
-    """How many transport problems :func:`certify` solves, at most."""
+    """The largest number of transport problems that :func:`certify` solves."""
     sides: list[int] = [side.hist.shape[0] for side in (problem.samples, problem.features)]
-    # Without a share of R uniqueness is read off the couplings, in one way or two.
+    # Without the norm term, uniqueness is decided from the couplings, in one or two passes.
     return sum(n * (n - 1) // 2 for n in sides) * (3 if problem.formula.is_plain else 1)
 
 
-def rounding_doubts(problem: Problem) -> tuple[Doubt, Doubt]:
-    """What rounding can have done to the histograms of samples and of features."""
+def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
+    """Bounds on the rounding errors of the histograms of samples and of features."""
     computed = norm_name(problem.formula.norm) not in ("discrete", "matrix")
 
-    def doubt(side: Side, relative: float) -> Doubt:
+    def bound(side: Side, relative: float) -> Rounding:
         masses = quantization_errors(side.full, relative)
-        if not computed:  # from masses
-            return Doubt(masses, np.zeros_like(masses), 0.0)
-        entries = 2 * int(np.diff(side.full.indptr).max())  # a sum of so many terms, rounded each
-        return Doubt(masses, masses, (entries + 8) * 2.0**-53)
+        if not computed:  # R does not depend on masses
+            return Rounding(masses, np.zeros_like(masses), 0.0)
+        entries = 2 * int(
+            np.diff(side.full.indptr).max()
+        )  # terms of a sum, each of which is rounded
+        return Rounding(masses, masses, (entries + 8) * 2.0**-53)
 
     samples, features = problem.mass_errors()
-    return doubt(problem.samples, samples), doubt(problem.features, features)
+    return bound(problem.samples, samples), bound(problem.features, features)
 
 
 def about(problem: Problem) -> str:
-    """Of what a certificate speaks, in words."""
+    """A description of the data that a certificate is for."""
     data = "the data" if problem.samples.scale is None else "the balanced data"
-    words = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
+    text = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
     samples, features = problem.merged
     if samples or features:
-        words += (
+        text += (
             f"; repeats ({samples} samples, {features} features, the same to within "
             f"{MERGE_TOLERANCE:.0e}) count as one"
         )
-    return words
+    return text
 
 
-def _no_doubt(n: int) -> Doubt:
-    return Doubt(np.zeros(n), np.zeros(n), 0.0)
+def _no_rounding(n: int) -> Rounding:
+    return Rounding(np.zeros(n), np.zeros(n), 0.0)
 
 
 def _bound(
@@ -234,22 +235,22 @@ def _bound(
     formula: Formula,
     norm: Matrix,
     spread: Matrix,
-    doubt: Doubt,
+    error: Rounding,
 ) -> _Side:
-    """Bounds that hold for all histograms within the doubt; section 3.8 of docs/theory.md."""
+    """Bounds that hold for all histograms within rounding errors; docs/theory.md, section 3.8."""
     lower, upper = phi.bounds(cost)
     i, j = off = np.triu_indices(len(image), 1)
-    masses, norms = doubt.masses[i] + doubt.masses[j], doubt.norms[i] + doubt.norms[j]
-    moved = 0.5 * cost.max() * masses  # what the doubt can do to a transport distance
+    masses, norms = error.masses[i] + error.masses[j], error.norms[i] + error.norms[j]
+    moved = 0.5 * cost.max() * masses  # largest effect on a transport distance
     low, high = np.maximum(lower - moved, 0.0), upper + moved
-    norm_low = np.maximum(norm[off] * (1 - doubt.relative) - norms, 0.0)
-    norm_high = norm[off] * (1 + doubt.relative) + norms
+    norm_low = np.maximum(norm[off] * (1 - error.relative) - norms, 0.0)
+    norm_high = norm[off] * (1 + error.relative) + norms
     weight, top = formula.transport_weight, float(cost.max())
     term_low = formula.norm_weight(top, low.max(), norm_high.max()) * norm_low
     term_high = formula.norm_weight(top, high.max(), norm_low.max()) * norm_high
     transport_low, transport_high = weight * low, weight * high
     below, above = transport_low + term_low, transport_high + term_high
-    largest = 0.5 * (spread[off] * (1 + doubt.relative) + masses) + formula.tau * norm_high
+    largest = 0.5 * (spread[off] * (1 + error.relative) + masses) + formula.tau * norm_high
     with np.errstate(invalid="ignore", divide="ignore"):
         gap = np.nan_to_num((high - low) / high, nan=0.0)
         widening = (weight * moved + (term_high - term_low)) / (weight * upper + term_high)
@@ -267,11 +268,11 @@ def _bound(
 
 
 def _vector_bounds(r1: float, r2: float, theta_a: float, theta_b: float) -> tuple[float, float]:
-    """C3 in its pair form, for samples and for features; infinite when it says nothing."""
+    """The bounds C3 for samples and for features, pair form; infinite if the condition fails."""
     room = 1.0 - np.exp(r1 + r2) * theta_a * theta_b
-    if not room > 0.0:  # always so where both thetas are 1
+    if not room > 0.0:  # always if both thetas are 1
         return float("inf"), float("inf")
-    # x - 1 instead of x, through expm1, so that tiny bounds keep their digits.
+    # expm1 for x - 1, so that small bounds are accurate.
     q1, q2 = np.expm1(r1), np.expm1(r2)
     both = np.expm1(r1 + r2)
     features = (q2 * (1 - theta_b) + theta_b * both) / room

@@ -1,8 +1,8 @@
-"""What can be said of a pair of metrics for eps > 0, where nothing is proved of the pair itself.
+"""Diagnoses of a pair of metrics for eps > 0, where no error bound is known.
 
 The entropic map is not monotone, so neither the interval for lam * mu nor the bound on the error
-of the exact theory holds for it (docs/theory.md). What remains: how far the pair is from its own
-image, computed afresh, and proved bounds (C7) for each distance of that image.
+of the exact theory holds for it (docs/theory.md). A diagnosis has the distance of the pair to its
+image, computed again, and proved bounds (C7) for each distance of that image.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cometric.maps.checks import all_pairs
 from cometric.maps.norms import norm_matrices
 
 SAMPLE = 2_000
-"""Pairs of each side that are solved afresh; all of them would take longer than learning did."""
+"""Pairs of each side that are solved again; all would take longer than learning did."""
 
 HOLDS = 1e-12
-"""Violations of the triangle inequality, over the largest distance, that are rounding."""
+"""Violations of the triangle inequality, over the largest distance, up to which it holds."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Diagnosis:
     """How well a pair of metrics solves its equations, without a proof that it is the answer.
 
     ``residuals`` are the Hilbert distances of (samples, features) to the images of one another
-    on ``pairs`` pairs, all or a sample, solved afresh. ``bracket`` is the widest of the proved
-    intervals of these distances, over the largest of them; None for the linear limit, which has
-    no inner solves. ``negatives`` counts divergences proved to be below zero. ``triangle`` is,
-    for (samples, features), by how much at most a detour over a third item is shorter than the
-    direct distance, relative to the largest distance: for eps > 0 the triangle inequality need
-    not hold.
+    on ``pairs`` pairs, all or a random sample, solved again. ``bracket`` is the largest width of
+    the proved intervals of these distances, over the largest distance; None for the linear limit,
+    which has no inner solves. ``negatives`` is the number of divergences proved to be negative.
+    ``triangle`` is, for (samples, features), the largest amount by which a detour over a third item
+    is shorter than the direct distance, relative to the largest distance: for eps > 0 the triangle
+    inequality need not hold.
     """
 
     eps: float
@@ -52,10 +52,10 @@ class Diagnosis:
     def __str__(self) -> str:
         samples, features = self.residuals
         lines = [
-            f"Diagnosis: for {'eps > 0' if self.eps > 0 else 'this transport'} no theorem says how "
-            "near the true answer is",
+            f"Diagnosis: for {'eps > 0' if self.eps > 0 else 'this transport'} no theorem bounds "
+            "the distance to the true solution",
             f"  residual       samples {samples:.1e}, features {features:.1e} (Hilbert distance "
-            f"to their images on {self.pairs} pairs solved afresh)",
+            f"to their images on {self.pairs} pairs solved again)",
         ]
         if self.bracket is not None:
             lines.append(
@@ -69,9 +69,9 @@ class Diagnosis:
 
 
 def describe_triangle(worst: float, indent: int) -> str:
-    """What the worst violation of the triangle inequality, over the largest distance, means.
+    """A text about the largest violation of the triangle inequality, relative to all distances.
 
-    One line, or several with ``indent`` spaces before each but the first.
+    One line, or several, indented by ``indent`` spaces but for the first.
     """
     if worst <= HOLDS:
         return "the triangle inequality holds"
@@ -87,13 +87,13 @@ def describe_triangle(worst: float, indent: int) -> str:
 def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: float) -> Diagnosis:
     """Diagnose a pair of metrics for the formula of a problem.
 
-    The maps come without the share of R. A restart takes the largest transport distance over the
-    pairs looked at, among them the one where the given metrics have it.
+    The maps are without the norm term. For a restart, the largest transport distance is that of
+    the pairs solved, among them the pair that has it according to the given metrics.
     """
     samples, features = metrics
     norms = norm_matrices(problem, problem.formula.norm)
-    a = _look(lifts[0], features, samples, problem.formula, norms.samples)
-    b = _look(lifts[1], samples, features, problem.formula, norms.features)
+    a = _compare(lifts[0], features, samples, problem.formula, norms.samples)
+    b = _compare(lifts[1], samples, features, problem.formula, norms.features)
     return Diagnosis(
         eps=eps,
         tau=problem.formula.tau,
@@ -110,13 +110,13 @@ def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: fl
 
 
 def pairs_to_diagnose(problem: Problem) -> int:
-    """How many transport problems :func:`diagnose` solves, at most."""
+    """The largest number of transport problems that :func:`diagnose` solves."""
     sides = problem.samples.hist.shape[0], problem.features.hist.shape[0]
     return sum(min(n * (n - 1) // 2, SAMPLE + 1) for n in sides)
 
 
 class _Side(NamedTuple):
-    """One metric beside the image of the other."""
+    """The comparison of one metric with the image of the other."""
 
     residual: float
     width: float | None  # of the widest interval, over the largest distance
@@ -124,8 +124,8 @@ class _Side(NamedTuple):
     negatives: int
 
 
-def _look(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -> _Side:
-    """Compare ``metric`` with the image of ``cost`` on some pairs, solved afresh."""
+def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -> _Side:
+    """Compare ``metric`` with the image of ``cost`` on some pairs, solved again."""
     index = _sample(len(metric))
     if formula.restart > 0.0:
         ratios = metric / formula.restart_ratios(R)
@@ -137,8 +137,8 @@ def _look(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -
         transport = 0.5 * (low + high)
     else:
         low = high = transport = phi.pairs(cost, index)
-    most = float(transport.max())
-    weight = formula.norm_weight(float(cost.max()), most, float(R.max()))
+    largest = float(transport.max())
+    weight = formula.norm_weight(float(cost.max()), largest, float(R.max()))
     image = formula.transport_weight * transport + weight * R[i, j]
     ratios = image / metric[i, j]
     return _Side(
@@ -150,7 +150,7 @@ def _look(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -
 
 
 def _sample(n: int) -> Index:
-    """All pairs, or ``SAMPLE`` of them drawn once and for all."""
+    """All pairs, or ``SAMPLE`` of them, drawn with a fixed seed."""
     index = all_pairs(n)
     if len(index) <= SAMPLE:
         return index

@@ -1,4 +1,4 @@
-"""Whether optimal couplings tie all distances together, so that the answer is unique (C6)."""
+"""Whether optimal couplings connect all distances, so that the solution is unique (C6)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from cometric.maps.exact import ExactMap, Plans
 
 
 class Uniqueness(NamedTuple):
-    """The graph of unordered pairs tied by optimal couplings, and what follows from it (C6)."""
+    """Properties of the graph of unordered pairs connected by optimal couplings (C6)."""
 
-    unique: bool | None  # None: the graph does not decide
+    unique: bool | None  # None if the graph does not decide it
     components: int  # strong components
-    sources: int  # strong components that no edge enters
+    sources: int  # strong components without incoming edges
     reason: str
 
 
 def uniqueness(metrics: Metrics, to_samples: ExactMap, to_features: ExactMap) -> Uniqueness:
-    """Whether optimal couplings tie all distances together (tau = 0).
+    """Whether optimal couplings connect all distances (tau = 0).
 
     Nodes are the unordered pairs of different items, on both sides. A pair of features points
     to a pair of samples when some optimal plan between the samples carries mass between the
-    features, and likewise the other way. Strongly connected: unique. One component that no
-    edge enters, and no ties between plans: unique too.
+    features, and likewise for pairs of features. The solution is unique if the graph is strongly
+    connected, or if it has only one component without incoming edges and all optimal plans are
+    unique.
     """
     for collect in (_vertex_plans, _union_of_plans):
         into_samples, ties_a = collect(to_samples, metrics.features)
         into_features, ties_b = collect(to_features, metrics.samples)
         count, sources = _components(into_samples, into_features)
         if count == 1:
-            return Uniqueness(True, 1, 1, "optimal couplings tie all distances together")
+            return Uniqueness(True, 1, 1, "optimal couplings connect all distances")
     if sources > 1:
         reason = f"{sources} groups of distances do not depend on one another"
         return Uniqueness(False, count, sources, reason)
     if not (ties_a or ties_b):
         return Uniqueness(True, count, 1, "one group of distances determines all others")
-    reason = f"one group of distances leads {count - 1} others, but optimal couplings are tied"
+    reason = (
+        f"one group of distances determines {count - 1} others, but optimal couplings are not "
+        "unique"
+    )
     return Uniqueness(None, count, 1, reason)
 
 
 def _components(into_samples: sparse.csr_array, into_features: sparse.csr_array) -> tuple[int, int]:
-    """Strong components of the graph, and how many of them no edge enters."""
+    """The numbers of strong components of the graph, and of those without incoming edges."""
     graph = sparse.block_array([[None, into_features], [into_samples, None]]).tocoo()
     rows, columns = graph.coords  # an edge runs from the column to the row
     count, label = sparse.csgraph.connected_components(
@@ -57,14 +61,14 @@ def _components(into_samples: sparse.csr_array, into_features: sparse.csr_array)
 
 
 def _condense(cells: Index, d: int) -> tuple[Index, Index]:
-    """Which cells k * d + l are off the diagonal, and their numbers as unordered pairs."""
+    """Positions of the cells k * d + l with k != l, and the numbers of all as unordered pairs."""
     first, second = np.divmod(cells.astype(np.int64), d)
     k, l = np.minimum(first, second), np.maximum(first, second)
     return np.flatnonzero(k != l), k * (2 * d - k - 1) // 2 + l - k - 1
 
 
 def _vertex_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
-    """For each pair of histograms the pairs of bins that the plan found moves mass between."""
+    """For each pair of histograms, the pairs of bins between which one optimal plan moves mass."""
     n, d = phi.shape
     plans = phi.plans(cost, np.stack(np.triu_indices(n, 1), axis=1))
     row = np.repeat(np.arange(len(plans.values)), np.diff(plans.start))
@@ -74,10 +78,10 @@ def _vertex_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
 
 
 def _union_of_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
-    """For each pair of histograms the pairs of bins that some optimal plan uses, and if any tie.
+    """For each pair of histograms, the pairs of bins that any optimal plan uses; whether any tie.
 
-    A cell without mass is used by another optimal plan iff it is tight and lies on a cycle of
-    the residual graph: rows to columns along tight cells, columns to rows along used ones.
+    A cell without mass is used by another optimal plan if and only if it is tight and lies on a
+    cycle of the residual graph: rows to columns along tight cells, columns to rows along used ones.
     """
     n, d = phi.shape
     index = np.stack(np.triu_indices(n, 1), axis=1)
@@ -88,37 +92,37 @@ def _union_of_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool
     for p, (i, j) in enumerate(index):
         first = hist.indices[hist.indptr[i] : hist.indptr[i + 1]]
         second = hist.indices[hist.indptr[j] : hist.indptr[j + 1]]
-        source, target, extra = _plan_cells(plans, p, first, second, cost)
-        ties |= extra
+        source, target, several = _plan_cells(plans, p, first, second, cost)
+        ties |= several
         off, column = _condense(source * np.int64(d) + target, d)
         rows.append(np.full(len(off), p))
         columns.append(column[off])
-    where = (np.concatenate(rows), np.concatenate(columns))
+    cells = (np.concatenate(rows), np.concatenate(columns))
     shape = (len(index), d * (d - 1) // 2)
-    return sparse.csr_array((np.ones(len(where[0])), where), shape=shape), ties
+    return sparse.csr_array((np.ones(len(cells[0])), cells), shape=shape), ties
 
 
 def _plan_cells(
     plans: Plans, p: int, first: Index, second: Index, cost: Matrix
 ) -> tuple[Index, Index, bool]:
-    """Bins from which and to which some optimal plan of pair p moves mass."""
-    own = slice(plans.start[p], plans.start[p + 1])
-    source = np.searchsorted(first, plans.source[own])
-    target = np.searchsorted(second, plans.target[own])
+    """Source and target bins of all optimal plans of pair p; whether there are several plans."""
+    flows = slice(plans.start[p], plans.start[p + 1])
+    source = np.searchsorted(first, plans.source[flows])
+    target = np.searchsorted(second, plans.target[flows])
     local = cost[np.ix_(first, second)]
     slack = local - plans.f[p][:, None] - plans.g[p][None]
     tight = slack <= 1e-9 * local.max()
     s, t = local.shape
     tight[source, target] = True
     if tight.sum() > len(source):
-        there, back = np.nonzero(tight)
-        edges = (np.concatenate([there, s + target]), np.concatenate([s + back, source]))
+        rows, columns = np.nonzero(tight)
+        edges = (np.concatenate([rows, s + target]), np.concatenate([s + columns, source]))
         graph = sparse.csr_array((np.ones(len(edges[0]), bool), edges), shape=(s + t, s + t))
         _, label = sparse.csgraph.connected_components(graph, directed=True, connection="strong")
-        same = label[there] == label[s + back]
+        same = label[rows] == label[s + columns]
         used = np.zeros((s, t), bool)
-        used[there[same], back[same]] = True
-        more = int(used.sum()) > len(source)
+        used[rows[same], columns[same]] = True
+        several = int(used.sum()) > len(source)
         source, target = np.nonzero(used)
-        return first[source], second[target], more
+        return first[source], second[target], several
     return first[source], second[target], False

@@ -143,7 +143,7 @@ def _start_over(now: AndersonIterate) -> AndersonIterate:
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
-    """The image g minus a combination of its changes: least squares, so that those of f cancel f."""
+    """The image g minus a least-squares combination of its changes: those of f cancel f."""
     df = namespace(f).stack([change for change, _ in changes])
     gram = to_numpy(df @ df.T)
     sizes = np.sqrt(np.diag(gram))

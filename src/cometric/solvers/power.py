@@ -15,7 +15,7 @@ class PowerIteration:
 
     For exact maps and every ``tau`` > 0 this converges to the one pair of positive singular
     vectors from any start, exp(d_H) - 1 shrinking at least by (1 + 2 tau)^-2 per step with
-    the l1 norm (docs/theory.md). In other cases, only the residual tells how accurate the result is.
+    the l1 norm (docs/theory.md). In other cases only the residual tells how far it has come.
 
     Examples
     --------

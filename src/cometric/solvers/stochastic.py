@@ -64,8 +64,8 @@ class StochasticIteration:
     """Move a random ``fraction`` of the pairs toward their image, on one side and then the other.
 
     With C the distances of the sampled pairs, v their images and nu the least-squares factor in
-    v = nu C (the adaptive scaling of the paper), an additive update is (1 - alpha) C + alpha v / nu, a
-    multiplicative one C^(1 - alpha) (v / nu)^alpha.
+    v = nu C (the adaptive scaling of the paper), an additive update is
+    (1 - alpha) C + alpha v / nu, a multiplicative one C^(1 - alpha) (v / nu)^alpha.
 
     By default alpha = 1: a sampled pair is replaced by its image, and nu is computed from the
     latest values of all pairs. For exact maps and ``tau`` > 0 the full step is a contraction in the
@@ -170,7 +170,7 @@ class StochasticIteration:
         )
 
     def _scale(self, seen: Matrix, row: int) -> float:
-        """The singular value by least squares: over the latest values of all parts, or this draw."""
+        """The singular value by least squares, over all parts as last evaluated or this draw."""
         cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
         return float(cross / square)
 
