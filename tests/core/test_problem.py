@@ -164,7 +164,7 @@ def test_booleans_are_zeros_and_ones():
 
 
 def test_float16_is_read_with_a_warning():
-    with pytest.warns(UserWarning, match="`X` is float16, which has 2 or 3 digits"):
+    with pytest.warns(UserWarning, match="`X` is float16, which has only 2 or 3"):
         problem = Problem.from_data(X.astype("float16"))
     assert problem.samples.hist.dtype == np.float64
     assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
@@ -250,7 +250,7 @@ def test_torch_tensors():
     assert_allclose(Problem.from_data(torch.tensor(X)).features.hist.toarray(), B, rtol=1e-15)
     sparse_tensor = torch.tensor(X).to_sparse()
     assert_allclose(Problem.from_data(sparse_tensor).samples.hist.toarray(), A, rtol=1e-15)
-    with pytest.warns(UserWarning, match="`X` is bfloat16, which has 2 or 3 digits"):
+    with pytest.warns(UserWarning, match="`X` is bfloat16, which has only 2 or 3"):
         problem = Problem.from_data(torch.tensor(X).bfloat16())
     assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
     with pytest.raises(ValueError, match="`X` has dtype complex64"):
@@ -568,7 +568,7 @@ def test_proportional_data_hold_no_distance():
     with pytest.raises(ValueError, match="All rows of `A` are proportional"):
         Problem.from_data((np.full((2, 3), 1 / 3), np.eye(3)[:, :2] + [[0, 0], [0, 0], [0, 1]]))
     with pytest.raises(
-        ValueError, match=r"All rows of `B` are proportional.*all features are alike"
+        ValueError, match=r"All rows of `B` are proportional.*all features are equal"
     ):
         Problem.from_data((A, np.full((3, 4), 1 / 4)))
 
@@ -877,7 +877,7 @@ def test_mass_on_dropped_items_is_left_out():
     with (
         pytest.warns(UserWarning, match="mass on 1 of its 4 features where"),
         pytest.raises(
-            BadData, match=r"1 row without mass on anything learned \(first: 1\). Nothing is"
+            BadData, match=r"1 row without mass on anything learned \(first: 1\). They cannot"
         ),
     ):
         problem.read_new([[1, 0, 1, 0], [0, 0, 0, 1]])

@@ -66,9 +66,13 @@ FORGERIES = {
     "outside": ("samples_hist_indices", lambda a: a + 9, "indices must be"),
     "smoothing": ("smoothing", lambda a: a * np.nan - 1, "smoothing is nan"),
     "norm": ("samples_norm", lambda a: -a, "a norm has negative distances"),
-    "history": ("history", lambda a: a[:0], "says converged, with a residual of inf above"),
-    "residual": ("history", lambda a: a + 1, "says converged, with a residual of .* above the tol"),
-    "NaN residual": ("history", lambda a: changed(a, (-1, 1), np.nan), "a residual of nan above"),
+    "history": ("history", lambda a: a[:0], "status is converged, but the residual inf is not"),
+    "residual": (
+        "history",
+        lambda a: a + 1,
+        "status is converged, but the residual .* is not below the tol",
+    ),
+    "NaN residual": ("history", lambda a: changed(a, (-1, 1), np.nan), "the residual nan is not"),
 }
 
 

@@ -201,7 +201,7 @@ def test_integer_masses_are_as_exact_as_claimed(heavy):
 
 
 def test_rounding_errors_change_transport_and_norms_by_their_bounds():
-    """Both bounds of section 3.8 hold for histograms changed by rounding errors, and are attained."""
+    """Both bounds of section 3.8 hold for histograms with rounding errors, and are attained."""
     one = 1.0 - np.eye(2)
     hist = np.array([[0.75, 0.25], [0.25, 0.75]])
     problem = Problem.from_data((hist, hist))

@@ -360,8 +360,14 @@ def test_scaled_data_are_refused_with_a_way_out():
         (lambda kept, metric: metric.__setitem__((0, 1), 0.5), "samples is not symmetric"),
         (lambda kept, metric: kept.update(status="PERFECT"), "KeyError"),
         (lambda kept, metric: kept.pop("values"), "KeyError"),
-        (lambda kept, metric: kept.update(history=kept["history"][:0]), "says converged, with a"),
-        (lambda kept, metric: kept["history"].update(kept["history"] + 1), "says converged, with"),
+        (
+            lambda kept, metric: kept.update(history=kept["history"][:0]),
+            "status is converged, but the",
+        ),
+        (
+            lambda kept, metric: kept["history"].update(kept["history"] + 1),
+            "status is converged, but",
+        ),
         (lambda kept, metric: kept["history"].__delitem__("lam"), "KeyError"),
     ],
 )

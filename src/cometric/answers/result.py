@@ -369,8 +369,8 @@ def check_result(result: Result) -> None:
         return
     require(
         result.residual <= options.tol,
-        f"its status is converged, but the residual {result.residual:.3g} is above the tolerance "
-        f"{options.tol:.3g}",
+        f"its status is converged, but the residual {result.residual:.3g} is not "
+        f"below the tolerance {options.tol:.3g}",
     )
     lam, mu = result.values
     low, high = result.bracket
