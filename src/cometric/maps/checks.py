@@ -11,7 +11,6 @@ from scipy import sparse
 from cometric.core.arrays import namespace
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix
-from cometric.kernels import check_process
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
@@ -31,7 +30,6 @@ def check_eps(eps: Any) -> float:
 
 def check_cost(given: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix, or an error that says what is wrong."""
-    check_process()  # every call of a map comes by here
     if sparse.issparse(given) or np.iscomplexobj(given):
         raise ValueError("`cost` is sparse or complex; pass a dense matrix of real numbers.")
     cost: Matrix = np.ascontiguousarray(given, dtype=np.float64)
