@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cometric.kernels import check_process, thread_count, threads
+from cometric.kernels import thread_count, threads
 
 
 class _OneBlasThread:
@@ -46,6 +46,5 @@ one_blas_thread = _OneBlasThread()
 @contextmanager
 def workers(n_threads: int | None) -> Iterator[None]:
     """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
-    check_process()
     with one_blas_thread(), threads(thread_count(n_threads)):
         yield

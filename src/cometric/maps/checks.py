@@ -11,7 +11,6 @@ from scipy import sparse
 from cometric.core.arrays import namespace
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix
-from cometric.kernels import check_process
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
@@ -31,7 +30,6 @@ def check_eps(eps: Any) -> float:
 
 def check_cost(cost: Any, d: int) -> Matrix:
     """The cost as a contiguous float64 matrix; raises if it is not valid."""
-    check_process()  # here, because every call of a map checks its cost
     if sparse.issparse(cost) or np.iscomplexobj(cost):
         raise ValueError("`cost` is sparse or complex; pass a dense matrix of real numbers.")
     matrix: Matrix = np.ascontiguousarray(cost, dtype=np.float64)

@@ -100,9 +100,9 @@ def learn(
         "cpu" (Numba), or what PyTorch calls a GPU, "cuda" or "cuda:1", for 0 < eps < infinity:
         float32 to approach and float64 to finish, whatever ``dtype``. The metrics come back as
         NumPy arrays, or on the device if ``X`` was there; a ``callback`` sees tensors.
-    start
-        Where to begin: a distance matrix between samples, a pair (samples, features), "random"
-        (seeded by ``random_state``), or None for the l1 distances between histograms.
+    start, random_state
+        Where to start: a distance matrix between samples, a pair (samples, features), "random"
+        with this seed, or None for the l1 distances between histograms.
     n_threads
         Threads to use; the answer is the same, bit by bit, for any number.
     memory_limit

@@ -30,7 +30,7 @@ def starting_metrics(
     plain = l1 or [norm_matrix(side.full_histograms, "l1") for side in sides]
     return Metrics(
         *(
-            normalize(distances)[0] if matrix is None else _check_start(matrix, side, name)
+            distances / distances.max() if matrix is None else _check_start(matrix, side, name)
             for matrix, side, name, distances in zip(given, sides, names, plain, strict=True)
         )
     )

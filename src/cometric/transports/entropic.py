@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,13 +20,12 @@ from cometric.core.types import (
     Matrix,
     Metrics,
     Record,
-    Solver,
     Status,
+    Traits,
     Vector,
     traits_of,
 )
 from cometric.machine.progress import Ahead
-from cometric.maps.checks import check_eps
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.tiled import TiledEntropicMap
@@ -77,7 +77,14 @@ class Entropic(Transport):
     on_devices: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_eps(self.eps)
+        eps: Any = self.eps
+        if isinstance(eps, bool) or not isinstance(eps, Real):
+            raise ValueError(f"`eps` is {eps!r}; pass a number.")
+        if not 0.0 < float(eps) < math.inf:
+            raise ValueError(
+                f"`eps` is {self.eps}; it must be positive and finite. Use Exact() for 0 and "
+                "Limit() for infinity."
+            )
 
     def lift(self, hist: Histograms, resources: Resources) -> EntropicMap | TensorEntropicMap:
         options: dict[str, Any] = {
@@ -91,14 +98,6 @@ class Entropic(Transport):
         return EntropicMap(
             hist, self.eps, dtype=resources.dtype, n_threads=resources.n_threads, **options
         )
-
-    def lifts(self, problem: Problem, resources: Resources | None = None) -> Lifts:
-        lifts = super().lifts(problem, resources)
-        if isinstance(lifts[0], TensorEntropicMap):
-            dense = all(lift.engine == "dense" for lift in lifts)
-            for lift in lifts:  # of approaching the answer
-                lift.precision = "tf32" if dense else "float32"
-        return lifts
 
     def tiles(self, hist: Histograms, resources: Resources) -> TiledEntropicMap:
         client = None if resources.client == "local" else resources.client
@@ -125,10 +124,11 @@ class Entropic(Transport):
 
     def _solve(self, solving: Solving, lifts: Lifts) -> Solution:
         solver = solving.choose(self.default_solver(lifts))
-        sampled = traits_of(solver).samples_pairs
-        phi, tighten = solving.couple(lifts), _tightening(solver, lifts, solving.callback)
+        traits = traits_of(solver)
+        sampled = traits.samples_pairs
+        phi, tighten = solving.couple(lifts), _tightening(traits, lifts, solving.callback)
         solution = Solution(Iterate(solving.start, (1.0, 1.0)), Status.CONVERGED, [])
-        for level in _levels(solver, lifts[0], solving.tol):
+        for level in _levels(traits, lifts, solving.tol):
             left = solving.max_iter - len(solution.history)
             if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
                 continue
@@ -235,10 +235,12 @@ def _on_device(device: Any, solving: Solving) -> Solving:
     return replace(solving, norms=norms, start=start)
 
 
-def _levels(solver: Solver[Any], lift: Any, tol: float) -> Iterable[Level]:
+def _levels(traits: Traits, lifts: Lifts, tol: float) -> Iterable[Level]:
     """The accuracy of each stage, the last of which solves every pair."""
-    rough, sweeps = lift.precision, lift.sweeps
-    if traits_of(solver).samples_pairs:  # full sweeps will confirm it
+    rough, sweeps = lifts[0].precision, lifts[0].sweeps
+    if isinstance(lifts[0], TensorEntropicMap):
+        rough = "tf32" if all(lift.engine == "dense" for lift in lifts) else "float32"
+    if traits.samples_pairs:  # full sweeps will confirm it
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
     levels = []
@@ -250,7 +252,7 @@ def _levels(solver: Solver[Any], lift: Any, tol: float) -> Iterable[Level]:
 
 
 def _tightening(
-    solver: Solver[Any], lifts: Lifts, callback: Callable[[Iterate, Record], None] | None
+    traits: Traits, lifts: Lifts, callback: Callable[[Iterate, Record], None] | None
 ) -> Callable[[Iterate, Record], None]:
     """A callback that keeps the maps accurate enough for extrapolation.
 
@@ -260,7 +262,7 @@ def _tightening(
     """
 
     def tighten(now: Iterate, record: Record) -> None:
-        if now.residual <= traits_of(solver).extrapolates_from:
+        if now.residual <= traits.extrapolates_from:
             margin = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
             for lift in lifts:
                 lift.margin = margin
