@@ -187,8 +187,8 @@ def norms():
 def starts():
     good = np.ones((4, 4)) - np.eye(4)
     for value, words in [
-        ("here", "`start` is 'here'; the only name it knows is 'random'"),
-        ("", "`start` is ''; the only name it knows is 'random'"),
+        ("here", "`start` is 'here'; the only valid name is 'random'"),
+        ("", "`start` is ''; the only valid name is 'random'"),
         (good[:3, :3], r"`start` for samples has shape \(3, 3\); there are 4 samples"),
         (good[0], r"`start` for samples has shape \(4,\)"),
         (3, r"`start` for samples has shape \(\)"),

@@ -84,18 +84,18 @@ def test_repeated_samples_are_at_distance_zero(entropic, tmp_path):
 
 def test_an_array_of_other_samples_is_refused(entropic, tmp_path):
     cm.distances_to_zarr(entropic, X[:10], tmp_path / "distances.zarr")
-    with pytest.raises(ValueError, match="`path` .* holds an array of other samples"):
+    with pytest.raises(ValueError, match="`path` .* is an array of other samples"):
         cm.distances_to_zarr(entropic, X[1:11], tmp_path / "distances.zarr")
 
 
 def test_a_file_is_refused(entropic, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="`path` .* holds no Zarr array"):
+    with pytest.raises(ValueError, match="`path` .* is not a Zarr array"):
         cm.distances_to_zarr(entropic, X[:5], tmp_path / "file")
 
 
 def test_a_folder_of_something_else_is_refused(entropic, tmp_path):
-    with pytest.raises(ValueError, match="`path` .* holds no Zarr array"):
+    with pytest.raises(ValueError, match="`path` .* is not a Zarr array"):
         cm.distances_to_zarr(entropic, X, tmp_path)
 
 

@@ -34,10 +34,13 @@ def in_parts(monkeypatch):
         ({"eps": 0.0}, "network simplex, policy iteration"),
         ({"eps": 0.0, "solver": "power"}, "network simplex, power iteration"),
         ({"eps": 0.0, "memory_limit": 100}, "network simplex, power iteration"),
-        ({"eps": 0.1}, "samples: Sinkhorn, float64, scalings kept in float64; features: Sinkhorn"),
-        ({"eps": 1e-3, "max_iter": 2}, "logarithms, scalings kept in float64"),
-        ({"eps": 0.1, "dtype": "f4"}, "float32, scalings kept in float32"),
-        ({"eps": 0.1, "memory_limit": 100}, "scalings not kept"),
+        (
+            {"eps": 0.1},
+            "samples: Sinkhorn, float64, scalings stored in float64; features: Sinkhorn",
+        ),
+        ({"eps": 1e-3, "max_iter": 2}, "log domain, scalings stored in float64"),
+        ({"eps": 0.1, "dtype": "f4"}, "float32, scalings stored in float32"),
+        ({"eps": 0.1, "memory_limit": 100}, "scalings not stored"),
         ({"eps": np.inf}, "matrix products"),
         ({"eps": np.inf, "tau": 0.0}, "closed form"),
     ],
@@ -92,7 +95,7 @@ def test_options_that_learn_would_refuse_are_refused(options, words):
 def test_a_short_run_is_rehearsed_whole(options):
     planned = cm.plan(SMALL, **options)
     result = cm.learn(SMALL, **({"tau": "auto", "tol": 1e-3} | options))
-    assert planned.measured == "all of it"
+    assert planned.measured == "the whole problem"
     assert planned.iterations == (result.iterations, result.iterations)
     assert planned.sweeps == result.iterations
 
@@ -150,7 +153,7 @@ def test_plans_for_devices_solve_parts_there(in_parts):
 def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):
     cm.plan(SMALL, progress=True)
     assert "planning" not in capsys.readouterr().err
-    monkeypatch.setattr(planning, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(planning, "DELAY", 0.0)
     cm.plan(SMALL, progress=True)
     assert "planning" not in capsys.readouterr().err  # a log, which cannot be redrawn
     monkeypatch.setattr(planning, "redraws", lambda: True)
@@ -180,8 +183,13 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        running = ("running.memory", "running.planning", "running.run")
-        for module in (*running, "transports.base", "maps.exact", "maps.entropic"):
+        for module in (
+            "running.memory",
+            "running.planning",
+            "transports.base",
+            "maps.exact",
+            "maps.entropic",
+        ):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend
@@ -220,7 +228,7 @@ def test_what_does_not_fit_is_not_measured_but_comes_with_advice(small_machine, 
     planned = cm.plan(X, drop_empty=True)
     assert not planned.fits
     assert math.isnan(planned.total)
-    assert "does not fit: `learn` will refuse" in str(planned)
+    assert "does not fit: `learn` will raise a MemoryError" in str(planned)
     assert "solver='power' needs" in str(planned)
     assert " time " not in str(planned)
 
@@ -242,7 +250,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(
     def allocate(*args):
         raise AssertionError("too late")
 
-    monkeypatch.setattr("cometric.running.learning.norm_matrices", allocate)
+    monkeypatch.setattr("cometric.running.run.norm_matrices", allocate)
     small_machine(free)
     with pytest.raises(MemoryError, match=f"150 samples and 120 features .*{words}"):
         cm.learn(X, eps, drop_empty=True)
@@ -259,7 +267,7 @@ def test_the_closed_form_needs_less(small_machine):
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
     small_machine(5e6)
-    words = "`memory_limit` promises .* GB more; 0.00559 GB are available. Pass a `memory_limit` of"
+    words = "`memory_limit` allows .* GB more; 0.00559 GB are available. Pass a `memory_limit` of"
     with pytest.raises(MemoryError, match=words):
         cm.learn(X, eps, drop_empty=True, memory_limit=1e12)
     with pytest.warns(cm.ConvergenceWarning):

@@ -286,7 +286,7 @@ def test_a_start_covers_repeated_items_too():
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        ("zeros", "`start` is 'zeros'; the only name it knows is 'random'"),
+        ("zeros", "`start` is 'zeros'; the only valid name is 'random'"),
         (np.ones((3, 3)), r"`start` for samples has shape \(3, 3\); there are 4 samples"),
         ((START, np.ones(3)), r"`start` for features has shape \(3,\); there are 3 features"),
         (START + np.eye(4), "`start` for samples must be finite, nonnegative, zero on the diag"),

@@ -1,4 +1,4 @@
-"""Past n x n: the feature metric from a sketch of the samples, the samples as neighbors only."""
+"""The feature metric from some of the samples, and a neighbor graph of all, without n x n."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ METHODS = ("uniform", "kmeans++")
 class Sketch:
     """A metric between features, and the nearest neighbors of each sample under it.
 
-    ``result`` was learned from the landmarks alone, ``neighbors`` are those of all samples.
-    ``landmarks`` are the numbers of the samples taken, None where metacells were.
+    ``result`` was learned from the landmarks only, ``neighbors`` are those of all samples.
+    ``landmarks`` are the numbers of the samples chosen, None for metacells.
     """
 
     result: Result
@@ -45,15 +45,18 @@ class Sketch:
         return f"Sketch({n} samples, {m} features, {len(self.result.samples)} landmarks)"
 
     def __str__(self) -> str:
-        found = self.neighbors
+        neighbors = self.neighbors
+        n = len(neighbors.proved)
         lines = [
             f"Learned a distance between {len(self.features)} features from "
-            f"{len(self.result.samples)} landmarks, and {found.graph.nnz // len(found.proved)} "
-            f"neighbors of each of {len(found.proved)} samples",
+            f"{len(self.result.samples)} landmarks, and {neighbors.graph.nnz // n} neighbors of "
+            f"each of {n} samples",
             f"  landmarks        {self.result.status.value}, residual {self.result.residual:.2e}",
-            f"  proved           the neighbors of {100 * found.proved.mean():.1f} % of the samples",
-            f"  recall           {found.recall:.4f} on {found.checked} samples compared with all",
-            f"  compared         {found.compared:.0f} distances per sample",
+            f"  proved           the neighbors of {100 * neighbors.proved.mean():.1f} % of the "
+            "samples",
+            f"  recall           {neighbors.recall:.4f} on {neighbors.checked} samples compared "
+            "with all",
+            f"  compared         {neighbors.compared:.0f} distances per sample",
         ]
         return "\n".join(lines)
 
@@ -71,25 +74,27 @@ def learn_landmarks(
     progress: bool = False,
     **options: Any,
 ) -> Sketch:
-    """The feature metric learned from a sketch of the samples, and a graph of all samples.
+    """The feature metric learned from some samples, and a neighbor graph of all samples.
 
-    For data whose n x n distances do not fit: memory grows with n times ``n_neighbors``.
+    For data whose n x n distances do not fit into memory, which grows with n times
+    ``n_neighbors``.
 
     Parameters
     ----------
     X
         Nonnegative matrix, samples by features, as for :func:`cometric.learn`.
     landmarks
-        How many samples to learn from; or a label per sample, whose groups are added up to
-        metacells; or the metacells themselves, a matrix over the same features.
+        The number of samples to learn from; or a label for each sample, to learn from the sums of
+        all samples with the same label (metacells); or a matrix of metacells over the same
+        features.
     method
         For a number of landmarks: "uniform" draws them at random, "kmeans++" draws each with a
-        probability that grows with its squared distance from those before it. Samples are added
-        where a feature would have no mass in any landmark.
+        probability proportional to its squared distance from those before it. Samples are added
+        so that every feature has mass in some landmark.
     n_neighbors, max_candidates, check
         See :func:`cometric.neighbor_graph`.
     random_state
-        Seed of the landmarks, and of the samples that are checked.
+        Seed for the choice of landmarks, and of the samples that are checked.
     n_threads, progress
         As for :func:`cometric.learn`.
     options
@@ -105,11 +110,11 @@ def learn_landmarks(
     matrix = read_samples(X)
     chosen, sketch = _sketch(matrix, landmarks, method, random_state)
     rows, columns = read_names(X)
-    given: Any = sketch
+    data: Any = sketch
     if rows is not None and columns is not None:
         names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
-        given = _Named(sketch, list(names), columns)
-    result = learn(given, n_threads=n_threads, progress=progress, **options)
+        data = _Named(sketch, list(names), columns)
+    result = learn(data, n_threads=n_threads, progress=progress, **options)
     neighbors = neighbor_graph(
         result,
         matrix,
@@ -125,7 +130,7 @@ def learn_landmarks(
 
 @dataclass(frozen=True)
 class _Named:
-    """A matrix with names, in the form of an AnnData, so that what is learned has them too."""
+    """A matrix with names, in the form of an AnnData, so that the result has names too."""
 
     X: sparse.csr_array
     obs_names: list[str]
@@ -135,16 +140,16 @@ class _Named:
 def _sketch(
     matrix: sparse.csr_array, landmarks: Any, method: str, random_state: int | None
 ) -> tuple[Index | None, sparse.csr_array]:
-    """The samples chosen, if samples are, and the matrix to learn from."""
+    """The numbers of the samples chosen (None for metacells), and the matrix to learn from."""
     n, m = matrix.shape
     if isinstance(landmarks, Integral):
         chosen = choose(matrix, int(landmarks), method, random_state)
         return chosen, matrix[chosen]
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
-        cells = sparse.csr_array(landmarks, dtype=np.float64)
-        if cells.shape[1] != m:
-            raise ValueError(f"`landmarks` has {cells.shape[1]} features; `X` has {m}.")
-        return None, cells
+        metacells = sparse.csr_array(landmarks, dtype=np.float64)
+        if metacells.shape[1] != m:
+            raise ValueError(f"`landmarks` has {metacells.shape[1]} features; `X` has {m}.")
+        return None, metacells
     labels = np.asarray(landmarks)
     if labels.shape != (n,) or labels.dtype.kind not in "biuOSU":
         raise ValueError(
@@ -157,7 +162,7 @@ def _sketch(
 
 
 def choose(matrix: sparse.csr_array, count: int, method: str, random_state: int | None) -> Index:
-    """Numbers of ``count`` samples, and of some more that hold features without mass there."""
+    """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
     n, m = matrix.shape
     if not 2 <= count <= n:
         raise ValueError(f"`landmarks` is {count}; choose between 2 and the {n} samples.")
@@ -176,9 +181,9 @@ def choose(matrix: sparse.csr_array, count: int, method: str, random_state: int 
     extra = []
     columns = matrix.tocsc()
     for k in np.flatnonzero(~covered):
-        own = slice(columns.indptr[k], columns.indptr[k + 1])
-        if covered[k] or own.start == own.stop:  # by a sample added meanwhile; in no sample
+        entries = slice(columns.indptr[k], columns.indptr[k + 1])
+        if covered[k] or entries.start == entries.stop:  # by an added sample; an empty feature
             continue
-        extra.append(int(columns.indices[own][np.argmax(columns.data[own])]))
+        extra.append(int(columns.indices[entries][np.argmax(columns.data[entries])]))
         covered[matrix[[extra[-1]]].indices] = True
     return np.sort(np.concatenate([chosen, np.array(extra, np.int64)])).astype(np.int64)

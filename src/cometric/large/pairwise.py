@@ -39,16 +39,16 @@ def distances_to_zarr(
     """Distances between all samples ``X`` under the feature metric of ``result``, as a Zarr array.
 
     They are those of :meth:`Result.transform`, Phi_A(C) / mu, symmetric with a zero diagonal. One
-    tile is in memory at a time. After an interruption, even kill -9, the same call goes on
-    with the tiles that are missing, to the same bytes.
+    tile is in memory at a time. After an interruption, even kill -9, the same call continues with
+    the missing tiles; the bytes are those of an uninterrupted call.
 
     Parameters
     ----------
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
     path
-        A folder, made if it is not there. Any reader of Zarr opens it: ``zarr.open_array``,
-        ``dask.array.from_zarr``.
+        A folder, created if it does not exist. Open it with ``zarr.open_array``,
+        ``dask.array.from_zarr`` or any reader of Zarr.
     n_threads, progress
         As for :func:`cometric.learn`.
 
@@ -57,25 +57,25 @@ def distances_to_zarr(
     zarr.Array
         (n, n), float64, on disk.
     """
-    place = check_path(path)
+    folder = check_path(path)
     hist, full = read_histograms(result, X)
     with workers(n_threads):
         distances = HeldDistances(result, "samples", hist, full, n_threads)
-        array = _open(place, distances)
+        array = _open(folder, distances)
         n, edge = array.shape[0], array.chunks[0]
-        with bar_of_pairs(progress, n * (n + 1) // 2) as tell:
+        with bar_of_pairs(progress, n * (n + 1) // 2) as report:
             for rows, columns in _tiles(n, edge):
                 count = (rows.stop - rows.start) * (columns.stop - columns.start)
                 if np.isnan(array[rows.start, columns.start]):
                     tile = _compute(distances, rows, columns)
-                    array[columns, rows] = tile.T  # first: the other one says that both are there
+                    array[columns, rows] = tile.T  # first: the other half marks both as complete
                     array[rows, columns] = tile
-                tell(count, count)
+                report(count, count)
     return array
 
 
 def _open(path: Path, distances: HeldDistances) -> Any:
-    """The array at ``path``, empty (NaN) if nothing was there."""
+    """The array at ``path``; a new one, filled with NaN, if there is none."""
     try:
         import zarr
     except ImportError:
@@ -93,7 +93,7 @@ def _open(path: Path, distances: HeldDistances) -> Any:
         }
     )
     if not path.exists():
-        edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # what one call computes at once
+        edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # at most the pairs of one call
         return zarr.create_array(
             path,
             shape=(n, n),
@@ -105,10 +105,12 @@ def _open(path: Path, distances: HeldDistances) -> Any:
     try:
         array = zarr.open_array(path, mode="r+")
     except (OSError, ValueError) as error:  # no array, a group, or a file
-        raise ValueError(f"`path` {str(path)!r} holds no Zarr array. Choose another.") from error
+        raise ValueError(
+            f"`path` {str(path)!r} is not a Zarr array. Choose another path."
+        ) from error
     if array.attrs.get("cometric") != origin:
         raise ValueError(
-            f"`path` {str(path)!r} holds an array of other samples, or of another result. Choose "
+            f"`path` {str(path)!r} is an array of other samples, or of another result. Choose "
             "another path, or delete it."
         )
     return array
@@ -122,7 +124,7 @@ def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:
 def _compute(distances: HeldDistances, rows: slice, columns: slice) -> Matrix:
     i, j = (np.arange(part.start, part.stop) for part in (rows, columns))
     tile = np.zeros((len(i), len(j)))
-    above = np.triu(np.ones(tile.shape, bool), 1) if rows == columns else np.ones(tile.shape, bool)
-    here, there = np.nonzero(above)
-    tile[above] = distances.pairs(np.stack([i[here], j[there]], axis=1))
+    mask = np.triu(np.ones(tile.shape, bool), 1) if rows == columns else np.ones(tile.shape, bool)
+    a, b = np.nonzero(mask)
+    tile[mask] = distances.pairs(np.stack([i[a], j[b]], axis=1))
     return tile + tile.T if rows == columns else tile

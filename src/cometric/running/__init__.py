@@ -1,1 +1,1 @@
-"""From the arguments of ``learn`` to a result, or to a plan of one."""
+"""Runs: from the arguments of ``learn`` to a result, and estimates of time and memory."""

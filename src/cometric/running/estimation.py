@@ -1,10 +1,9 @@
-"""How long a solve will take, from parts of it.
+"""Estimates of the time of a solve, measured on parts of the problem.
 
-Two things are measured. A call of either map for some of its histograms gives the time of a call
-for all of them: histograms and cost are those of the run, only pairs are fewer. And parts with
-random samples and features, solved to the tolerance, give the number of iterations and how many
-such calls each of them is worth: more where pairs need further sweeps, fewer where the simplex
-starts from good trees, many where every pair is solved at the end.
+Two things are measured. Calls of both maps for some of the histograms give the time of a call for
+all of them. Parts with random samples and features, solved to the tolerance, give the number of
+iterations and the time of each, in units of such calls: more than one if pairs need more sweeps,
+less than one if the simplex method starts from good trees, many if every pair is solved at the end.
 """
 
 from __future__ import annotations
@@ -28,64 +27,67 @@ from cometric.running.run import Run
 from cometric.transports.base import Lifts
 
 SHARE = 0.08
-"""Of the time that a run is expected to take, what may be spent on finding out."""
+"""Time of an estimate, as a fraction of the estimated time of the run."""
 
 SHORTEST, LONGEST = 5.0, 30.0
-"""Seconds that may be spent, whatever the share."""
+"""Least and largest number of seconds of an estimate."""
 
 FIRST_WORK = 3e6
-"""Cells (see ``work_of``) of a sweep of the first parts, done in a moment."""
+"""Work (see ``work_of``) of a sweep of the first parts, which take less than a second."""
 
 PARTS = 2
-"""Parts of a size; how far they differ says how uncertain the number of iterations is."""
+"""Number of parts of each size; their differences measure the uncertainty."""
 
 FEWEST = 24
-"""Items of a side that a part has at least, where there are as many."""
+"""Least number of items of a side in a part, if there are as many."""
 
 MORE = 1.1
-"""Times as many iterations as its parts that the whole takes: more pairs have to agree."""
+"""Iterations of the whole problem relative to its parts: it has more pairs that must converge."""
 
 MARGIN = 1.3
-"""Factor by which the ends of a range lie beyond what was measured."""
+"""Factor by which a range extends beyond the measured values."""
 
 ON_DEVICES = 3.0
-"""The same for seconds on a device, where small calls take as long as large ones."""
+"""The same for seconds on a device, where small calls may take as long as large ones."""
 
 REPEAT_BELOW = 0.1
-"""Seconds of a part below which it is solved again, three times at most: the minimum counts."""
+"""Parts that take fewer seconds are solved up to three times, for the shortest time."""
 
 PROBE = 0.1
-"""Seconds of a call for some histograms that is long enough."""
+"""Seconds of a call for some histograms that are enough to measure its time."""
 
 MOST_BINS = 500
-"""Items of a side between which norms are computed to time them, or to time a call with them."""
+"""Largest number of items between which norms are computed for an estimate."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and iterations of a solve: at least, likely, at most."""
+    """Seconds and iterations of a solve, each as (low, likely, high)."""
 
     seconds: tuple[float, float, float]
     iterations: tuple[int, int, int]
-    moves: float  # of the couplings, as a share of the most there could be
-    measured: str  # in words
-    whole: bool = False
+    moves: float  # of the couplings, relative to the largest possible number
+    measured: str  # a description of what was solved
+    whole: bool = False  # whether the whole problem was solved
 
 
-def estimate(run: Run, lifts: Lifts, note: Callable[..., None]) -> Estimate:
-    """What ``run`` takes with these maps; larger and larger parts while it is worth the time."""
+def estimate(run: Run, lifts: Lifts, report: Callable[..., None]) -> Estimate:
+    """Estimate the time of ``run`` with these maps, from larger and larger parts.
+
+    ``report`` is called after each iteration of a part.
+    """
     began = clock()
     setup = sum(_norm_seconds(run, side) for side in (run.problem.samples, run.problem.features))
     sweeps = [_call_seconds(run, lifts, k) for k in range(2)]
     goal = FIRST_WORK
     while True:
         start = clock()
-        found = _from_parts(run, lifts, setup, sweeps, goal, note)
+        result = _from_parts(run, lifts, setup, sweeps, goal, report)
         took = clock() - start
-        budget = min(LONGEST, max(SHORTEST, SHARE * found.seconds[1]))
+        budget = min(LONGEST, max(SHORTEST, SHARE * result.seconds[1]))
         growth = 0.9 * (budget - (clock() - began)) / took
-        if found.whole or growth < 1.5:
-            return found
+        if result.whole or growth < 1.5:
+            return result
         goal *= min(growth, 30.0)
 
 
@@ -95,83 +97,84 @@ def _from_parts(
     setup: float,
     sweeps: list[float],
     goal: float,
-    note: Callable[..., None],
+    report: Callable[..., None],
 ) -> Estimate:
-    """The same from parts whose sweeps are ``goal`` cells, or from the whole, if it has no more."""
+    """The estimate from parts with sweeps of work ``goal``, or from the whole if it has no more."""
     n, m = run.problem.samples.hist.shape
     count = _count(run, lifts, goal)
     if count == (n, m):
-        course = _shortest_course(run, lifts, count, 0, note)
-        total, exactly = setup + course.seconds, course.iterations
+        course = _shortest_course(run, lifts, count, 0, report)
+        total, iterations = setup + course.seconds, course.iterations
         return Estimate(
             (total / MARGIN, total, total * MARGIN),
-            (exactly, exactly, exactly),
+            (iterations, iterations, iterations),
             course.moves,
-            "all of it",
+            "the whole problem",
             whole=True,
         )
-    courses = [_shortest_course(run, lifts, count, seed, note) for seed in range(PARTS)]
+    courses = [_shortest_course(run, lifts, count, seed, report) for seed in range(PARTS)]
     margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
     few, many = (pick(course.iterations for course in courses) for pick in (min, max))
-    often = (
+    iterations_range = (
         max(1, math.floor(few / MARGIN)),
         min(round(MORE * math.sqrt(few * many)), int(run.settings.max_iter)),
         min(math.ceil(MORE * many * MARGIN), int(run.settings.max_iter)),
     )
     low, middle, high = (
         setup + float(np.mean([_seconds(run, lifts, course, sweeps, k) for course in courses]))
-        for k in often
+        for k in iterations_range
     )
     return Estimate(
         (low / margin, middle, high * margin),
-        often,
+        iterations_range,
         max(course.moves for course in courses),
         f"{PARTS} parts of {count[0]} x {count[1]}, solved in {few} and {many} iterations",
     )
 
 
 def _count(run: Run, lifts: Lifts, goal: float) -> tuple[int, int]:
-    """Samples and features of a part with at most so many cells.
+    """Numbers of samples and features of a part whose sweeps have at most work ``goal``.
 
-    The longer side is cut first: what a short one consists of would be lost in a part of it.
+    The longer side is reduced first: a part of a short side would lose its structure.
     """
     n, m = run.problem.samples.hist.shape
-    most = max(n, m)
-    while _part_work(run, lifts, (min(n, most), min(m, most))) > goal and most > FEWEST:
-        most = max(FEWEST, int(0.95 * most))
-    return min(n, most), min(m, most)
+    limit = max(n, m)
+    while _part_work(run, lifts, (min(n, limit), min(m, limit))) > goal and limit > FEWEST:
+        limit = max(FEWEST, int(0.95 * limit))
+    return min(n, limit), min(m, limit)
 
 
 def _shortest_course(
-    run: Run, lifts: Lifts, count: tuple[int, int], seed: int, note: Callable[..., None]
+    run: Run, lifts: Lifts, count: tuple[int, int], seed: int, report: Callable[..., None]
 ) -> Course:
-    """The course of a part, each time the shortest of some tries.
+    """The course of a part, with the shortest times of several runs.
 
-    Tries differ in nothing but what else the machine was doing.
+    These differ only by the load of the machine.
     """
     tries: list[Course] = []
     while len(tries) < 3 and sum(course.seconds for course in tries) < REPEAT_BELOW:
-        tries.append(rehearse(run, lifts, count, seed, note))
+        tries.append(rehearse(run, lifts, count, seed, report))
     return tries[0].shortened(tries[1:])
 
 
 def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterations: int) -> float:
-    """Seconds of the whole in so many iterations, if it goes as the part went."""
-    total, part, whole = 0.0, 0.0, 0.0
+    """Seconds of this number of iterations of the whole, extrapolated from a part."""
+    total, part_size, whole_size = 0.0, 0.0, 0.0
     for name, sweep in zip(("samples", "features"), sweeps, strict=True):
-        hist, own = (getattr(problem, name).hist for problem in (run.problem, course.problem))
+        whole, part = (getattr(problem, name).hist for problem in (run.problem, course.problem))
         calls = getattr(course, name)
         if calls.any():  # the closed form calls no map
             unit = calls[0] if run.settings.transport.freezes else calls[calls > 0].min()
             total += sweep * _sum(calls / unit, iterations)
         frozen = getattr(course, f"frozen_{name}")
-        total += _nodes(hist) / _nodes(own) * _sum(frozen, iterations)
-        part, whole = part + own.shape[0] ** 2, whole + hist.shape[0] ** 2
-    return total + whole / part * _sum(course.rest, iterations)
+        total += _nodes(whole) / _nodes(part) * _sum(frozen, iterations)
+        part_size += part.shape[0] ** 2
+        whole_size += whole.shape[0] ** 2
+    return total + whole_size / part_size * _sum(course.rest, iterations)
 
 
 def _sum(per_iteration: Vector, iterations: int) -> float:
-    """The sum over so many iterations, and what belongs to none of them (the last entry)."""
+    """The sum over this number of iterations, plus the last entry, which is outside of them."""
     inner = per_iteration[1:-1]
     typical = float(np.median(inner)) if len(inner) else 0.0
     return max(0.0, float(per_iteration.sum()) + typical * (iterations + 1 - len(per_iteration)))
@@ -183,7 +186,7 @@ def _sum(per_iteration: Vector, iterations: int) -> float:
 def _call_seconds(run: Run, lifts: Lifts, k: int) -> float:
     """Seconds of a call of the k-th map for all its histograms, from calls for some of them.
 
-    Of the simplex it is the first call, which has no trees to start from; of Sinkhorn a sweep.
+    With the simplex method the first call, without trees to start from; with Sinkhorn a sweep.
     """
     lift = lifts[k]
     sides = run.problem.samples, run.problem.features
@@ -194,15 +197,15 @@ def _call_seconds(run: Run, lifts: Lifts, k: int) -> float:
     count = FEWEST
     while True:
         part = hist.take(np.sort(order[:count]))
-        spent = _call(run, part, lift, cost)
-        if spent > PROBE or count >= hist.shape[0]:
+        seconds = _call(run, part, lift, cost)
+        if seconds > PROBE or count >= hist.shape[0]:
             growth = work_of(run, lift, hist) / work_of(run, lift, part)
-            return check + max(0.0, spent - check) * growth
+            return check + max(0.0, seconds - check) * growth
         count *= 3
 
 
 def _some_cost(bins: Side, exact: bool) -> Matrix:
-    """A cost to time a call with: the l1 distances, where they matter or take no time."""
+    """A cost for measuring a call: l1 distances, if the values matter or are fast to compute."""
     d = bins.hist.shape[0]
     if exact or d <= MOST_BINS:
         cost = norm_matrix(bins.full_histograms, "l1")
@@ -214,16 +217,16 @@ def _some_cost(bins: Side, exact: bool) -> Matrix:
 
 
 def _call(run: Run, hist: Histograms, lift: Any, cost: Matrix) -> float:
-    """Seconds of a call for these histograms, the least of a few."""
+    """Seconds of a call for these histograms, the shortest of a few."""
     transport, resources = run.settings.transport, run.settings.resources()
     watch = Stopwatch()
     spent: list[float] = []
     phi = None
     while len(spent) < 3 and sum(spent) < PROBE:
-        if phi is None or transport.freezes:  # the simplex would remember
+        if phi is None or transport.freezes:  # the simplex method would start from stored trees
             phi = TimedMap(transport.part_of(lift, hist, resources), watch, "probe")
             if not transport.freezes:
-                phi(cost)  # where its scalings begin
+                phi(cost)  # the first call initializes the scalings
         before = watch.spent["probe"]
         phi(cost)
         spent.append(watch.spent["probe"] - before)
@@ -231,7 +234,7 @@ def _call(run: Run, hist: Histograms, lift: Any, cost: Matrix) -> float:
 
 
 def _metric_check(cost: Matrix, count: int) -> float:
-    """Seconds in which an exact map sees whether a cost is a metric."""
+    """Seconds that an exact map takes to check whether a cost is a metric."""
     with threads(count):
         began = clock()
         is_metric(cost)
@@ -253,14 +256,14 @@ def _norm_seconds(run: Run, side: Side) -> float:
 
 
 def work_of(run: Run, lift: Any, hist: Histograms) -> float:
-    """What a call of such a map takes for these histograms, in cells of Sinkhorn problems."""
+    """The time of a call of such a map for these histograms, in cells of Sinkhorn problems."""
     sizes = np.diff(hist.rows.indptr).astype(float)
     moments = float(sizes.mean()), float((sizes**2).mean())
     return float(run.settings.transport.work(lift, *hist.shape, *moments))
 
 
 def _part_work(run: Run, lifts: Lifts, count: tuple[int, int]) -> float:
-    """What a call of each map takes for a part with so many samples and features."""
+    """The work of a call of both maps for a part with these numbers of samples and features."""
     total = 0.0
     sides = run.problem.samples, run.problem.features
     for lift, side, (n, d) in zip(lifts, sides, (count, count[::-1]), strict=True):
@@ -271,5 +274,5 @@ def _part_work(run: Run, lifts: Lifts, count: tuple[int, int]) -> float:
 
 
 def _nodes(hist: sparse.csr_array) -> float:
-    """Bins of the histograms of all pairs: what frozen couplings and norms go through."""
+    """Support sizes summed over all pairs: the work of frozen couplings and of norms."""
     return float(hist.nnz * max(1, hist.shape[0] - 1))

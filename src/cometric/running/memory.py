@@ -1,4 +1,4 @@
-"""How much memory a solve needs for its metrics, and whether there is as much."""
+"""The memory that a solve needs for its metrics, and whether it is available."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cometric.running.settings import Settings
 
 
 class Matrices(NamedTuple):
-    """Matrices of the size of a metric that a solve holds.
+    """Numbers of matrices of the size of a metric that a solve holds in memory.
 
-    Those of the samples and of the features throughout, and what a step holds of one side at a
-    time. Measured by ``benchmarks/planning.py --matrices``, as peak resident memory.
+    Those of both sides throughout the solve, and those that a step needs for one side at a time.
+    Measured by ``benchmarks/planning.py --matrices``, as peak resident memory.
     """
 
     samples: float
@@ -33,21 +33,21 @@ NEEDS = {
     "linear": Matrices(16.0, 5.0, 6.0, 3.4),
     "closed": Matrices(3.5, 5.4, 0.7, 2.0),
 }
-"""By kind of solve: with a history of metrics, without, of the linear limit, its closed form."""
+"""By kind of solve: with a history of metrics, without, the linear limit, its closed form."""
 
 
 def dense_memory(n: int, m: int, kind: str) -> float:
-    """Bytes that matrices of the size of the metrics take at the peak, whatever maps keep."""
+    """Bytes of all matrices of the size of a metric at the peak, without those of maps."""
     return NEEDS[kind].bytes(n, m)
 
 
 def memory_for_maps(
     problem: Problem, settings: Settings, promised: float = 0.0, allocated: float = 0.0
 ) -> float:
-    """Bytes that maps may remember in, or an error if the metrics alone do not fit.
+    """Bytes that maps may store between calls; raises if the metrics alone do not fit.
 
-    ``promised`` is what maps will use of a ``memory_limit``, and ``allocated`` what the metrics
-    take already. On a device the metrics are there, and so must the memory be.
+    ``promised`` are the bytes that maps will use of a ``memory_limit``, ``allocated`` those that
+    the metrics use already. For a device this is about its memory, where the metrics are.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
     kind, on_cpu = settings.kind_of_memory, settings.torch_device is None
@@ -59,14 +59,14 @@ def memory_for_maps(
         return min(free / 2, free - needed) if on_cpu else SHARE_ON_DEVICES * free
     remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
     if kind in ("accelerated", "linear") and dense_memory(n, m, "plain") + promised <= free:
-        light = dense_memory(n, m, "plain") / 1e9
-        remedies.insert(0, f"pass solver='power', which needs about {light:.3g} GB")
+        power = dense_memory(n, m, "plain") / 1e9
+        remedies.insert(0, f"pass solver='power', which needs about {power:.3g} GB")
     if promised and needed <= free:
         remedies.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
     advice = ", or ".join(remedies)
-    more = f", and `memory_limit` promises {promised / 1e9:.3g} GB more" if promised else ""
+    more = f", and `memory_limit` allows {promised / 1e9:.3g} GB more" if promised else ""
     raise MemoryError(
         f"{n} samples and {m} features need about {needed / 1e9:.3g} GB for their metrics and "
-        f"what the solver keeps of them{more}; {free / 1e9:.3g} GB are available. "
+        f"copies in the solver{more}; {free / 1e9:.3g} GB are available. "
         f"{advice[0].upper()}{advice[1:]}."
     )

@@ -1,4 +1,4 @@
-"""A dry run: what a call of ``learn`` will take, before it is made."""
+"""Estimates of the memory and time of a call of ``learn``, without making it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from cometric.running.settings import Settings, mirrors_settings
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
 
-TELL_AFTER = 2.0
+DELAY = 2.0
 """Seconds after which progress is shown."""
 
 HOURS = 3600.0
-"""Seconds after which other ways are worth a word."""
+"""Seconds above which a plan has advice."""
 
 MANY = 1000
-"""Items of a side from which on taking fewer is worth a thought."""
+"""Number of items of a side from which on a plan advises to take fewer."""
 
 BYTES_PER_ENTRY = 120.0
-"""Of all copies of a nonzero entry of the data: as read, by rows, by columns, in the maps."""
+"""Bytes of all copies of a nonzero entry of the data: as read, by rows, by columns, in maps."""
 
 OVERHEAD = 15e6
-"""Bytes of a run of any size: what the allocator and the threads keep for themselves."""
+"""Bytes of a run of any size, for the allocator and the threads."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a solve is expected to take on this machine.
+    """The memory and time that a solve is expected to take on this machine.
 
     Parameters
     ----------
@@ -51,21 +51,21 @@ class Plan:
     engine
         How the distances will be computed.
     memory, available
-        Bytes at the peak, beside the data, and bytes that there are.
+        Bytes at the peak, beside the data, and bytes that are free.
     operations
-        Multiplications and additions of one sweep of both sides; 0 where they cannot be told.
+        Multiplications and additions of one sweep of both sides; 0 if not known in advance.
     seconds, sweeps
-        Time of an average sweep of both sides, and the sweeps expected.
+        Mean time of a sweep of both sides, and the expected number of sweeps.
     total, total_range
-        Seconds of the whole call, and between which bounds they are likely to be.
+        Seconds of the whole call, and a likely range.
     iterations
-        Between which bounds the number of iterations is likely to be.
+        A likely range of the number of iterations.
     fits
         Whether ``memory`` is available.
     measured
-        What was solved to find out.
+        What was solved for the estimate.
     advice
-        What to do where it does not fit, or takes hours.
+        What to do if it does not fit, or takes hours.
     """
 
     samples: int
@@ -96,10 +96,10 @@ class Plan:
             lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
         if self.measured:
             low, high = self.iterations
-            often = f"{low}" if low == high else f"{low} to {high}"
+            count = f"{low}" if low == high else f"{low} to {high}"
             lines.append(
                 f"  time        about {duration(self.total)} "
-                f"({' to '.join(map(duration, self.total_range))}): {often} iterations, "
+                f"({' to '.join(map(duration, self.total_range))}): {count} iterations, "
                 f"{duration(self.seconds)} each on average"
             )
             lines.append(f"  measured    {self.measured}")
@@ -111,14 +111,14 @@ class Plan:
     without=("start", "random_state", "client", "callback", "checkpoint", "checkpoint_every")
 )
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
-    """What ``learn`` with these arguments will take: engine, memory, iterations, time.
+    """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.
 
     Two parts of the problem, with random samples and features, are solved to the tolerance with
-    the same options: they give the number of iterations and what each costs, in calls of the
-    maps. Calls for some of the histograms give the time of a call for all of them. The number of
-    iterations of a part is close to that of the whole, not equal, hence a range. A plan takes
-    about 8 % of the time it predicts, at least some 5 seconds and at most some 30 (and the time to
-    compile kernels that are not compiled yet, about a minute).
+    the same options, for the number of iterations and the time of each in calls of the maps. Calls
+    for some of the histograms give the time of a call for all of them. The number of iterations of
+    a part is close to that of the whole but not equal, so the plan has a range. A plan takes about
+    8 % of the time it predicts, but at least about 5 and at most about 30 seconds (and a minute to
+    compile kernels, the first time).
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     Returns
     -------
     Plan
-        ``fits`` says whether there is enough memory; where there is not, no time is measured.
+        ``fits`` tells whether there is enough memory; if not, no time is measured.
 
     Examples
     --------
@@ -154,13 +154,13 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     nothing = Metrics(np.empty((0, 0)), np.empty((0, 0)))
     try:
         memory = memory_for_maps(problem, settings)
-    except MemoryError:  # the metrics alone take all there is
+    except MemoryError:  # the metrics alone do not fit
         memory = 0.0
     return _plan(Run(settings, problem, nothing, nothing, memory), reading, progress)
 
 
 def _plan(run: Run, reading: float, progress: bool) -> Plan:
-    """The plan of a run whose data took so many seconds to read."""
+    """The plan of a run; ``reading`` are the seconds that reading the data took."""
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
     memory = _memory(run, lifts, share_of_moves=1.0)
@@ -181,18 +181,18 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
     if planned.fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with _telling(progress) as note:
-            found = estimate(run, lifts, note)
-        low, middle, high = (reading + seconds for seconds in found.seconds)
+        with _progress(progress) as report:
+            estimated = estimate(run, lifts, report)
+        low, middle, high = (reading + seconds for seconds in estimated.seconds)
         planned = replace(
             planned,
-            memory=_memory(run, lifts, found.moves),
-            seconds=found.seconds[1] / max(1, found.iterations[1]),
-            sweeps=found.iterations[1],
+            memory=_memory(run, lifts, estimated.moves),
+            seconds=estimated.seconds[1] / max(1, estimated.iterations[1]),
+            sweeps=estimated.iterations[1],
             total=middle,
             total_range=(low, high),
-            iterations=(found.iterations[0], found.iterations[2]),
-            measured=found.measured,
+            iterations=(estimated.iterations[0], estimated.iterations[2]),
+            measured=estimated.measured,
         )
     return replace(planned, advice=_advice(run, planned))
 
@@ -201,7 +201,7 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
 
 
 def _solver_name(run: Run, lifts: Lifts) -> str:
-    """The solver in a word, as the engine is described with it."""
+    """The name of the solver, for the description of the engine."""
     solver = run.settings.solver
     if isinstance(solver, str):
         if run.settings.kind_of_memory == "closed":
@@ -212,7 +212,7 @@ def _solver_name(run: Run, lifts: Lifts) -> str:
 
 
 def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
-    """Bytes at the peak: metrics, what the solver and the maps keep, copies of the data."""
+    """Bytes at the peak: metrics, solver, maps and copies of the data."""
     n, m = (lift.shape[0] for lift in lifts)
     data = OVERHEAD + BYTES_PER_ENTRY * float(run.problem.samples.hist.nnz)
     policy = _solver_name(run, lifts) == "policy"
@@ -225,10 +225,10 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
 
 
 @contextmanager
-def _telling(show: bool) -> Iterator[Callable[..., None]]:
-    """What to call after each iteration of a part; a line of progress after two seconds.
+def _progress(show: bool) -> Iterator[Callable[..., None]]:
+    """A function to call after each iteration of a part, which shows progress after two seconds.
 
-    A log gets none: a plan takes half a minute at most.
+    Only on a terminal, not in a log: a plan takes half a minute at most.
     """
     if not show or not redraws():
         yield lambda *_: None
@@ -236,40 +236,42 @@ def _telling(show: bool) -> Iterator[Callable[..., None]]:
     from tqdm.auto import tqdm
 
     layout = "{desc}: {n_fmt} iterations of parts of the problem [{elapsed}]"
-    with tqdm(desc="planning", bar_format=layout, delay=TELL_AFTER, file=sys.stderr) as bar:
+    with tqdm(desc="planning", bar_format=layout, delay=DELAY, file=sys.stderr) as bar:
         yield lambda *_: bar.update()
 
 
-# What to do about it
+# Advice
 
 
 def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
-    """Other ways, where it does not fit or takes hours."""
-    ways, settings = [], run.settings
+    """Alternatives if the run does not fit into memory, or takes hours."""
+    advice, settings = [], run.settings
     if not planned.fits:
-        ways.append("does not fit: `learn` will refuse it. Instead:")
+        advice.append("does not fit: `learn` will raise a MemoryError. Instead:")
     elif planned.total > HOURS:
-        ways.append("takes hours. If that is too long:")
+        advice.append("takes hours. If that is too long:")
     else:
         return ()
     if planned.features >= MANY and planned.features >= planned.samples / 4:
-        ways.append("choose features, e.g. the 1000 most variable: time and memory fall as squares")
+        advice.append(
+            "choose features, e.g. the 1000 most variable: time and memory fall as squares"
+        )
     if planned.samples >= MANY:
-        ways.append("learn_landmarks(X, landmarks=400) learns from some samples, places the others")
+        advice.append("learn_landmarks(X, landmarks=400) learns from some samples only")
     if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
-        ways.append("dtype='float32', or a GPU with device='cuda'")
+        advice.append("dtype='float32', or a GPU with device='cuda'")
     if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):
-        light = dense_memory(planned.samples, planned.features, "plain") / 1e9
-        if light * 1e9 < planned.available:
-            ways.append(f"solver='power' needs {light:.2g} GB and more iterations")
+        power = dense_memory(planned.samples, planned.features, "plain")
+        if power < planned.available:
+            advice.append(f"solver='power' needs {power / 1e9:.2g} GB and more iterations")
     if settings.transport.freezes:
-        ways.append(
+        advice.append(
             "eps=0.1 (Sinkhorn) instead of 0 (exact): far faster from some hundred items on"
         )
     if planned.fits and settings.transport.on_clusters:
-        ways.append("a cluster: learn(..., client=...), see docs/scale.md")
-        ways.append("checkpoint='folder' lets an interrupted run continue")
-    return tuple(ways)
+        advice.append("a cluster: learn(..., client=...), see docs/scale.md")
+        advice.append("checkpoint='folder' lets an interrupted run continue")
+    return tuple(advice)
 
 
 def _gigabytes(count: float) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a problem, solved with the options of the whole, by maps that take the time."""
+"""Parts of a problem, solved with the options of the whole, and the time of each step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ clock = time.perf_counter
 
 
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Seconds spent, by name."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
@@ -44,9 +44,9 @@ class Stopwatch:
 
 
 class TimedMap:
-    """Any map, telling a stopwatch how long its calls take, by the side it lifts to.
+    """Any map, with the time of its calls recorded by a stopwatch under the name of its side.
 
-    All else is passed on to the map, so that a solve cannot tell the difference.
+    All other attributes are those of the map.
     """
 
     def __init__(self, phi: Any, watch: Stopwatch, side: str) -> None:
@@ -94,7 +94,7 @@ class TimedMap:
 
 
 def _wait_for(distances: Any) -> None:
-    """Wait until a device has computed them."""
+    """Wait until a device has computed the distances."""
     if getattr(distances, "is_cuda", False):
         import torch
 
@@ -102,14 +102,14 @@ def _wait_for(distances: Any) -> None:
 
 
 class Course(NamedTuple):
-    """How the solve of a part went: seconds by what they were spent on, per iteration.
+    """The solve of a part: seconds per iteration, by what they were spent on.
 
-    The last row is what belongs to no iteration.
+    The last entry of each vector is the time outside of iterations.
     """
 
     problem: Problem
     iterations: int
-    moves: float  # written out, as a share of the most that there could be; 1 if none were
+    moves: float  # of the couplings, relative to the largest possible number; 1 if none
     samples: Vector
     features: Vector
     frozen_samples: Vector
@@ -121,20 +121,20 @@ class Course(NamedTuple):
         return float(sum(column.sum() for column in self[3:]))
 
     def shortened(self, others: list[Course]) -> Course:
-        """The same with the shortest times of any of these, which did the same."""
+        """The course with the shortest times of this and other solves of the same part."""
         columns = zip(*(course[3:] for course in (self, *others)), strict=True)
         return Course(*self[:3], *map(np.minimum.reduce, columns))
 
 
-def _play(run: Run, lifts: Lifts, note: Callable[..., None]) -> Course:
-    """Solve with these maps and say what took how long in each iteration."""
+def _timed_solve(run: Run, lifts: Lifts, report: Callable[..., None]) -> Course:
+    """Solve with these maps, and measure the time of each iteration."""
     watch = Stopwatch()
     one, other = (TimedMap(lift, watch, side) for lift, side in zip(lifts, SIDES, strict=True))
     rows: list[dict[str, float]] = []
     began = clock()
 
     def count(*_: Any) -> None:
-        note()
+        report()
         rows.append({**watch.spent, "all": clock() - began})
 
     with workers(run.settings.n_threads):
@@ -146,10 +146,10 @@ def _play(run: Run, lifts: Lifts, note: Callable[..., None]) -> Course:
 
 
 def _share_of_moves(lifts: Lifts) -> float:
-    """Moves of the last couplings, of as many as there are nodes in the trees; 1 without any."""
-    written = sum(lift.moves for lift in lifts)
-    nodes = [lift.histograms.nnz * (lift.shape[0] - 1) for lift in lifts if written]
-    return written / sum(nodes) if written else 1.0
+    """Moves of the last couplings, relative to the nodes of the trees; 1 without couplings."""
+    moves = sum(lift.moves for lift in lifts)
+    nodes = [lift.histograms.nnz * (lift.shape[0] - 1) for lift in lifts if moves]
+    return moves / sum(nodes) if moves else 1.0
 
 
 def _course(
@@ -163,36 +163,36 @@ def _course(
 
 
 def rehearse(
-    run: Run, lifts: Lifts, count: tuple[int, int], seed: int, note: Callable[..., None]
+    run: Run, lifts: Lifts, count: tuple[int, int], seed: int, report: Callable[..., None]
 ) -> Course:
     """The course of a part of ``run`` with ``count`` samples and features, drawn at random.
 
-    ``lifts`` are the maps of the whole: those of the part store what they store. ``note`` is
+    ``lifts`` are the maps of the whole: those of the part store as much per pair. ``report`` is
     called after each iteration.
     """
     problem, settings = take_part(run.problem, count, seed), run.settings
     norms = norm_matrices(problem, problem.formula.norm)
-    known = norms if norm_name(problem.formula.norm) == "l1" else None
-    part = Run(settings, problem, norms, starting_metrics(problem, None, None, known), run.memory)
+    l1 = norms if norm_name(problem.formula.norm) == "l1" else None
+    part = Run(settings, problem, norms, starting_metrics(problem, None, None, l1), run.memory)
     hists = problem.samples.histograms, problem.features.histograms
     one, other = (
         settings.transport.part_of(lift, hist, settings.resources())
         for lift, hist in zip(lifts, hists, strict=True)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a part that is not what the whole is
-        return _play(part, (one, other), note)
+        warnings.simplefilter("ignore")  # warnings about a part may not apply to the whole
+        return _timed_solve(part, (one, other), report)
 
 
 def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
-    """Some samples and features of a problem, with R between them where it was given."""
+    """Random samples and features of a problem, with R between them if given as matrices."""
     sides, norm = (problem.samples, problem.features), problem.formula.norm
     rng = np.random.default_rng(seed)
     rows, columns = (
         np.sort(rng.permutation(side.hist.shape[0])[:k])
         for side, k in zip(sides, count, strict=True)
     )
-    while True:  # an item may have had its mass on others only
+    while True:  # drop items without mass on the others
         A = sides[0].hist[rows][:, columns]
         B = sides[1].hist[columns][:, rows]
         filled = np.diff(A.indptr) > 0, np.diff(B.indptr) > 0
@@ -201,11 +201,11 @@ def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
         rows, columns = rows[filled[0]], columns[filled[1]]
     if isinstance(norm, tuple | list):
         norm = tuple(
-            side.reduce(np.asarray(given))[np.ix_(chosen, chosen)]
-            for side, given, chosen in zip(sides, norm, (rows, columns), strict=True)
+            side.reduce(np.asarray(matrix))[np.ix_(chosen, chosen)]
+            for side, matrix, chosen in zip(sides, norm, (rows, columns), strict=True)
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # items that differ in the whole may be alike in a part
+        warnings.simplefilter("ignore")  # different items may be equal in a part
         return Problem.from_data(
             (_histograms(A), _histograms(B)), formula=replace(problem.formula, norm=norm)
         )

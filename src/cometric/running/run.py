@@ -24,14 +24,14 @@ from cometric.transports.base import Lifts
 from cometric.transports.solving import Solving
 
 L1 = ("l1", 1)
-"""Ways to write the norm that starting metrics are made of."""
+"""Names of the l1 norm, which the default starting metrics are made of."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A problem with its norms R, where to start, and all options.
+    """A problem with its norms R, starting metrics and all options.
 
-    ``memory`` are the bytes that maps may remember in.
+    ``memory`` is the number of bytes that maps may store between calls.
     """
 
     settings: Settings
@@ -43,15 +43,15 @@ class Run:
 
     @classmethod
     def prepare(cls, settings: Settings, problem: Problem) -> Run:
-        """A run with its norms and starting metrics, if there is memory for it."""
+        """A run with its norms and starting metrics; raises if there is not enough memory."""
         memory = memory_for_maps(problem, settings)
         norms = norm_matrices(problem, settings.norm, settings.torch_device)
-        known = norms if isinstance(settings.norm, str | int) and settings.norm in L1 else None
-        start = starting_metrics(problem, settings.start, settings.random_state, known)
+        l1 = norms if isinstance(settings.norm, str | int) and settings.norm in L1 else None
+        start = starting_metrics(problem, settings.start, settings.random_state, l1)
         return cls(settings, problem, norms, start, memory)
 
     def learn(self) -> Result:
-        """The result, or the exception or the warning that belongs to how the solve ended."""
+        """Solve; warns if not converged, raises if interrupted."""
         with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.tell = bar.say
@@ -77,8 +77,8 @@ class Run:
         lifts: Lifts = settings.transport.lifts(self.problem, settings.resources(self.memory))
         if settings.memory_limit is not None and settings.client is None:
             promised = settings.transport.bytes_promised(lifts)
-            taken = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
-            memory_for_maps(self.problem, settings, promised, taken)  # it may not be there
+            allocated = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
+            memory_for_maps(self.problem, settings, promised, allocated)  # raises
         return lifts
 
     def solve(self, lifts: Lifts, bar: Bar) -> Solution:
@@ -99,21 +99,21 @@ class Run:
         return solution
 
     def data(self) -> dict[str, Any]:
-        """What is learned from, as arrays."""
+        """The histograms, and the norms if given as matrices, as named arrays."""
         arrays, matrices = self.problem.to_arrays(), self._norm_matrices()
         if matrices is not None:
             arrays |= {"samples_norm": matrices[0], "features_norm": matrices[1]}
         return arrays
 
     def to_json(self) -> dict[str, Any]:
-        """All that changes the answer, the data and given starts by their checksums."""
+        """All options that change the result; data and starting metrics as checksums."""
         stored = {"data": digest(self.data()), **self.settings.to_json()}
         if stored["start"] == "matrix":
             stored["start"] = digest(self.start._asdict())
         return stored
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
-        """R, where it was given as matrices, between all kept items."""
+        """R between all kept items, if given as matrices."""
         if norm_name(self.settings.norm) != "matrix":
             return None
         samples, features = self.problem.samples, self.problem.features
@@ -143,16 +143,16 @@ class Run:
         )
 
     def _interruption(self, result: Result, saved: bool) -> Interrupted:
-        further = ""
+        hint = ""
         if saved and self.checkpoint is not None:
-            further = f"; cometric.resume({str(self.checkpoint.folder)!r}) continues from here"
-        interruption = Interrupted(f"interrupted; the partial result is in `.result`{further}")
+            hint = f"; cometric.resume({str(self.checkpoint.folder)!r}) continues from here"
+        interruption = Interrupted(f"interrupted; the partial result is in `.result`{hint}")
         interruption.result = result
         return interruption
 
 
 def shortfall(result: Result) -> str:
-    """What kept a result from converging, and what to do about it."""
+    """A message about a result that has not converged, with advice."""
     return (
         f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
         f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"

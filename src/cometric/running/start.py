@@ -1,4 +1,4 @@
-"""Where a solve begins."""
+"""Starting metrics."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from cometric.maps.norms import norm_matrix
 def starting_metrics(
     problem: Problem, start: Any, random_state: int | None, l1: Metrics | None = None
 ) -> Metrics:
-    """Where to begin; ``l1`` are the l1 distances, where somebody has computed them before."""
+    """The starting metrics; ``l1`` are the l1 distances, if known."""
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
         return Metrics(*(_random_metric(side.hist.shape[0], rng) for side in sides))
     if isinstance(start, str):
-        raise ValueError(f"`start` is {start!r}; the only name it knows is 'random'.")
-    given = start if isinstance(start, tuple) else (start, None)
-    if len(given) != 2:
-        raise ValueError(f"`start` has {len(given)} matrices; pass (samples, features) or one.")
+        raise ValueError(f"`start` is {start!r}; the only valid name is 'random'.")
+    pair = start if isinstance(start, tuple) else (start, None)
+    if len(pair) != 2:
+        raise ValueError(f"`start` has {len(pair)} matrices; pass (samples, features) or one.")
     names = ("samples", "features")
-    plain = l1 or [norm_matrix(side.full_histograms, "l1") for side in sides]
+    defaults = l1 or [norm_matrix(side.full_histograms, "l1") for side in sides]
     return Metrics(
         *(
             distances / distances.max() if matrix is None else _check_start(matrix, side, name)
-            for matrix, side, name, distances in zip(given, sides, names, plain, strict=True)
+            for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
         )
     )
 
 
 def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
-    """Distances between random points of a cube: a metric, generic in every entry."""
+    """Distances between random points of a cube: a generic metric."""
     points = rng.random((k, max(2, min(k, 10))))
     return normalize(np.abs(points[:, None] - points[None]).sum(axis=-1))[0]
 
 
 def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
+    """A starting metric of the user between distinct items, normalized; raises if not valid."""
     n = len(side.labels)
     try:
         matrix = np.array(matrix)

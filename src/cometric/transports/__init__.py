@@ -20,18 +20,18 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
     "entropic": Entropic,
     "limit": Limit,
 }
-"""Those that files and checkpoints know, by the name stored there."""
+"""Transports that files and checkpoints can store, by name."""
 
 
 def from_eps(eps: Any) -> Transport:
-    """The transport that a regularization stands for: 0 is exact, infinity the linear limit."""
+    """The transport for a regularization: exact for 0, the linear limit for infinity."""
     if eps == 0.0:
         return Exact()
     return Limit() if eps == float("inf") else Entropic(float(eps))
 
 
 def to_json(transport: Transport) -> dict[str, Any]:
-    """The name of a transport and its parameters; of one that has no name, its class."""
+    """The name of a transport and its parameters; if it is not registered, its class."""
     names = {kind: name for name, kind in TRANSPORTS.items()}
     kind = type(transport)
     name = names.get(kind, f"{kind.__module__}.{kind.__qualname__}")
@@ -39,7 +39,7 @@ def to_json(transport: Transport) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> Transport:
-    """The transport that :func:`to_json` described; an UnknownKind for one without a name."""
+    """The transport that :func:`to_json` stored; raises UnknownKind if it is not registered."""
     parameters = {name: value for name, value in stored.items() if name != "kind"}
     kind = TRANSPORTS.get(stored["kind"])
     if kind is None:

@@ -1,4 +1,4 @@
-"""What every transport has: maps, a way to solve, a judgement, plans, the cost of a sweep."""
+"""The base class of transports: maps, solving, certificates, plans, cost estimates."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Lifts = tuple[Any, Any]
 """The maps to samples and to features."""
 
 PAIR = 2000.0
-"""Cells of a Sinkhorn problem that take as long as a pair of any size; see ``work``."""
+"""Fixed cost of a pair, in cells of a Sinkhorn problem; see ``work``."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What maps may use, and how far they are to go.
+    """Computing resources and accuracy of maps.
 
-    ``memory_limit`` are bytes for what both maps remember, half of the free memory by default.
-    ``sweeps`` are those of one call on the way, None solves; ``tol`` is the tolerance of the outer
-    iteration, None solves as far as rounding allows.
+    ``memory_limit`` is the number of bytes that maps may store between calls, half of the free
+    memory by default. ``sweeps`` is the number of sweeps per call, None for as many as needed.
+    ``tol`` is the tolerance of the outer iteration, None for the highest accuracy.
     """
 
     n_threads: int | None = None
@@ -47,7 +47,7 @@ class Resources:
 
     @property
     def memory(self) -> float:
-        """Bytes for what both maps remember."""
+        """Bytes that both maps together may store between calls."""
         if self.memory_limit is not None:
             return self.memory_limit
         return free_memory() / 2 if self.device == "cpu" else usable_memory(self.device)
@@ -77,8 +77,8 @@ class Transport:
     eps: ClassVar[float] = math.nan  # entropic regularization, where there is one
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
     freezes: ClassVar[bool] = False  # its maps have couplings that policy iteration can freeze
-    on_devices: ClassVar[bool] = False  # whether its maps run on the devices of torch
-    on_clusters: ClassVar[bool] = True  # whether they run tile by tile on other machines
+    on_devices: ClassVar[bool] = False  # whether its maps run on torch devices
+    on_clusters: ClassVar[bool] = True  # whether they run tile by tile on a cluster
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -86,17 +86,17 @@ class Transport:
 
     def parameters(self) -> dict[str, Any]:
         """The parameters by name, as JSON."""
-        known: Any = self
-        return {part.name: getattr(self, part.name) for part in fields(known)}
+        instance: Any = self
+        return {field.name: getattr(self, field.name) for field in fields(instance)}
 
     def __str__(self) -> str:
-        words = ", ".join(f"{name} = {value:g}" for name, value in self.parameters().items())
-        return words or type(self).__name__.lower()
+        values = ", ".join(f"{name} = {value:g}" for name, value in self.parameters().items())
+        return values or type(self).__name__.lower()
 
     # ---------------------------------------------------------------------------- maps
 
     def lifts(self, problem: Problem, resources: Resources | None = None) -> Lifts:
-        """The maps to samples and to features; they share the memory by what they need."""
+        """The maps to samples and to features; memory is divided in proportion to their needs."""
         resources = resources or Resources()
         hists = problem.samples.histograms, problem.features.histograms
         if resources.client is not None:
@@ -110,13 +110,13 @@ class Transport:
         return to_samples, to_features
 
     def tiles(self, hist: Histograms, resources: Resources) -> DistanceMap:
-        """The map of :meth:`lift`, computed tile by tile on the cluster of a client."""
+        """The map of :meth:`lift`, computed tile by tile on the workers of a client."""
         local = replace(resources, client=None, memory_limit=0.0)
         client = None if resources.client == "local" else resources.client
         return TiledMap(partial(_lift_tile, self, local), hist, client)
 
     def need(self, hist: Histograms) -> float:
-        """What the map of these histograms would remember, in any unit."""
+        """The size of what the map of these histograms would store, in any unit."""
         return float(hist.rows.nnz * hist.shape[0])
 
     def bytes_promised(self, lifts: Lifts) -> float:
@@ -130,7 +130,7 @@ class Transport:
         return "anderson"
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate until converged: one stage, with the solver asked for."""
+        """Iterate until converged, in one stage."""
         phi = solving.couple(lifts)
         solver = solving.choose(self.default_solver(lifts))
         solution = solving.stage(phi, solver, callback=solving.callback)
@@ -146,16 +146,16 @@ class Transport:
     # ------------------------------------------------------------------------- answers
 
     def judge(self, problem: Problem, metrics: Metrics, lifts: Lifts) -> Certificate | Diagnosis:
-        """What can be said of a pair of metrics, from fresh maps."""
+        """A certificate or a diagnosis of a pair of metrics, from new maps."""
         return diagnose(problem, metrics, lifts, self.eps)
 
     def pairs_to_judge(self, problem: Problem) -> int:
-        """How many transport problems :meth:`judge` solves, at most."""
+        """The largest number of transport problems that :meth:`judge` solves."""
         return pairs_to_diagnose(problem)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """Source bin, target bin and mass of every flow between two histograms."""
-        raise NotImplementedError(f"{type(self).__name__} does not say where mass goes.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `plan`.")
 
     def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
@@ -179,23 +179,24 @@ class Transport:
     # ------------------------------------------------------------------------ planning
 
     def engine(self, lifts: Lifts, solver: str) -> str:
-        """How distances will be computed, in words."""
+        """A description of how distances will be computed."""
         return f"{type(self).__name__}, {solver}"
 
     def operations(self, problem: Problem) -> float:
-        """Multiplications and additions of a sweep of both sides; 0 where they vary."""
+        """Multiplications and additions of a sweep of both sides; 0 if not known in advance."""
         return 0.0
 
     def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        """How the time of a call grows, in cells of Sinkhorn problems.
+        """A model of the time of a call, in units of a cell of a Sinkhorn problem.
 
-        For ``n`` histograms on ``d`` bins, by the moments of the sizes of their supports.
+        For ``n`` histograms on ``d`` bins, given the mean and the mean square of their support
+        sizes.
         """
         cells = ((n * mean) ** 2 - n * mean_square) / 2
         return cells + PAIR * n * (n - 1) / 2
 
     def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> DistanceMap:
-        """A map of some histograms that remembers what ``lift``, the map of all, does."""
+        """A map of some histograms that stores as much per pair as ``lift``, the map of all."""
         return self.lift(hist, replace(resources, memory_limit=math.inf))
 
     def peak_memory(
@@ -203,8 +204,9 @@ class Transport:
     ) -> float:
         """Bytes of maps and metrics at the peak.
 
-        ``dense`` are those of the metrics and the solver, ``plain`` those of a solver without
-        history; ``moves`` is the measured share of the possible moves that couplings have.
+        ``dense`` are the bytes of the metrics and the solver, ``plain`` those with a solver without
+        history; ``moves`` is the measured number of moves of the couplings, relative to the largest
+        possible one.
         """
         return dense + self.bytes_promised(lifts)
 
@@ -219,7 +221,7 @@ def _lift_tile(
     return transport.lift(Histograms.of(hist), replace(resources, n_threads=n_threads))
 
 
-def own_products(hist: sparse.csr_array, cost: Matrix) -> Vector:
+def quadratic_forms(hist: sparse.csr_array, cost: Matrix) -> Vector:
     """<a, C a> of every row a."""
     products: Vector = np.asarray(hist.multiply(hist @ cost).sum(axis=1)).ravel()
     return products

@@ -34,32 +34,33 @@ from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transp
 from cometric.transports.solving import Solving
 
 MARGIN = 0.03
-"""Marginal errors up to this times the root of the residual do no harm on the way."""
+"""Marginal errors up to this times the root of the residual do not slow down convergence."""
 
 INNER = 3e-3
-"""Marginal errors up to this times the root of the tolerance do no harm to the answer."""
+"""Marginal errors up to this times the root of the tolerance do not affect the result."""
 
 FULL_SOLVES = 3.0
-"""Iterations with few sweeps that solving every pair at the end takes the time of (1 to 5)."""
+"""Time of solving every pair at the end, in iterations with few sweeps (1 to 5)."""
 
 STALL = 100
 """Iterations without a lower residual after which all Sinkhorn problems are solved."""
 
 TRUSTED = {"float32": 1e-3, "tf32": 0.3}
-"""Residual down to which a lower precision leads, where it was asked for; rounding is near."""
+"""Residual down to which a lower precision is used; below it, rounding errors matter."""
 
 COPY, SELF, EXPONENTIAL, LOG_CELL = 6.0, 3.0, 50.0, 50.0
-"""Cells of a Sinkhorn problem that take as long as: an entry of the kernel copied for a source, a
-cell of a histogram's problem with itself, an exponential, a cell in logarithms. Fitted to calls
-for 16 to 256 histograms of six data sets; they say how calls grow, not how long they take."""
+"""Times in units of a cell of a Sinkhorn problem: of an entry of the kernel copied for a source,
+of a cell of the problem of a histogram with itself, of an exponential, of a cell in the log domain.
+Fitted to calls for 16 to 256 histograms of six data sets; they model how the time of calls grows.
+"""
 
 
 class Level(NamedTuple):
-    """How accurate the maps are in one stage: down to which residual, in what, how far."""
+    """The accuracy of one stage: residual to reach, precision, sweeps per call."""
 
     tol: float
     precision: str
-    sweeps: int | None  # of each call; None solves
+    sweeps: int | None  # of each call; None solves every pair
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,11 @@ class Entropic(Transport):
     # ------------------------------------------------------------------------- solving
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """A few sweeps per iteration to approach, then every pair to its tolerance.
+        """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
 
-        Single precision, where asked for, goes as far as it can be trusted. Unsolved problems
-        may lead nowhere: all are solved after a hundred iterations without a lower residual, and
-        from the start where distances came out negative.
+        A lower precision is used down to the residuals in ``TRUSTED``. Iterations with unsolved
+        pairs may not converge: all pairs are solved after 100 iterations without a lower residual,
+        and from the start if distances became negative.
         """
         device = getattr(lifts[0], "device", None)
         if device is not None:
@@ -132,18 +133,18 @@ class Entropic(Transport):
             left = solving.max_iter - len(solution.history)
             if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
                 continue
-            lost = solution.status is Status.NOT_PSD
+            negative = solution.status is Status.NOT_PSD
             for lift in lifts:
                 lift.precision, lift.sweeps = level.precision, level.sweeps
-            solves = level.sweeps is None
+            final = level.sweeps is None
             stage = solving.stage(
                 phi,
                 solver,
-                solving.start if lost else solution.iterate.metrics,
+                solving.start if negative else solution.iterate.metrics,
                 solution.spent,
-                limits=Limits(level.tol, left, math.inf if solves or sampled else STALL),
+                limits=Limits(level.tol, left, math.inf if final or sampled else STALL),
                 callback=tighten,
-                ahead=Ahead(solving.tol, left, extra=0.0 if solves else FULL_SOLVES),
+                ahead=Ahead(solving.tol, left, extra=0.0 if final else FULL_SOLVES),
             )
             solution = stage._replace(history=solution.history + stage.history)
         if sampled:
@@ -168,7 +169,7 @@ class Entropic(Transport):
         return phi.under(cost)
 
     def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
-        """Dual values at the potentials of each histogram to itself."""
+        """Dual values at the potentials between each histogram and itself."""
         if phi.logs:
             raise ValueError(
                 f"`eps` is {self.eps:g}, too small for the bounds that find neighbors. "
@@ -176,7 +177,7 @@ class Entropic(Transport):
             )
         unit = self.eps * float(cost.max())
         scalings, kernel = phi.own_scalings(cost), np.exp(-cost / unit)
-        logs = scalings.copy()  # of K u = a / u, where a is
+        logs = scalings.copy()  # of K u = a / u, on the support of a
         logs.data = np.log(hist.data / scalings.data)
         q = unit * np.asarray(hist.multiply(logs).sum(axis=1)).ravel()
 
@@ -227,7 +228,7 @@ def inner_tolerance(tol: float) -> float:
 
 
 def _on_device(device: Any, solving: Solving) -> Solving:
-    """The same with tensors instead of arrays."""
+    """The solve with tensors instead of arrays."""
     norms, start = (
         Metrics(*(on_device(device, matrix) for matrix in pair))
         for pair in (solving.norms, solving.start)
@@ -236,11 +237,11 @@ def _on_device(device: Any, solving: Solving) -> Solving:
 
 
 def _levels(traits: Traits, lifts: Lifts, tol: float) -> Iterable[Level]:
-    """The accuracy of each stage, the last of which solves every pair."""
+    """The accuracy of each stage; the last one solves every pair."""
     rough, sweeps = lifts[0].precision, lifts[0].sweeps
     if isinstance(lifts[0], TensorEntropicMap):
         rough = "tf32" if all(lift.engine == "dense" for lift in lifts) else "float32"
-    if traits.samples_pairs:  # full sweeps will confirm it
+    if traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
     levels = []
@@ -256,9 +257,9 @@ def _tightening(
 ) -> Callable[[Iterate, Record], None]:
     """A callback that keeps the maps accurate enough for extrapolation.
 
-    An extrapolation must know where it stands: with it a pair gets more sweeps where its
-    marginals lag behind the residual, by the root because values are right to second order,
-    and half of it after each failed trial.
+    While steps are extrapolated, a pair gets more sweeps if its marginal error is above a margin.
+    The margin is proportional to the root of the residual, because values are accurate to second
+    order, and is halved after each failed trial.
     """
 
     def tighten(now: Iterate, record: Record) -> None:
@@ -273,13 +274,13 @@ def _tightening(
 
 
 def _form(lift: EntropicMap) -> str:
-    """What a map works in, and what it remembers in."""
-    work = "logarithms" if lift.logs else lift.dtype.name
-    return f"{work}, scalings {f'kept in {lift.stored.name}' if lift.stored else 'not kept'}"
+    """The precision in which a map computes, and that in which it stores scalings."""
+    work = "log domain" if lift.logs else lift.dtype.name
+    return f"{work}, scalings {f'stored in {lift.stored.name}' if lift.stored else 'not stored'}"
 
 
 def _copies(lift: Any) -> float:
-    """Bytes of the scalings of a block of pairs in the precision of the finish."""
+    """Bytes of the scalings of a block of pairs in float64, if they are stored in another type."""
     if not isinstance(lift, EntropicMap) or lift.stored == np.float64:
         return 0.0
     cells = float(lift.histograms.nnz) ** 2 / 2

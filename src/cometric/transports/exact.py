@@ -24,21 +24,21 @@ CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
 
 REFERENCES = 64
-"""Features whose distances serve as test functions for lower bounds."""
+"""Number of bins whose distances serve as test functions for lower bounds."""
 
 EXACT_CELL = 100.0
-"""Cells of a Sinkhorn problem that take as long as one of the simplex."""
+"""Time of a cell in the network simplex method, in cells of a Sinkhorn problem."""
 
 MORE_MOVES = 1.15
-"""Moves of the couplings of the whole over those expected from parts of it."""
+"""Moves of the couplings of the whole problem, relative to an estimate from parts of it."""
 
 
 @dataclass(frozen=True)
 class Exact(Transport):
     """Exact optimal transport: the Wasserstein distance.
 
-    Its map is monotone, so that answers can be certified. Policy iteration is the default
-    solver, power iteration where memory is short.
+    Its map is monotone, so that results can be certified. The default solver is policy iteration,
+    or power iteration if there is not enough memory.
     """
 
     eps: ClassVar[float] = 0.0
@@ -62,7 +62,7 @@ class Exact(Transport):
         return "policy" if fits else "power"
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """As any transport, but tau = 0 is approached from above by policy iteration."""
+        """Iterate until converged; policy iteration approaches tau = 0 by a sequence of tau > 0."""
         solver = solving.choose(self.default_solver(lifts))
         start, spent = solving.start, NOTHING_YET
         if solving.is_plain and traits_of(solver).freezes:
@@ -79,7 +79,7 @@ class Exact(Transport):
         solution = solving.stage(phi, solver, start, spent, callback=solving.callback)
         solution = solving.confirm(phi, solver, solution)
         if solving.is_plain:
-            solving.bar.say("checking whether the answer is the only one")
+            solving.bar.say("checking whether the solution is unique")
             return solution._replace(status=_status_without_norm(solving.problem, solution, lifts))
         return solution
 
@@ -96,7 +96,7 @@ class Exact(Transport):
         return plan.source, plan.target, plan.mass
 
     def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
-        """The difference of the means of a distance to a bin, which is 1-Lipschitz."""
+        """Differences of mean distances to reference bins, which are 1-Lipschitz functions."""
         means = hist @ cost[:, _spread(cost, REFERENCES)]
         slack = max(float(geometry.triangle_violation(cost)), 0.0)
         return (
@@ -131,17 +131,16 @@ class Exact(Transport):
             return dense + trees
         if any(lift.memory_used < sum(lift.memory) for lift in lifts):
             return dense + REPLAYED * trees
-        written = min(1.0, MORE_MOVES * moves) * float(sum(lift.memory.moves for lift in lifts))
-        # Old couplings beside the history of a frozen solve, or beside new couplings.
-        return trees + max(written / 2 + dense, written + plain)
+        couplings = min(1.0, MORE_MOVES * moves) * float(sum(lift.memory.moves for lift in lifts))
+        # Old couplings, and either the history of a frozen solve or new couplings.
+        return trees + max(couplings / 2 + dense, couplings + plain)
 
 
 def _status_without_norm(problem: Problem, solution: Solution, lifts: Lifts) -> Status:
-    """The status where there is no share of R, so that a small residual alone proves nothing.
+    """The status if distances are without R, where a small residual alone proves nothing.
 
-    Blocks that share no feature leave the distances inside them unrelated. Otherwise a converged
-    answer counts as such unless its couplings show groups of distances that do not depend on
-    one another.
+    Distances inside disconnected blocks of the data are unrelated. Otherwise a converged solution
+    is accepted unless its couplings show groups of distances that do not depend on one another.
     """
     if solution.status is Status.INTERRUPTED:
         return solution.status
@@ -154,7 +153,7 @@ def _status_without_norm(problem: Problem, solution: Solution, lifts: Lifts) -> 
 
 
 def _spread(cost: Matrix, count: int) -> Index:
-    """Bins far from one another: each is the farthest from those before it."""
+    """Bins far from one another: each is the one farthest from those before it."""
     chosen = [int(np.argmax(cost.max(axis=0)))]
     nearest = cost[chosen[0]].copy()
     while len(chosen) < min(count, len(cost)):

@@ -16,21 +16,21 @@ from cometric.core.problem import Problem
 from cometric.core.types import Index, Iterate, Matrix, Record, Status, Vector
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.solvers.loop import Solution
-from cometric.transports.base import Lifts, LowerBounds, Resources, Transport, own_products
+from cometric.transports.base import Lifts, LowerBounds, Resources, Transport, quadratic_forms
 from cometric.transports.solving import Solving
 
 PRODUCT = 5.0
-"""Cells of a Sinkhorn problem that take as long as a product."""
+"""Time of a product, in cells of a Sinkhorn problem."""
 
 DETERMINED = 1e-9
-"""Gap between singular values below which the closed form is not unique."""
+"""Gap between singular values up to which the closed form counts as not unique."""
 
 
 @dataclass(frozen=True)
 class Limit(Transport):
     """The limit of the Sinkhorn divergence as eps grows: linear in the cost.
 
-    Without a share of R its singular vectors have a closed form, correspondence analysis.
+    Without the norm term its singular vectors have a closed form, correspondence analysis.
     """
 
     eps: ClassVar[float] = float("inf")
@@ -41,7 +41,7 @@ class Limit(Transport):
         return LimitMap(hist)
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """The closed form where there is one; otherwise as any transport."""
+        """The closed form if distances are without R; otherwise iterate until converged."""
         if solving.is_plain and isinstance(solving.solver, str) and solving.solver == "auto":
             return _closed_form(solving)
         return super().solve(solving, lifts)
@@ -52,7 +52,7 @@ class Limit(Transport):
         return "linear" if keeps_history else "plain"
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
-        """Independent marginals: every bin sends to every other, by their masses."""
+        """The product of the marginals: every bin sends mass to every other."""
         first, second = (pair.rows[[k]] for k in (0, 1))
         source, target = np.meshgrid(first.indices, second.indices, indexing="ij")
         mass = np.outer(first.data, second.data)
@@ -63,9 +63,9 @@ class Limit(Transport):
 
     def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
         """Exact values: -<C a, a> / 2 - <C b, b> / 2 + <C a, b>."""
-        own = -0.5 * own_products(hist, cost)
+        halves = -0.5 * quadratic_forms(hist, cost)
         image = partial(_image, hist, cost)
-        return super().lower_bounds(phi, hist, cost)._replace(p=own, q=own, image=image)
+        return super().lower_bounds(phi, hist, cost)._replace(p=halves, q=halves, image=image)
 
     def engine(self, lifts: Lifts, solver: str) -> str:
         return "closed form" if solver == "closed" else "matrix products"
@@ -84,19 +84,19 @@ def _image(hist: Any, cost: Matrix, rows: slice) -> Matrix:
 
 
 def _closed_form(solving: Solving) -> Solution:
-    """Correspondence analysis, as the answer of one iteration."""
+    """The solution by correspondence analysis, as one iteration."""
     began = time.perf_counter()
     problem = solving.problem
-    found = correspondence(problem.samples.hist, problem.features.hist)
-    lam, mu = found.values
-    low, high = ratio_bounds(normalize(found.image)[0], found.metrics.features)
+    solution = correspondence(problem.samples.hist, problem.features.hist)
+    lam, mu = solution.values
+    low, high = ratio_bounds(normalize(solution.image)[0], solution.metrics.features)
     residual = log_width((low, high))
     bracket = (lam * mu * low, lam * mu * high)
-    iterate = Iterate(found.metrics, (lam, mu), residual, bracket, sweeps=1)
+    iterate = Iterate(solution.metrics, (lam, mu), residual, bracket, sweeps=1)
     status = Status.CONVERGED
-    if found.gap <= DETERMINED:
+    if solution.gap <= DETERMINED:
         status = Status.NON_UNIQUE
-    elif not residual <= solving.tol:  # two items at the same place, up to rounding
+    elif not residual <= solving.tol:  # two items coincide, up to rounding
         status = Status.BOUNDARY
     record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
     return Solution(iterate, status, [record], solver="CorrespondenceAnalysis")
