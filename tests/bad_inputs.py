@@ -120,7 +120,7 @@ def options():
     yield (
         "tau, restart",
         {"restart": 0.2, "tau": 1e-3},
-        "`restart` is 0.2 and `tau` is 0.001; both say how much the norm counts",
+        "`restart` is 0.2 and `tau` is 0.001; both determine the weight",
     )
     for name in ("tau", "checkpoint_every"):
         yield f"{name} = inf", {name: np.inf}, f"`{name}` is inf; it must be finite"

@@ -1,4 +1,4 @@
-"""``WassersteinSingularVectors``: the front door for scikit-learn."""
+"""``WassersteinSingularVectors``: the estimator for scikit-learn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NotConverged(
     ConvergenceWarning,
     exceptions.ConvergenceWarning,  # type: ignore[misc]
 ):
-    """Our warning and scikit-learn's in one, for whoever listens to either."""
+    """Both our warning and scikit-learn's, so that filters for either apply."""
 
 
 class WassersteinSingularVectors(
@@ -42,25 +42,25 @@ class WassersteinSingularVectors(
 ):
     """A distance between samples and one between features, each the lift of the other.
 
-    ``transform`` gives the distances to the training samples, one column each: what
-    scikit-learn calls precomputed distances.
+    ``transform`` returns the distances to the training samples, one column each, for use with
+    ``metric="precomputed"`` in scikit-learn.
 
     Parameters
     ----------
     options
-        All options of :func:`cometric.learn`, by the same names, but for ``client``.
+        All options of :func:`cometric.learn`, except ``client``.
     drop_empty
         Leave out empty features, which are an error otherwise (subsampled data often have
-        some). Empty samples always are: scikit-learn expects an answer for each.
+        some). Empty samples are always an error: scikit-learn expects an output for each.
     engine
         "local", or "dask" for the workers of the ``distributed.Client`` that is active when
-        ``fit`` is called; a client itself could not be cloned. See ``client`` of
+        ``fit`` is called (a client cannot be cloned). See ``client`` of
         :func:`cometric.learn`.
     mode
         "distances", or "knn" for a sparse graph of the nearest training samples only.
     n_neighbors
-        With ``mode="knn"``: how many beside the nearest, which for a training sample is itself.
-        So it is in scikit-learn's ``KNeighborsTransformer``.
+        With ``mode="knn"``: the number of neighbors beside the nearest one, which for a training
+        sample is itself, as in scikit-learn's ``KNeighborsTransformer``.
 
     Attributes
     ----------
@@ -73,12 +73,12 @@ class WassersteinSingularVectors(
     n_iter_, history_
         The number of iterations, and a record of each.
     certificate_
-        What is proved of the metrics; computed when first asked for, see
+        The certificate or diagnosis of the metrics, computed on first access, see
         :meth:`cometric.Result.certify`.
     result_
         The :class:`cometric.Result`, to save or explain.
     n_features_in_, feature_names_in_
-        What ``fit`` has seen.
+        The number of features in ``fit``, and their names.
 
     Examples
     --------
@@ -103,27 +103,27 @@ class WassersteinSingularVectors(
         self.n_neighbors = n_neighbors
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn both metrics from ``X``, samples by features; ``y`` is not looked at."""
+        """Learn both metrics from ``X``, samples by features; ``y`` is ignored."""
         if self.mode not in ("distances", "knn"):
             raise ValueError(f"`mode` is {self.mode!r}; choose 'distances' or 'knn'.")
         if self.engine not in ("local", "dask"):
             raise ValueError(f"`engine` is {self.engine!r}; choose 'local' or 'dask'.")
         check_count("n_neighbors", self.n_neighbors)
         checked = self._check(X, reset=True)
-        # No entry is negative: the largest tells, and unlike a sum it cannot overflow.
+        # Entries are nonnegative: a maximum shows if all are 0, and cannot overflow like a sum.
         largest = checked.max(axis=1)
         empty = np.flatnonzero((largest.toarray() if sparse.issparse(largest) else largest) == 0)
         if len(empty):
             raise ValueError(
                 f"`X` has {len(empty)} empty sample{'s' * (len(empty) > 1)} (first: {empty[0]}), "
-                "without a distance to anything. Drop them yourself: `drop_empty=True` leaves out "
-                "features only."
+                "which have no distances. Drop them first: `drop_empty=True` leaves out features "
+                "only."
             )
         options = self.get_params(deep=False)
         del options["mode"], options["n_neighbors"]
         options["client"] = active_client() if options.pop("engine") == "dask" else None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # given again below
+            warnings.simplefilter("ignore", ConvergenceWarning)  # issued again below
             self.result_: Result = learn(X if hasattr(X, "columns") else checked, **options)
         self.__dict__.pop("certificate_", None)
         self.sample_distances_: Matrix = self.result_.samples
@@ -139,7 +139,7 @@ class WassersteinSingularVectors(
     def transform(self, X: Any) -> Matrix | sparse.csr_matrix:
         """Distances of the samples ``X`` to the training samples, through the learned metric.
 
-        As scikit-learn demands, ``X`` has the features that ``fit`` has seen, in their order. To
+        ``X`` must have the features of ``fit``, in the same order, as usual in scikit-learn. To
         match other features by name, see ``result_.transform`` (:meth:`cometric.Result.transform`).
         """
         check_is_fitted(self)
@@ -150,7 +150,7 @@ class WassersteinSingularVectors(
         )
 
     def fit_transform(self, X: Any, y: Any = None) -> Matrix | sparse.csr_matrix:
-        """The same as ``fit(X).transform(X)``, up to ``tol``: the distances just learned."""
+        """The learned distances, the same as ``fit(X).transform(X)`` up to ``tol``."""
         distances = self.fit(X).sample_distances_
         if self.mode == "distances":
             return distances
@@ -160,8 +160,8 @@ class WassersteinSingularVectors(
     def feature_transform(self, X: Any) -> Matrix:
         """Distances of new features to the training features, through the sample metric.
 
-        ``X`` has the training samples as rows and the new features as columns; one row of the
-        answer is one new feature. Samples are matched by name where both have names.
+        ``X`` has the training samples as rows and the new features as columns; each row of the
+        result is a new feature. Samples are matched by name if both have names.
         """
         check_is_fitted(self)
         return self.result_.transform(
@@ -171,9 +171,9 @@ class WassersteinSingularVectors(
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
     ) -> tuple[Matrix, Index] | Index:
-        """Distances and numbers of the training samples nearest to each sample of ``X``.
+        """Distances and indices of the training samples nearest to each sample of ``X``.
 
-        Without ``X`` those nearest to each training sample, itself not counted.
+        Without ``X``, those nearest to each training sample, itself not counted.
         """
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
@@ -213,5 +213,5 @@ class WassersteinSingularVectors(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = []  # float64 whatever comes in
+        tags.transformer_tags.preserves_dtype = []  # the output is always float64
         return tags

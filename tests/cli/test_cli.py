@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric import cli
 from cometric.files import writing
-from cometric.kernels.compiling import WORDS
+from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 
 anndata = pytest.importorskip("anndata")
@@ -305,7 +305,7 @@ def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
     said = child.communicate(timeout=120)[1]
     assert child.returncode == 130, said
     last = said.splitlines()[-1]
-    assert last == "error: interrupted. What was reached is in out.partial.npz."
+    assert last == "error: interrupted. The partial result is in out.partial.npz."
     assert "Traceback" not in said
     assert not Path("out.npz").exists()
     assert cm.load("out.partial.npz").status is cm.Status.INTERRUPTED
@@ -321,7 +321,7 @@ def test_interruption_keeps_what_was_reached(data, monkeypatch):
     monkeypatch.setattr(cm, "learn", learn)
     found = run("learn", "x.csv", "-o", "out.h5ad", "--json", code=130)
     assert json.loads(found.stdout)["exit_code"] == 130
-    assert "error: interrupted. What was reached is in out.partial.npz." in found.stderr
+    assert "error: interrupted. The partial result is in out.partial.npz." in found.stderr
     assert not Path("out.h5ad").exists()
     assert cm.load("out.partial.npz").values == result.values
     run("learn", "x.csv", "-o", "out.second.csv.gz", code=130)
@@ -579,7 +579,7 @@ def test_progress_goes_to_stderr_line_by_line(data, monkeypatch):
 
 
 def test_json_has_no_infinities():
-    assert console.plain({"a": np.inf, "b": (np.float64(1), np.array([np.nan])), "c": None}) == {
+    assert console.to_json({"a": np.inf, "b": (np.float64(1), np.array([np.nan])), "c": None}) == {
         "a": "inf",
         "b": [1.0, ["nan"]],
         "c": None,
@@ -679,7 +679,7 @@ def test_compiling_is_told_once_and_not_to_who_wants_quiet(data, monkeypatch):
 
     monkeypatch.setattr(cm, "learn", slowly)
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
-    assert said.count(WORDS) == 1
+    assert said.count(MESSAGE) == 1
     assert run("learn", "x.csv", "-o", "out.csv", "-q", *QUICK).stderr == ""
 
 

@@ -99,8 +99,14 @@ BAD_VALUES = [
 ]
 
 BAD_LINES = [
-    (LEARN + ["--tau", "0.1", "--restart", "0.2"], "--restart is 0.2 and --tau is 0.1; both say"),
-    (LEARN + ["--tau", "0.5", "--restart", "0.2"], "--restart is 0.2 and --tau is 0.5; both say"),
+    (
+        LEARN + ["--tau", "0.1", "--restart", "0.2"],
+        "--restart is 0.2 and --tau is 0.1; both determine",
+    ),
+    (
+        LEARN + ["--tau", "0.5", "--restart", "0.2"],
+        "--restart is 0.2 and --tau is 0.5; both determine",
+    ),
     (LEARN + ["--restart", "0.2", "--solver", "stochastic"], "Pass --tau, or another --solver."),
     (LEARN + ["--solver", "policy"], "Leave --solver out, or pass --eps 0."),
     (LEARN + ["--eps", "0", "--device", "cuda"], "leave --device out, or pass a positive, finite"),

@@ -102,7 +102,9 @@ def test_a_file_that_moved_can_be_given(data):
     stop("--layer", "counts", path=layered(data))
     Path("x.h5ad").rename("moved.h5ad")
     said = run("resume", "saved", "-o", "out.h5ad", code=2).stderr
-    assert "x.h5ad`, which `saved` was begun with, does not exist. Pass the file as --data" in said
+    assert (
+        "x.h5ad`, which `saved` was started with, does not exist. Pass the file as --data" in said
+    )
     said = run("resume", "saved", "-o", "out.h5ad", "--data", "moved.h5ad", "--max-iter", 1000)
     assert_array_equal(anndata.read_h5ad("out.h5ad").layers["counts"], data)
 
@@ -129,7 +131,7 @@ def test_other_data_are_refused_before_any_work(way, data, monkeypatch):
         other = data.iloc[1:] if way == "sample" else data + np.eye(14, 8)
         other.to_csv("x.csv")
     said = run("resume", "saved", "-o", "out.h5ad", *words, code=2).stderr
-    assert "does not hold the data that `saved` was begun with: samples, features or" in said
+    assert "does not hold the data that `saved` was started with: samples, features or" in said
     assert "Pass the original file as --data, read as it was then (--layer," in said
     assert not Path("out.h5ad").exists()
 
@@ -156,7 +158,7 @@ def test_other_formats_need_no_data(data):
     run("resume", "saved", "-o", "out.csv")
     assert_array_equal(cm.load("out.npz").samples, cm.learn(data, 0.5, 0.1, tol=1e-4).samples)
     said = run("resume", "saved", "-o", "b.npz", "--data", "x.csv", code=2).stderr
-    assert "--data is of use for .h5ad only; `b.npz` holds no data." in said
+    assert "--data is only for .h5ad output; `b.npz` does not contain the data." in said
 
 
 def test_resume_says_what_it_needs(data):
@@ -196,7 +198,7 @@ def test_resume_removes_too_once_it_is_written(data):
 def test_what_is_not_converged_keeps_its_checkpoints(data):
     limit = ["--checkpoint", "saved", "--remove-checkpoint", "--max-iter", 2]
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK, *limit, code=3).stderr
-    assert "The checkpoints in saved are kept: the run has not converged." in said
+    assert "The checkpoints in saved are not removed: the run has not converged." in said
     run("resume", "saved", "-o", "more.npz", "--max-iter", 1000)
 
 

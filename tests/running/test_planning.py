@@ -69,7 +69,7 @@ def test_it_takes_the_arguments_of_learn():
     [
         ({"eps": np.nan}, "`eps` is nan; it must not be negative"),
         ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto' or 'paper'"),
-        ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both say"),
+        ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both determine"),
         ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),
         ({"solver": "no such"}, "`solver` is 'no such'; choose"),
         ({"tol": -1.0}, "`tol` is -1.0; it must not be negative"),

@@ -103,7 +103,7 @@ def test_a_restart_survives_saving(tmp_path):
         ({"restart": 1.0}, "`restart` is 1.0; it must be below 1"),
         ({"restart": -0.1}, "`restart` is -0.1; it must not be negative"),
         ({"restart": 0.1, "tau": 0.2}, "`restart` is 0.1 and `tau` is 0.2; .* Pass one of them"),
-        ({"restart": 0.1, "solver": "stochastic"}, "stochastic iteration looks at a part"),
+        ({"restart": 0.1, "solver": "stochastic"}, "stochastic iteration computes a part"),
         ({"restart": 0.1, "solver": cm.StochasticIteration()}, "Pass `tau`, or another `solver`"),
     ],
 )

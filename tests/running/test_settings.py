@@ -134,7 +134,7 @@ def test_eps_stands_for_a_transport(eps, transport):
 
 
 def test_eps_and_another_transport_exclude_each_other():
-    with pytest.raises(ValueError, match=r"`eps` is 0.3 and `transport` is exact; both say"):
+    with pytest.raises(ValueError, match=r"`eps` is 0.3 and `transport` is exact; both determine"):
         Settings(eps=0.3, transport=cm.Exact())
 
 

@@ -399,7 +399,7 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
 
 def test_a_client_is_refused_where_none_was(tmp_path):
     cm.learn(X, tau=0.1, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="`client` has no effect: .* was begun without"):
+    with pytest.raises(ValueError, match="`client` has no effect: .* was started without"):
         cm.resume(tmp_path, client="local")
 
 
@@ -601,7 +601,7 @@ def test_parameters_that_are_missing_are_named(tmp_path):
     [
         ({}, "iterate.metrics.0", np.zeros((3, 3)), "samples are float64 of shape"),
         ({}, "to_samples.scalings", np.zeros(3), "the stored scalings are float64 of shape"),
-        ({}, "to_samples.self", np.zeros(3, "f4"), "scalings of histograms to themselves in mem"),
+        ({}, "to_samples.self", np.zeros(3, "f4"), "scalings of histograms to themselves are"),
         ({"eps": 0}, "to_samples.tree", np.zeros(3, "u2"), "the stored trees are uint16"),
         ({"eps": 0}, "to_samples.tree", 60000, "the stored trees do not match these histograms"),
         ({"eps": 0}, "to_samples.tree", 0, "the stored trees do not match these histograms"),

@@ -1,4 +1,4 @@
-"""The command ``cometric``; what it needs is checked before it is loaded."""
+"""The command ``cometric``; checks that its dependencies are installed before loading them."""
 
 from __future__ import annotations
 

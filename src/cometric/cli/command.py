@@ -1,4 +1,4 @@
-"""How a function becomes a command: groups of options are expanded, a console is passed on."""
+"""A decorator that makes commands of functions: it expands groups of options, adds a console."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from cometric.cli.options import Display, flag, of_kind
 from cometric.core.kinds import Flag
 from cometric.running.settings import options
 
-NOT_ON_THE_COMMAND_LINE = {part.name for part in options() if not part.metadata["help"]}
+NOT_ON_THE_COMMAND_LINE = {field.name for field in options() if not field.metadata["help"]}
 
 
 def command(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Any]:
     """Turn a function into one that typer can make a command of.
 
-    The first parameter of the function is the console. Parameters annotated with a group of
-    options, a NamedTuple, become these options; ``**options`` become those of ``learn`` that a
-    command line can express, ``without`` some. Every command has the options of ``Display``.
+    The first parameter of the function is the console. A parameter annotated with a group of
+    options, a NamedTuple, is replaced by these options, and ``**options`` by the options of
+    ``learn`` that a command line can express, except those in ``without``. Every command has the
+    options of ``Display``.
     """
 
     def make(function: Callable[..., None]) -> Any:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        groups = {p.name: p.annotation for p in own if hasattr(p.annotation, "_fields")}
-        found = {"context": _parameter("context", typer.Context, inspect.Parameter.empty)}
-        own.sort(key=lambda p: p.default is not p.empty or p.name in groups)
-        for p in own:
+        declared = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        groups = {p.name: p.annotation for p in declared if hasattr(p.annotation, "_fields")}
+        expanded = {"context": _parameter("context", typer.Context, inspect.Parameter.empty)}
+        declared.sort(key=lambda p: p.default is not p.empty or p.name in groups)
+        for p in declared:
             if p.kind is p.VAR_KEYWORD:
-                found |= _learning_options(without)
+                expanded |= _learning_options(without)
             elif p.name in groups:
-                found |= _group_options(groups[p.name])
+                expanded |= _group_options(groups[p.name])
             else:
-                found[p.name] = p.replace(kind=p.KEYWORD_ONLY)
-        found |= _group_options(Display)
+                expanded[p.name] = p.replace(kind=p.KEYWORD_ONLY)
+        expanded |= _group_options(Display)
 
         @wraps(function)
         def run(context: typer.Context, **values: Any) -> None:
-            packed = {
+            grouped = {
                 name: group(**{field: values[field] for field in group._fields})
                 for name, group in groups.items()
             }
             for group in (*groups.values(), Display):
                 for field in group._fields:
                     values.pop(field, None)
-            function(context.ensure_object(Console), **values, **packed)
+            function(context.ensure_object(Console), **values, **grouped)
 
-        run.__signature__ = inspect.Signature(list(found.values()))  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(list(expanded.values()))  # type: ignore[attr-defined]
         return run
 
     return make
 
 
 def in_bytes(values: dict[str, Any]) -> dict[str, Any]:
-    """Options of ``learn`` in its units: the command line takes gigabytes."""
-    units = {part.name: part.metadata["unit"] for part in options()}
+    """Options of ``learn`` with sizes in bytes: on the command line they are in gigabytes."""
+    units = {field.name: field.metadata["unit"] for field in options()}
     return {
         name: value if value is None or units[name] == 1.0 else value * units[name]
         for name, value in values.items()
@@ -66,16 +67,16 @@ def in_bytes(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _learning_options(without: tuple[str, ...]) -> dict[str, inspect.Parameter]:
-    found = {}
-    for part in options(without={*without, *NOT_ON_THE_COMMAND_LINE}):
-        about, kind = part.metadata, part.metadata["kind"]
-        name = about["option"] or f"--{part.name.replace('_', '-')}"
-        shown = {"help": about["help"], "rich_help_panel": about["panel"]}
-        option = flag(name, **shown) if isinstance(kind, Flag) else of_kind(name, kind, **shown)
+    parameters = {}
+    for field in options(without={*without, *NOT_ON_THE_COMMAND_LINE}):
+        metadata, kind = field.metadata, field.metadata["kind"]
+        name = metadata["option"] or f"--{field.name.replace('_', '-')}"
+        texts = {"help": metadata["help"], "rich_help_panel": metadata["panel"]}
+        option = flag(name, **texts) if isinstance(kind, Flag) else of_kind(name, kind, **texts)
         value: Any = bool if isinstance(kind, Flag) else Any
         annotation = Annotated[value, option]
-        found[part.name] = _parameter(part.name, annotation, kind.to_json(part.default))
-    return found
+        parameters[field.name] = _parameter(field.name, annotation, kind.to_json(field.default))
+    return parameters
 
 
 def _group_options(group: Any) -> dict[str, inspect.Parameter]:

@@ -1,4 +1,4 @@
-"""The command ``cometric`` and its commands."""
+"""The command ``cometric`` and its subcommands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cometric.machine.progress import duration
 
 
 class Commands(TyperGroup):
-    """All commands, under one roof for what goes wrong in them."""
+    """All commands, with a common handling of errors and warnings."""
 
     def invoke(self, ctx: Any) -> Any:
         console = ctx.ensure_object(Console)
-        console.json = "--json" in ctx.args  # options that are wrong are not read
-        from cometric.kernels.compiling import compiling_told  # Numba: not for --help
+        console.json = "--json" in ctx.args  # needed if options are not valid
+        from cometric.kernels.compiling import announce_compilation  # loads Numba: not for --help
 
-        with console.reporting(), compiling_told(console.say):
+        with console.reporting(), announce_compilation(console.say):
             return super().invoke(ctx)
 
 
@@ -39,8 +39,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"cometric {cometric.__version__}")
         raise typer.Exit
 
@@ -58,7 +58,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Set up nothing: every command stands for itself."""
+    """Options that belong to no command."""
 
 
 @command()
@@ -73,10 +73,10 @@ def info(console: Console) -> None:
     """Show versions, cores, threads, memory, GPU and kernel cache, for bug reports."""
     from cometric.cli.machine import describe
 
-    found = describe()
-    width = max(map(len, found))
-    lines = [f"{name:{width}}  {value}" for name, value in found.items()]
-    console.answer("\n".join(lines), {"command": "info", **found})
+    facts = describe()
+    width = max(map(len, facts))
+    lines = [f"{name:{width}}  {value}" for name, value in facts.items()]
+    console.answer("\n".join(lines), {"command": "info", **facts})
 
 
 for function in (

@@ -1,7 +1,7 @@
-"""What the command line says, to whom, and with which exit code it ends.
+"""The output of the command line: results, progress, warnings, errors and exit codes.
 
-The answer goes to standard output, in words or, with ``--json``, as one JSON object. Everything
-else (progress, warnings, errors) goes to standard error.
+The result of a command goes to standard output, as text or, with ``--json``, as one JSON object.
+Everything else (progress, warnings, errors) goes to standard error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from cometric.files.reading import place
 from cometric.files.writing import WriteError
 from cometric.machine.interruption import is_interruption
 
-# Newer versions of typer carry their own click, so that the class has no other address for us.
+# Newer versions of typer include click, so that this class cannot be imported by name.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class Exit(IntEnum):
-    """Exit codes, as the help promises them."""
+    """Exit codes, as listed in the help."""
 
     CONVERGED = 0
     FAULT = 1
@@ -55,40 +55,41 @@ EXIT_CODES = (
 
 
 class Console:
-    """One run of the command line: how to answer, and the warnings on the way."""
+    """The output of one run of the command line, and the warnings so far."""
 
     def __init__(self) -> None:
         self.json = self.quiet = self.debug = False
         self.warnings: list[str] = []
-        self._context: Any = None  # of the command that is running
-        self._source: tuple[Path, Any, bool] | None = None
+        self._context: Any = None  # typer context of the running command
+        self._source: tuple[Path, Any, bool] | None = None  # file, data, transpose
         self._terminal = Terminal(stderr=True, highlight=False)
 
     def use_context(self, context: Any) -> None:
-        """Set the command that is running: messages name its options."""
+        """Set the running command: messages name its options."""
         self._context = context
 
     def use_source(self, path: Path, data: Any = None, transpose: bool = False) -> None:
-        """Set the file that is read, and the data in it: messages about bad data name it."""
+        """Set the file that was read, and its data: messages about invalid data name them."""
         self._source = path, data, transpose
 
-    def say(self, words: str, style: str = "") -> None:
+    def say(self, text: str, style: str = "") -> None:
         """Show a line of progress, on standard error."""
         if not self.quiet:
-            self._terminal.print(Text(printable(words), style), soft_wrap=True)
+            self._terminal.print(Text(printable(text), style), soft_wrap=True)
 
-    def warn(self, words: str) -> None:
-        words = self.translate(words)
-        self.warnings.append(words)
-        self.say(f"warning: {words}", "yellow")
+    def warn(self, message: str) -> None:
+        """Show a warning, on standard error, and store it for ``--json``."""
+        message = self.translate(message)
+        self.warnings.append(message)
+        self.say(f"warning: {message}", "yellow")
 
-    def answer(self, words: str, facts: dict[str, Any], code: Exit = Exit.CONVERGED) -> None:
-        """The result of a command, on standard output; other codes than 0 end the program."""
+    def answer(self, text: str, facts: dict[str, Any], code: Exit = Exit.CONVERGED) -> None:
+        """Show the result of a command, on standard output; exit if the code is not 0."""
         if self.json:
             facts = {**facts, "warnings": self.warnings, "exit_code": int(code)}
-            typer.echo(json.dumps(plain(facts), allow_nan=False))
+            typer.echo(json.dumps(to_json(facts), allow_nan=False))
         else:
-            typer.echo(printable(words))
+            typer.echo(printable(text))
         if code:
             raise typer.Exit(code)
 
@@ -99,7 +100,7 @@ class Console:
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Turn exceptions into one line and an exit code."""
+        """Turn exceptions into an error message of one line and an exit code."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -107,7 +108,7 @@ class Console:
                 warnings.showwarning = self._showwarning
                 yield
         except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise  # typer knows what to do
+            raise  # handled by typer
         except UsageError as error:
             self._fail(error, _usage(error), Exit.BAD_INPUT)
         except SystemExit as end:
@@ -122,52 +123,54 @@ class Console:
         except WriteError as error:
             self._fail(error, str(error), Exit.WRITE_FAILED)
         except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
-            self._fail(error, self._words(error), Exit.BAD_INPUT)
+            self._fail(error, self._message(error), Exit.BAD_INPUT)
         except MemoryError as error:
             self._fail(error, f"not enough memory: {error}", Exit.BAD_INPUT)
         except Exception as error:
             if is_interruption(error):
                 self._fail(error, "interrupted.", Exit.INTERRUPTED)
-            words = f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
-            self._fail(error, words, Exit.FAULT)
+            message = f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
+            self._fail(error, message, Exit.FAULT)
 
     def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
         self.warn(" ".join(str(message).split()))
 
-    def _words(self, error: Exception) -> str:
+    def _message(self, error: Exception) -> str:
+        """The message of an error; for invalid data, with the position in the file."""
         path, data, transpose = self._source or (None, None, False)
         if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
-            # In the file, samples may be columns.
+            # "sample" rather than "row", since samples may be columns of the file.
             return error.message(str(path), first, row="sample", column="feature")
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
-    def translate(self, words: str) -> str:
-        """A message in terms of the command line: a file for `X`, options for arguments."""
+    def translate(self, message: str) -> str:
+        """A message of the library with the file for `X`, and options for arguments."""
         if self._context is None:
-            return words
-        # A cure may be an option of `learn` that this command does not have.
+            return message
+        # The remedy may be an option of `learn` that this command does not have.
         learn = self._context.parent.command.commands["learn"]
         options = wording.options_of(learn) | wording.options_of(self._context.command)
         given = self._context.params
         file = given.get("path") if self._source is None else self._source[0]
         paths = {str(path) for path in (file, *given.values()) if isinstance(path, Path)}
-        return wording.translate(words, options, None if file is None else str(file), paths)
+        return wording.translate(message, options, None if file is None else str(file), paths)
 
-    def _fail(self, error: BaseException, words: str, code: Exit) -> NoReturn:
-        words = self.translate(" ".join(words.split()))
+    def _fail(self, error: BaseException, message: str, code: Exit) -> NoReturn:
+        """Show an error message and exit."""
+        message = self.translate(" ".join(message.split()))
         if self.debug:
             trace = printable("".join(traceback.format_exception(error)))
             self._terminal.print(Text(trace), soft_wrap=True)
         if self.json:
-            facts = {"error": words, "warnings": self.warnings, "exit_code": int(code)}
+            facts = {"error": message, "warnings": self.warnings, "exit_code": int(code)}
             typer.echo(json.dumps(facts))
-        self._terminal.print(Text(printable(f"error: {words}"), "bold red"), soft_wrap=True)
+        self._terminal.print(Text(printable(f"error: {message}"), "bold red"), soft_wrap=True)
         raise typer.Exit(code) from error
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with a command line, as typer or one of our options says it."""
+    """The message about an invalid command line, from typer or from one of our options."""
     if type(error) is typer.BadParameter:
         return str(error.message)
     context = getattr(error, "ctx", None)
@@ -175,14 +178,14 @@ def _usage(error: Any) -> str:
     return f"{error.format_message()}{hint}"
 
 
-def plain(value: Any) -> Any:
-    """What JSON can hold: no arrays, and "inf" or "nan" for what is no number there."""
+def to_json(value: Any) -> Any:
+    """The value as JSON: arrays as lists, infinity and NaN as text."""
     if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

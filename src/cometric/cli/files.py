@@ -1,4 +1,4 @@
-"""What commands read and write: data, results, and the two in one file."""
+"""Reading and writing of data and results by commands."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ def write(
     data: AnnData,
     key: str,
     source: dict[str, Any],
-    used: dict[str, Any],
+    options: dict[str, Any],
 ) -> list[Path]:
-    """The result, in the way the ending of ``path`` asks for; which files it went to."""
+    """Write a result in the format given by the suffix of ``path``; returns the files written.
+
+    An .h5ad file also has the ``data``, the ``source`` (layer, use_raw) they were read from, and
+    the ``options`` of the histograms.
+    """
     if reading.kind_of(path) != ".h5ad":
         return write_alone(result, path)
     from cometric.scverse import slots
 
-    slots.store(data, result, key, source=source, options=used)
+    slots.store(data, result, key, source=source, options=options)
     writing.save_anndata(data, path)
     return writing.targets(path)
 
 
 def write_alone(result: Result, path: Path) -> list[Path]:
-    """The same without the data beside it."""
+    """Write a result without the data; returns the files written."""
     if reading.kind_of(path) == ".npz":
         with writing.failures(path):
             result.save(path)
@@ -49,14 +53,14 @@ def write_alone(result: Result, path: Path) -> list[Path]:
 
 
 def _save_tables(result: Result, output: Path) -> None:
-    """Write two tables, samples and features, with names of rows and columns."""
+    """Write two tables, of samples and of features, with names of rows and columns."""
     for path, side in zip(writing.targets(output), ("samples", "features"), strict=True):
         names = getattr(result.problem, side).item_names
         writing.save_table(path, np.asarray(getattr(result, side)), names, names)
 
 
 def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:
-    """A result from what ``learn`` wrote, and the data beside it, if there."""
+    """The result in a file that ``learn`` wrote, and its data, if the file has them."""
     if reading.kind_of(path) == ".h5ad":
         from cometric.scverse import get
 
@@ -69,10 +73,10 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
-def keep(interruption: cometric.Interrupted, output: Path) -> None:
-    """Save what was reached, not to ``output``: who finds a file there takes it for an answer."""
+def save_partial(interruption: cometric.Interrupted, output: Path) -> None:
+    """Save the partial result beside ``output``, under another name: it is not a final result."""
     stem = output.name[: output.name.lower().rindex(reading.kind_of(output))]
     partial = output.with_name(f"{stem}.partial.npz")
     with writing.failures(partial):
         interruption.result.save(partial)
-    interruption.args = (f"What was reached is in {partial}.",)
+    interruption.args = (f"The partial result is in {partial}.",)

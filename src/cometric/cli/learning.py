@@ -29,7 +29,7 @@ MARKERS = {
     "LYZ": "monocytes",
     "S100A8": "CD14+ monocytes",
 }
-"""Genes that the demonstration looks at, and the cells they mark."""
+"""Marker genes of the demonstration, and the cells they mark."""
 
 
 @command()
@@ -56,28 +56,28 @@ def learn(
     slots.check_key(key_added)
     checkpoint = options["checkpoint"]
     if remove_checkpoint and checkpoint is None:
-        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint`, too.")
+        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
     data, matrix = _read(console, path, source)
     console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
-    used = {name: options[name] for name in slots.HISTOGRAMS}
-    note = origin.note(path, source.transpose, source.matrix, used, key_added)
+    histogram_options = {name: options[name] for name in slots.HISTOGRAMS}
+    note = origin.note(path, source.transpose, source.matrix, histogram_options, key_added)
     try:
         with noting(note):
             result = cometric.learn(matrix, progress=console.progress, **in_bytes(options))
     except cometric.Interrupted as interruption:
         if checkpoint is None:
-            files.keep(interruption, output)
+            files.save_partial(interruption, output)
         else:
             interruption.args = (_continue_from(checkpoint),)
         raise
-    written = files.write(result, output, data, key_added, source.matrix, used)
+    written = files.write(result, output, data, key_added, source.matrix, histogram_options)
     if checkpoint is not None and remove_checkpoint:
         _remove(console, checkpoint, result)
     _answer(console, "learn", path, result, written)
 
 
 def _read(console: Console, path: Path, source: o.Source) -> tuple[AnnData, Any]:
-    """The data in a file, and the matrix of them to learn from."""
+    """The data in a file, and the matrix to learn from."""
     from cometric.scverse import slots
 
     data = files.read(path, source.transpose, source.read_limit)
@@ -91,9 +91,9 @@ def _continue_from(folder: Path) -> str:
 
 
 def _remove(console: Console, folder: Path, result: Result) -> None:
-    """Delete checkpoints that nobody needs any more; the result is safe, whatever happens."""
+    """Delete the checkpoints of a converged run; failures are warnings, the result is written."""
     if not result.converged:
-        console.say(f"The checkpoints in {folder} are kept: the run has not converged.")
+        console.say(f"The checkpoints in {folder} are not removed: the run has not converged.")
         return
     try:
         cometric.remove_checkpoint(folder)
@@ -102,7 +102,7 @@ def _remove(console: Console, folder: Path, result: Result) -> None:
 
 
 class OriginalData(NamedTuple):
-    """How the data of a run are read again, where not as they were."""
+    """Options for reading the data of a run again, where they differ from those of the run."""
 
     data: o.OriginalData = None
     layer: o.Layer = None
@@ -139,12 +139,12 @@ def resume(
     writing.check(output, RESULTS, writing.targets(output), force=force)
     data = None
     if reading.kind_of(output) == ".h5ad":
-        given = original._asdict()
-        place, read_limit = given.pop("data"), given.pop("read_limit")
-        data = origin.read_again(checkpoint, place, given, read_limit, console)
+        changes = original._asdict()
+        path, read_limit = changes.pop("data"), changes.pop("read_limit")
+        data = origin.read_again(checkpoint, path, changes, read_limit, console)
         slots.check_key(data.key)
     elif original.data is not None:
-        raise ValueError(f"`data` is of use for .h5ad only; `{output}` holds no data.")
+        raise ValueError(f"`data` is only for .h5ad output; `{output}` does not contain the data.")
     try:
         result = cometric.resume(
             checkpoint,
@@ -159,7 +159,7 @@ def resume(
     if data is None:
         written = files.write_alone(result, output)
     else:
-        written = files.write(result, output, data.data, data.key, data.source, data.used)
+        written = files.write(result, output, data.data, data.key, data.source, data.options)
     if remove_checkpoint:
         _remove(console, checkpoint, result)
     _answer(console, "resume", checkpoint, result, written)
@@ -169,15 +169,15 @@ def resume(
 def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> None:
     """Estimate what `learn` with the same options takes: memory, iterations, time.
 
-    Parts of the data are solved, in a few seconds for small problems and 30 seconds or so for large
-    ones. Exit code 5 means that it does not fit into memory; what takes hours has exit code 0, and
-    a line of advice.
+    Solves parts of the problem, which takes a few seconds for small data and about 30 seconds for
+    large data. The exit code is 5 if the run does not fit into memory. If it takes hours, the exit
+    code is 0, and the output includes advice.
     """
     _, matrix = _read(console, path, source)
-    found = cometric.plan(matrix, progress=console.progress, **in_bytes(options))
-    facts = {"command": "plan", "input": str(path), **asdict(found)}
-    fits = Exit.CONVERGED if found.fits else Exit.DOES_NOT_FIT
-    console.answer(console.translate(str(found)), facts, fits)
+    planned = cometric.plan(matrix, progress=console.progress, **in_bytes(options))
+    facts = {"command": "plan", "input": str(path), **asdict(planned)}
+    code = Exit.CONVERGED if planned.fits else Exit.DOES_NOT_FIT
+    console.answer(console.translate(str(planned)), facts, code)
 
 
 @command()
@@ -194,7 +194,7 @@ def demo(
     cells = cometric.datasets.pbmc68k_reduced()
     console.say(f"{cells.n_obs} blood cells, {cells.n_vars} genes, no labels.")
     cometric.warmup(["entropic"])
-    # Single precision on the way and a residual of 0.001 will do for neighbors.
+    # Single precision and a residual of 0.001 are accurate enough for neighbors.
     settings: dict[str, Any] = {"eps": 0.1, "tau": 1e-2, "tol": 1e-3}
     result = cometric.learn(cells, **settings, dtype="float32", progress=console.progress)
     near = {marker: _nearest_genes(result, marker) for marker in MARKERS}
@@ -215,7 +215,7 @@ def demo(
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    """What --json tells of a result."""
+    """The facts about a result for --json."""
     last = result.history[-1] if result.history else None
     return {
         "samples": len(result.samples),
@@ -236,7 +236,7 @@ def _facts(result: Result) -> dict[str, Any]:
 def _answer(
     console: Console, command: str, origin: Path, result: Result, paths: list[Path]
 ) -> None:
-    """Say what was learned and where it is; the exit code tells whether it converged."""
+    """Show a result and its files; the exit code tells whether it converged."""
     written = [str(path) for path in paths]
     console.answer(
         f"{result}\n  written to       {', '.join(written)}",

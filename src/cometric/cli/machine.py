@@ -1,4 +1,4 @@
-"""What this machine has, and which versions of everything."""
+"""A description of the machine and of installed versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXTRAS = ("anndata", "scanpy", "torch", "matplotlib", "plotly", "dask")
 
 
 def describe() -> dict[str, Any]:
-    """Name and value of each thing worth knowing."""
+    """Names and values of what bug reports should contain."""
     import numba
 
     cache = os.environ.get("NUMBA_CACHE_DIR") or Path(cometric.__file__).parent / "kernels"

@@ -1,4 +1,4 @@
-"""Options of the commands beside those of ``learn``, each described once, and groups of them."""
+"""Options of the commands beside those of ``learn``, and groups of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometric.files.archive import MAX_BYTES
 from cometric.running.settings import LEARNING
 
 DATA, OUTPUT = "Data", "Output"
-"""Headings of the help, beside those of the options of ``learn``."""
+"""Headings of the help, in addition to those for the options of ``learn``."""
 
 DEFAULT_READ_LIMIT = MAX_BYTES / 1e9
 
@@ -33,19 +33,19 @@ def of_kind(name: str, kind: Kind, *short: str, **settings: Any) -> Any:
 
 
 def flag(*names: str, **settings: Any) -> Any:
-    """An option that no value follows."""
+    """An option without a value."""
     return typer.Option(*names, metavar="", show_default=True, **settings)
 
 
 def output(*lines: str) -> Any:
-    """The option ``-o`` of a command, with what its endings mean."""
+    """The option ``-o`` of a command; ``lines`` describe the file formats."""
     return typer.Option(
         "--output", "-o", metavar="FILE", help=" ".join(lines), rich_help_panel=OUTPUT
     )
 
 
 def _sets(name: str) -> Callable[[typer.Context, bool], bool]:
-    """A callback that sets a flag of the console, before anything can go wrong."""
+    """A callback that sets a flag of the console, before other options are read."""
 
     def callback(context: typer.Context, value: bool) -> bool:
         console = context.ensure_object(Console)
@@ -57,8 +57,8 @@ def _sets(name: str) -> Callable[[typer.Context, bool], bool]:
 
 
 def _one_of(*choices: str) -> Choice:
-    words = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Choice(words, choices, metavar="|".join(choices))
+    allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return Choice(allowed, choices, metavar="|".join(choices))
 
 
 # ---------------------------------------------------------------------------- arguments
@@ -105,21 +105,20 @@ OriginalData = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help="The data that the run began with, for .h5ad output, if they are in another place "
-        "now.",
+        help="The data of the run, for .h5ad output, if the file was moved.",
         rich_help_panel=DATA,
     ),
 ]
 OtherMaxIter = Annotated[
     int | None,
-    of_kind("--max-iter", Count(), help="Another limit than before, on all iterations."),
+    of_kind("--max-iter", Count(), help="New limit on the number of all iterations."),
 ]
 OtherNormalizationSteps = Annotated[
     int | None,
     of_kind(
         "--normalization-steps",
         Count(),
-        help="As in the run, for data that it did not read from a file.",
+        help="Number of normalizations in the run, if its data were not read from a file.",
         rich_help_panel=DATA,
     ),
 ]
@@ -238,14 +237,14 @@ class Source(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """How a result is found in a file."""
+    """How a result is read from a file."""
 
     read_limit: ReadLimit = DEFAULT_READ_LIMIT
     key: Key = "cometric"
 
 
 class Display(NamedTuple):
-    """What every command takes: how it shows its answer."""
+    """Options of every command: how it shows its result."""
 
     as_json: Json = False
     quiet: Quiet = False

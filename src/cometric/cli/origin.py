@@ -1,8 +1,8 @@
-"""The data of a run that is resumed, read again for a result that holds them.
+"""The data of a run, read again by `resume` for an .h5ad output.
 
-A checkpoint holds histograms, and an .h5ad file the data they were made of. So `learn` notes in
-its checkpoints which file it read and how, and `resume` reads it again, if the output needs it.
-What is read must give the histograms of the checkpoint.
+A checkpoint holds histograms, but an .h5ad file has the data they were made of. So `learn` stores
+in its checkpoints which file it read and how, and `resume` reads it again if the output needs it.
+The histograms of the file must be those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,36 +25,37 @@ if TYPE_CHECKING:
 
 
 class Original(NamedTuple):
-    """Data, how they were read, how histograms were made of them, and the name of the metrics."""
+    """The data of a run, how they were read, options of the histograms, key of the metrics."""
 
     data: AnnData
     source: dict[str, Any]  # layer, use_raw
-    used: dict[str, Any]  # normalization_steps, smoothing, drop_empty
+    options: dict[str, Any]  # normalization_steps, smoothing, drop_empty
     key: str
 
 
 def note(
-    path: Path, transpose: bool, source: dict[str, Any], used: dict[str, Any], key: str
+    path: Path, transpose: bool, source: dict[str, Any], options: dict[str, Any], key: str
 ) -> dict[str, Any]:
-    """What to keep in checkpoints, so that :func:`read_again` can."""
-    place = os.fspath(path.absolute())
-    return {"path": place, "transpose": transpose, **source, **used, "key": key}
+    """The entry for checkpoints that :func:`read_again` needs."""
+    absolute = os.fspath(path.absolute())
+    return {"path": absolute, "transpose": transpose, **source, **options, "key": key}
 
 
 def read_again(
-    folder: Path, path: Path | None, given: dict[str, Any], read_limit: float, console: Console
+    folder: Path, path: Path | None, changes: dict[str, Any], read_limit: float, console: Console
 ) -> Original:
-    """The data that the run in ``folder`` learns from.
+    """The data that the run in ``folder`` was started with.
 
-    ``path`` and what is ``given`` (and not None or False) count more than what was noted.
+    ``path`` and ``changes`` (unless None or False) replace the stored values.
     """
-    noted, arrays = stored_source(folder)
+    stored, arrays = stored_source(folder)
     if not arrays:
         raise CheckpointError(
             f"`{folder}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
-    how = {**noted, **{name: value for name, value in given.items() if value not in (None, False)}}
-    path = path or _noted_path(folder, noted)
+    given = {name: value for name, value in changes.items() if value not in (None, False)}
+    how = {**stored, **given}
+    path = path or _stored_path(folder, stored)
     from cometric.scverse import slots
 
     console.use_source(path)
@@ -63,29 +64,29 @@ def read_again(
     matrix = slots.matrix(data, **source)
     console.use_source(path, matrix, bool(how.get("transpose")))
     known = Problem.from_arrays(arrays)
-    used: dict[str, Any] = {
+    options: dict[str, Any] = {
         "normalization_steps": int(how.get("normalization_steps", 1)),
         "smoothing": known.smoothing,
         "drop_empty": not (known.samples.kept.all() and known.features.kept.all()),
     }
-    # Empty items that the run did not have are no reason for another message.
-    found = Problem.from_data(matrix, **{**used, "drop_empty": True})
-    if not _same(found, known):
+    # Empty items that the run did not have get the message below, not one about empty items.
+    problem = Problem.from_data(matrix, **{**options, "drop_empty": True})
+    if not _same(problem, known):
         raise ValueError(
-            f"`{path}` does not hold the data that `{folder}` was begun with: samples, features or "
-            "entries differ. Pass the original file as --data, read as it was then (--layer, "
+            f"`{path}` does not hold the data that `{folder}` was started with: samples, features "
+            "or entries differ. Pass the original file as --data, read in the same way (--layer, "
             "--use-raw, --transpose, --normalization-steps), or write .npz, .csv or .tsv."
         )
-    return Original(data, source, used, str(how.get("key", "cometric")))
+    return Original(data, source, options, str(how.get("key", "cometric")))
 
 
-def _noted_path(folder: Path, noted: dict[str, Any]) -> Path:
-    cure = "Pass the file as --data, or write .npz, .csv or .tsv, which need no data."
-    if "path" not in noted:
-        raise ValueError(f"`{folder}` does not say which file its data came from. {cure}")
-    path = Path(noted["path"])
+def _stored_path(folder: Path, stored: dict[str, Any]) -> Path:
+    remedy = "Pass the file as --data, or write .npz, .csv or .tsv, which need no data."
+    if "path" not in stored:
+        raise ValueError(f"`{folder}` does not say which file its data came from. {remedy}")
+    path = Path(stored["path"])
     if not path.exists():
-        raise ValueError(f"`{path}`, which `{folder}` was begun with, does not exist. {cure}")
+        raise ValueError(f"`{path}`, which `{folder}` was started with, does not exist. {remedy}")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Commands that ask something of a result: neighbors, new samples, proofs, explanations, a page."""
+"""Commands for results: neighbors, new samples, certificates, explanations, reports."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def certify(
 ) -> None:
     """Check RESULT against its data: proved error bounds for --eps 0, otherwise a diagnosis."""
     result, _ = files.load(path, stored.key, stored.read_limit)
-    found = result.certify(n_threads, progress=console.progress)
-    facts = {"command": "certify", "input": str(path), "kind": type(found).__name__}
-    console.answer(str(found), {**facts, **_fields(found)})
+    certificate = result.certify(n_threads, progress=console.progress)
+    facts = {"command": "certify", "input": str(path), "kind": type(certificate).__name__}
+    console.answer(str(certificate), {**facts, **_fields(certificate)})
 
 
 @command()
@@ -159,32 +159,32 @@ def explain(
     """Explain the distance between two samples of RESULT: which features differ, and how far."""
     result, _ = files.load(path, stored.key, stored.read_limit)
     names = getattr(result.problem, of).item_names
-    found = result.explain(_item(first, names), _item(second, names), of=of)
+    explanation = result.explain(_item(first, names), _item(second, names), of=of)
     facts = {
         "command": "explain",
         "input": str(path),
         "of": of,
-        "items": found.items,
-        "distance": found.distance,
-        "stays": found.stays,
-        "changes": [change._asdict() for change in found.changes],
-        "flows": len(found.flows),
-        "heaviest": [flow._asdict() for flow in found.heaviest()],
+        "items": explanation.items,
+        "distance": explanation.distance,
+        "stays": explanation.stays,
+        "changes": [change._asdict() for change in explanation.changes],
+        "flows": len(explanation.flows),
+        "heaviest": [flow._asdict() for flow in explanation.heaviest()],
     }
-    console.answer(str(found), facts)
+    console.answer(str(explanation), facts)
 
 
 def _item(text: str, names: Sequence[str]) -> int | str:
-    """A name where there is one like it, else a number."""
+    """An item given on the command line: a name if there is one like it, else a number."""
     number = text.isascii() and text.isdecimal() and int(text) < len(names)
     return int(text) if number and text not in names else text
 
 
-def _fields(found: Any) -> dict[str, Any]:
-    """The fields of a dataclass, tuples with names as dictionaries."""
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, named tuples as dictionaries."""
     return {
-        name: value._asdict() if hasattr(value, "_asdict") else value
-        for name, value in ((name, getattr(found, name)) for name in found.__dataclass_fields__)
+        name: field._asdict() if hasattr(field, "_asdict") else field
+        for name, field in ((name, getattr(value, name)) for name in value.__dataclass_fields__)
     }
 
 
@@ -213,13 +213,13 @@ def report(
     """Write an HTML page about RESULT: two linked maps, convergence, error bounds."""
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    chosen = None
+    colors = None
     if labels is not None:
         if data is None or labels not in data.obs:
-            found = "" if data is None else ", ".join(map(repr, data.obs))
-            there = f"has {found}" if found else "has no columns of labels"
-            raise ValueError(f"`labels` is {labels!r}; `{path}` {there}.")
-        chosen = data.obs[labels].to_numpy()[result.problem.samples.kept]
+            columns = "" if data is None else ", ".join(map(repr, data.obs))
+            available = f"has {columns}" if columns else "has no columns of labels"
+            raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.")
+        colors = data.obs[labels].to_numpy()[result.problem.samples.kept]
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None
@@ -227,7 +227,7 @@ def report(
         write(
             result,
             output,
-            labels=chosen,
+            labels=colors,
             title=title,
             force=force,
             certificate=proved,

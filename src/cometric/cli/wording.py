@@ -1,8 +1,8 @@
-"""Messages of the library in the words of the command line.
+"""Translation of messages of the library to the command line.
 
-The library names arguments as Python does, `n_threads` or `drop_empty=True`. Here they become the
-options of the command that is running, and `X` the file that was read. The names of options come
-from the commands themselves: their parameters are called as the arguments they are passed to.
+The library names arguments of Python, `n_threads` or `drop_empty=True`. These are replaced by
+options of the running command, and `X` by the file that was read. The names of options are taken
+from the commands: their parameters have the names of the arguments they are passed to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PHRASES = (
     (r"`metrics\.(samples|features)`", r"the metric of the \1"),
     (r"`limit` \(--read-limit\)", "--read-limit"),
 )
-"""What is said of Python only, and what to say instead; patterns of regular expressions."""
+"""Regular expressions of phrases that apply to Python only, and their replacements."""
 
 BYTES = re.compile(r"at most ([\d.]+(?:e[+-]?\d+)?) bytes")
 LEAVE_OUT = re.compile(r"\b([Pp])ass `(\w+)=False`")
@@ -47,7 +47,7 @@ NAME = re.compile(r"`(\w+)`")
 
 
 def options_of(command: Any) -> dict[str, str]:
-    """What the user calls each parameter of a command: ``--threads``, or ``DATA``."""
+    """The name of each parameter of a command on the command line: ``--threads``, or ``DATA``."""
     return {
         param.name: max(param.opts, key=len)
         if param.param_type_name == "option"
@@ -57,43 +57,43 @@ def options_of(command: Any) -> dict[str, str]:
 
 
 def translate(
-    words: str, options: Mapping[str, str], file: str | None = None, paths: Collection[str] = ()
+    message: str, options: Mapping[str, str], file: str | None = None, paths: Collection[str] = ()
 ) -> str:
     """A message of the library in terms of ``options``, and of the ``file`` that was read.
 
-    ``paths`` are names that the user gave: they stay, whatever they look like.
+    ``paths`` are file names given by the user, which are never translated.
     """
     quoted = [f"`{path}`" for path in paths] + [repr(path) for path in paths]
-    masks = {f"\0{number}\0": it for number, it in enumerate(quoted)}
-    for mask, it in masks.items():
-        words = words.replace(it, mask)
-    for pattern, instead in PHRASES:
-        instead = instead.replace("{file}", f"`{file or 'the file'}`".replace("\\", r"\\"))
-        words = re.sub(pattern, instead, words)
-    words = BYTES.sub(lambda found: f"at most {float(found[1]) / 1e9:.3g} GB", words)
-    words = LEAVE_OUT.sub(lambda found: _leave_out(found, options), words)
-    words = ASSIGNMENT.sub(lambda found: _assignment(found, options), words)
-    words = GIVEN.sub(lambda found: _known(found, options, " is given"), words)
-    words = NAME.sub(lambda found: _known(found, options), words)
+    masks = {f"\0{number}\0": name for number, name in enumerate(quoted)}
+    for mask, name in masks.items():
+        message = message.replace(name, mask)
+    for pattern, replacement in PHRASES:
+        named = replacement.replace("{file}", f"`{file or 'the file'}`".replace("\\", r"\\"))
+        message = re.sub(pattern, named, message)
+    message = BYTES.sub(lambda match: f"at most {float(match[1]) / 1e9:.3g} GB", message)
+    message = LEAVE_OUT.sub(lambda match: _leave_out(match, options), message)
+    message = ASSIGNMENT.sub(lambda match: _assignment(match, options), message)
+    message = GIVEN.sub(lambda match: _option(match, options, " is given"), message)
+    message = NAME.sub(lambda match: _option(match, options), message)
     if file is not None:
-        words = words.replace("`X`", f"`{file}`")
-    for mask, it in masks.items():
-        words = words.replace(mask, it)
-    return words
+        message = message.replace("`X`", f"`{file}`")
+    for mask, name in masks.items():
+        message = message.replace(mask, name)
+    return message
 
 
-def _leave_out(found: re.Match[str], options: Mapping[str, str]) -> str:
-    if found[2] not in options:
-        return found[0]
-    return f"{'Leave' if found[1] == 'P' else 'leave'} out {options[found[2]]}"
+def _leave_out(match: re.Match[str], options: Mapping[str, str]) -> str:
+    if match[2] not in options:
+        return match[0]
+    return f"{'Leave' if match[1] == 'P' else 'leave'} out {options[match[2]]}"
 
 
-def _assignment(found: re.Match[str], options: Mapping[str, str]) -> str:
-    name, value = found[1], found[2].strip("'")
+def _assignment(match: re.Match[str], options: Mapping[str, str]) -> str:
+    name, value = match[1], match[2].strip("'")
     if name not in options:
-        return found[0]
+        return match[0]
     return options[name] if value == "True" else f"{options[name]} {value}"
 
 
-def _known(found: re.Match[str], options: Mapping[str, str], more: str = "") -> str:
-    return f"{options[found[1]]}{more}" if found[1] in options else found[0]
+def _option(match: re.Match[str], options: Mapping[str, str], suffix: str = "") -> str:
+    return f"{options[match[1]]}{suffix}" if match[1] in options else match[0]

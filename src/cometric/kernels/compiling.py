@@ -42,7 +42,3 @@ def announce_compilation(show: Callable[[str], Any]) -> Iterator[None]:
             yield
     finally:
         _listening = False
-
-
-# Names that callers outside this package still use.
-WORDS, compiling_told = MESSAGE, announce_compilation

@@ -81,7 +81,7 @@ class Bar:
         if self._display is None:
             yield
             return
-        from cometric.kernels.compiling import compiling_told
+        from cometric.kernels.compiling import announce_compilation
 
         self._ahead, self._begun, self._done, self._records = ahead, seconds, done, []
         self._display.begin(done, seconds)
@@ -90,7 +90,7 @@ class Bar:
         try:
             for name, part in maps.items():
                 part.on_progress = partial(self._within, name)
-            with compiling_told(self.say):
+            with announce_compilation(self.say):
                 yield
         finally:
             for part in maps.values():
@@ -143,7 +143,7 @@ def bar_of_pairs(
     if not show:
         yield lambda done, total: None
         return
-    from cometric.kernels.compiling import compiling_told
+    from cometric.kernels.compiling import announce_compilation
 
     display = _Counter(count, unit, doing) if redraws() else _LoggedCounter(count, unit, doing)
     before = 0
@@ -154,7 +154,7 @@ def bar_of_pairs(
         before += total if done == total else 0
 
     try:
-        with compiling_told(display.write):
+        with announce_compilation(display.write):
             yield tell
     finally:
         display.close()

@@ -1,4 +1,4 @@
-"""The front door: learn both metrics, or resume where a run was stopped."""
+"""The main functions: learn both metrics, or resume a run from its checkpoints."""
 
 from __future__ import annotations
 
@@ -84,45 +84,45 @@ def learn(
 
             Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
 
-        It means the same on all data, which tau does not.
+        Its meaning does not depend on the scale of the data, unlike that of tau.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
         "auto" (policy iteration for eps = 0, Anderson acceleration for eps > 0, the closed form
-        for eps infinite and tau = 0), "policy", "power", "anderson", "stochastic", or a solver of
-        your own.
+        for eps infinite and tau = 0), "policy", "power", "anderson", "stochastic", or an object
+        with the methods ``init`` and ``step``.
     tol, max_iter
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     sweeps, dtype
-        For 0 < eps < infinity: Sinkhorn sweeps per iteration on the way (at the end every pair
-        is brought to its tolerance, in float64), and the precision on the way.
+        For 0 < eps < infinity: Sinkhorn sweeps per iteration and their precision. At the end every
+        pair is solved to its tolerance, in float64.
     device
-        "cpu" (Numba), or what PyTorch calls a GPU, "cuda" or "cuda:1", for 0 < eps < infinity:
-        float32 to approach and float64 to finish, whatever ``dtype``. The metrics come back as
-        NumPy arrays, or on the device if ``X`` was there; a ``callback`` sees tensors.
+        "cpu" (Numba), or a GPU by its name in PyTorch, "cuda" or "cuda:1", for 0 < eps < infinity:
+        float32 at first and float64 at the end, for any ``dtype``. The metrics are NumPy arrays,
+        or tensors on the device if ``X`` is there; a ``callback`` receives tensors.
     start, random_state
         Where to start: a distance matrix between samples, a pair (samples, features), "random"
         with this seed, or None for the l1 distances between histograms.
     n_threads
-        Threads to use; the answer is the same, bit by bit, for any number.
+        Number of threads; the result is the same, bit by bit, for any number.
     memory_limit
         Bytes that maps may use to store trees, couplings or scalings (both sides together); half
-        of the free memory by default. Where they do not fit, slower methods are used.
+        of the free memory by default. If they do not fit, slower methods are used.
     client
-        A ``distributed.Client``: its workers compute the distances, tile by tile, with one thread
-        of theirs each. The answer is the same, bit by bit, for any number of workers, lost ones
-        included; "local" computes the same tiles in this process. See docs/scale.md.
+        A ``distributed.Client``: its workers compute the distances, tile by tile. The result is the
+        same, bit by bit, for any number of workers, even if some are lost; "local" computes the
+        same tiles in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback
-        Called after each iteration with the iterate and its line of the history.
+        Called after each iteration with the iterate and its record in the history.
     checkpoint, checkpoint_every
-        Folder for checkpoints, written every so many seconds (0: after each iteration), at the
-        end, and at Ctrl-C or SIGTERM after the current iteration. The same call continues from
-        there, and so does :func:`resume`, with the same bits (on the CPU) as an uninterrupted
-        run. ``max_iter`` may be changed.
+        Folder for checkpoints, and the seconds between them (0: after each iteration). They are
+        also written at the end, and at Ctrl-C or SIGTERM after the current iteration. The same
+        call, or :func:`resume`, continues from there, with the same bits (on the CPU) as an
+        uninterrupted run. ``max_iter`` may be changed.
     normalization_steps, smoothing, drop_empty
-        How histograms are made, see :meth:`Problem.from_data`.
+        How histograms are computed, see :meth:`Problem.from_data`.
 
     Returns
     -------
@@ -164,16 +164,16 @@ def resume(
     callback: Callback | None = None,
     checkpoint_every: float = 300.0,
 ) -> Result:
-    """Continue from the folder that ``learn(..., checkpoint=...)`` has written.
+    """Continue a run from the folder of ``learn(..., checkpoint=...)``.
 
-    The data come from there, and so do all options that change the answer.
+    The data are read from there, and all options that change the result.
 
     Parameters
     ----------
     checkpoint
         The folder.
     max_iter
-        Another limit than before, on all iterations, earlier ones included.
+        A new limit on the number of all iterations, earlier ones included.
     client
         For a run on a cluster: the ``distributed.Client`` to continue with; without one it
         continues in this process, with the same bits.
@@ -192,7 +192,7 @@ def resume(
             stored["norm"] = arrays["samples_norm"], arrays["features_norm"]
         if client is not None and not stored["client"]:
             raise ValueError(
-                f"`client` has no effect: `{folder}` was begun without one. Leave it out."
+                f"`client` has no effect: `{folder}` was started without one. Leave it out."
             )
         del stored["data"]
         others = {"client": client} if client is not None else {}
@@ -223,7 +223,7 @@ def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
 
 
 def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
-    """Learn, from the checkpoint that is there, if any, and keep others."""
+    """Learn, from the checkpoint in the folder if there is one, and write checkpoints."""
     folder = Path(run.settings.checkpoint)
     if saved is None:
         stored, saved = run.to_json(), latest(folder)
@@ -232,7 +232,7 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
     else:
         stored = saved.asked
     used = {
-        # How much memory there is decides in which precision maps remember: it must not change.
+        # The memory determines the precision in which maps store scalings: it must not change.
         "memory_limit": run.memory if saved is None else saved.used["memory_limit"],
         "max_iter": int(run.settings.max_iter),
     }

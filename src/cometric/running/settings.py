@@ -1,4 +1,4 @@
-"""All options of ``learn``: one list, from which every other way in derives its own.
+"""All options of ``learn``: one list, from which the estimator and the command line are derived.
 
 A new option is a field here, a parameter of :func:`cometric.learn`, and the line that uses it.
 """
@@ -39,17 +39,17 @@ from cometric.transports.base import Resources, Transport
 DEFAULT_EPS = 0.1
 DEFAULT_TAU = "auto"
 DEFAULT_TOL = 1e-3
-"""What every way in takes where nothing is said. Scores by labels at this tolerance agree with
+"""Defaults of the library and the command line. Scores by labels at this tolerance agree with
 those at 1e-6 to three digits, in half the time (docs/choosing.md)."""
 
 PAPER_TAU = 1e-3
-"""What tau = "paper" stands for."""
+"""The value of tau = "paper"."""
 
 AUTO_RESTART = 0.1
-"""What tau = "auto" stands for: it did not perform poorly on any benchmark."""
+"""The value of ``restart`` for tau = "auto": it did not perform poorly on any benchmark."""
 
 AUTO_TAU = 1e-2
-"""What it stands for where a restart is not possible (stochastic iteration)."""
+"""The value of tau = "auto" if a restart is not possible (stochastic iteration)."""
 
 LEARNING, HISTOGRAMS = "Learning", "Histograms"
 """Headings under which the help of the command line lists options."""
@@ -74,10 +74,10 @@ def _setting(
     """A field of :class:`Settings`.
 
     ``help`` and ``option`` are those of the command line, which has no option without ``help``;
-    a value there is multiplied by ``unit``. ``answer`` says whether the value changes the answer.
+    values there are multiplied by ``unit``. ``answer`` tells whether the value changes the result.
     """
-    about = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
-    return field(default=default, metadata={**about, "answer": answer})
+    metadata = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
+    return field(default=default, metadata={**metadata, "answer": answer})
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Settings:
     memory_limit: float | None = _setting(
         None,
         Number("a number of GB, at least 0", finite=False, optional=True),
-        "Memory in GB for what is kept between iterations. Default: half of what is free.",
+        "Memory in GB for data stored between iterations. Default: half of the free memory.",
         unit=1e9,
     )
     client: Any = _setting(None, Cluster())
@@ -185,7 +185,7 @@ class Settings:
         1,
         Count(),
         "Number of normalizations. Above 1, rows and columns are balanced first.",
-        answer=False,  # the histograms are compared
+        answer=False,  # checkpoints compare the histograms instead
         panel=HISTOGRAMS,
     )
     smoothing: float = _setting(
@@ -199,9 +199,9 @@ class Settings:
         False, Flag(), "Leave out empty rows and columns.", answer=False, panel=HISTOGRAMS
     )
 
-    # What follows from the above.
+    # Computed from the options.
     formula: Formula = field(init=False, repr=False, compare=False)
-    torch_device: Any = field(init=False, repr=False, compare=False)  # None where NumPy computes
+    torch_device: Any = field(init=False, repr=False, compare=False)  # None for the CPU
     solver_traits: Traits = field(init=False, repr=False, compare=False)
     kind_of_memory: str = field(init=False, repr=False, compare=False)  # see ``memory.NEEDS``
 
@@ -227,19 +227,19 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _find_traits(self) -> Traits:
-        """The traits of the solver; of the default one, those of any."""
+        """The traits of the solver; the defaults for "auto"."""
         if not isinstance(self.solver, str):
             return traits_of(self.solver)
         return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver]())
 
     def resources(self, memory: float | None = None) -> Resources:
-        """What maps may use, ``memory`` of which they may remember in."""
+        """Computing resources of maps; ``memory`` is the number of bytes that they may store."""
         return Resources(
             self.n_threads, memory, str(self.device), self.client, self.dtype, self.sweeps, self.tol
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All that changes the answer, by name."""
+        """All options that change the result, by name."""
         return {
             part.name: part.metadata["kind"].to_json(getattr(self, part.name))
             for part in options()
@@ -248,27 +248,27 @@ class Settings:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **others: Any) -> Settings:
-        """The settings that :meth:`to_json` stored, with ``others`` that were not."""
+        """The settings that :meth:`to_json` stored, with ``others`` that it does not store."""
         names = [part.name for part in options() if part.metadata["answer"]]
         known = {
             **{name: stored[name] for name in names},
             "transport": transports.from_json(stored["transport"]),
             "solver": solver_from_json(stored["solver"]),
             "client": "local" if stored["client"] else None,
-            "start": None,  # a run that goes on does not start
+            "start": None,  # a run that continues needs no starting metrics
         }
         return cls(**known | others)
 
     def _find_transport(self) -> Transport:
         if self.transport is None:
             return transports.from_eps(self.eps)
-        given: Transport = self.transport
-        if self.eps not in (DEFAULT_EPS, given.eps):
+        transport: Transport = self.transport
+        if self.eps not in (DEFAULT_EPS, transport.eps):
             raise ValueError(
-                f"`eps` is {self.eps:g} and `transport` is {given}; both say how histograms are "
-                "compared. Pass one of them."
+                f"`eps` is {self.eps:g} and `transport` is {transport}; both determine how "
+                "histograms are compared. Pass one of them."
             )
-        return given
+        return transport
 
     def _find_weights(self) -> tuple[float, float]:
         """``tau`` and ``restart`` as numbers, one of them 0."""
@@ -276,7 +276,7 @@ class Settings:
         if self.restart > 0.0 and sampled:
             raise ValueError(
                 "`restart` needs the largest of all distances in each step, and stochastic "
-                "iteration looks at a part of them. Pass `tau`, or another `solver`."
+                "iteration computes a part of them. Pass `tau`, or another `solver`."
             )
         if self.tau == "auto":
             if self.restart > 0.0:
@@ -285,13 +285,13 @@ class Settings:
         tau = PAPER_TAU if self.tau == "paper" else float(self.tau)
         if self.restart > 0.0 and tau > 0.0:
             raise ValueError(
-                f"`restart` is {self.restart} and `tau` is {self.tau}; both say how much the norm "
-                "counts. Pass one of them."
+                f"`restart` is {self.restart} and `tau` is {self.tau}; both determine the weight "
+                "of the norm. Pass one of them."
             )
         return tau, float(self.restart)
 
     def _check_together(self) -> None:
-        """Raise for options that exclude one another."""
+        """Raise if options exclude one another."""
         transport = self.transport
         if self.solver_traits.freezes and not transport.freezes:
             raise ValueError(
@@ -306,7 +306,7 @@ class Settings:
             )
         if not transport.on_clusters:
             raise ValueError(
-                f"`client` is of no use for {transport.name}, a product of matrices: leave it out."
+                f"`client` has no effect for {transport.name}, a product of matrices: leave it out."
             )
         if transport.freezes and self.formula.is_plain:
             raise ValueError(
@@ -334,20 +334,20 @@ Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
 
 def options(*, without: Collection[str] = ()) -> list[Field[Any]]:
-    """The fields of :class:`Settings`, but for some."""
+    """The fields of :class:`Settings` that are options, except some."""
     return [part for part in fields(Settings) if part.init and part.name not in without]
 
 
 def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wrapped]:
-    """Give a function the options of ``learn`` in its signature, but for some.
+    """Give a function the signature of ``learn``, except some options.
 
-    What it takes itself and is no option comes first if it has no default, else last. It is
-    called with all options by name, defaults included.
+    Other parameters of the function come first if they have no default, else last. The function
+    is called with all options by name, defaults included.
     """
 
     def mirror(function: Wrapped) -> Wrapped:
         named = {part.name: part for part in options(without=without)}
-        own = [
+        others = [
             p
             for p in inspect.signature(function).parameters.values()
             if p.name not in named and p.kind is not p.VAR_KEYWORD
@@ -363,8 +363,8 @@ def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wr
             )
             for name, part in named.items()
         ]
-        first = [p for p in own if p.default is p.empty]
-        last = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.default is not p.empty]
+        first = [p for p in others if p.default is p.empty]
+        last = [p.replace(kind=p.KEYWORD_ONLY) for p in others if p.default is not p.empty]
         signature = inspect.Signature([*first, *middle, *last])
 
         @wraps(function)
