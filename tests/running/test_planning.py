@@ -180,8 +180,7 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        running = ("running.memory", "running.planning", "running.run")
-        for module in (*running, "transports.base", "maps.exact", "maps.entropic"):
+        for module in ("running.memory", "running.planning", "transports.base"):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend
@@ -242,7 +241,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(
     def allocate(*args):
         raise AssertionError("too late")
 
-    monkeypatch.setattr("cometric.running.learning.norm_matrices", allocate)
+    monkeypatch.setattr("cometric.running.run.norm_matrices", allocate)
     small_machine(free)
     with pytest.raises(MemoryError, match=f"150 samples and 120 features .*{words}"):
         cm.learn(X, eps, drop_empty=True)

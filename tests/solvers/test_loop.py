@@ -149,7 +149,7 @@ def test_ctrl_c_ends_with_what_was_reached_and_is_no_success(solver):
         if record.iteration == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="what was reached is in `.result`") as caught:
+    with pytest.raises(Interrupted, match="the partial result is in `.result`") as caught:
         quick(solver=solver, tol=0, callback=press)
     result = caught.value.result
     assert result.status is Status.INTERRUPTED

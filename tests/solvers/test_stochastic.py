@@ -69,14 +69,6 @@ def test_new_draws_are_pairs_without_repetition(draw, count):
     assert not np.array_equal(one, other)
 
 
-def test_doubt_is_what_the_draws_leave_open():
-    assert steps(StochasticIteration(0.25), 2).doubt == 0.5  # half of the parts
-    assert steps(StochasticIteration(0.25), 4).doubt == 0.0
-    seen = 2 * 12  # a tenth of the pairs of the smaller side, twice
-    doubt = steps(StochasticIteration(0.1, draw="pairs"), 2).doubt
-    assert doubt == pytest.approx(1 - 0.05 ** (1 / seen))
-
-
 def test_the_first_epoch_is_an_iteration_of_both_sides_at_once():
     now = steps(StochasticIteration(0.25), 4)
     problem = cm.Problem.from_data(X)
