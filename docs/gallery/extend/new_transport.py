@@ -40,8 +40,8 @@ class Energy(cm.Transport):
 
 
 # %%
-# ``learn`` accepts it, and ``certify``, ``transform`` and ``cm.plan`` work as usual. To load saved
-# results, register the class in ``cometric.transports.TRANSPORTS``.
+# ``learn`` accepts it, and ``certify``, ``transform`` and ``cm.plan`` work as usual. To save and
+# load results, register it first: ``cometric.transports.TRANSPORTS["energy"] = Energy``.
 
 X = cm.datasets.torus("unimodal", 40, 30)
 result = cm.learn(X, transport=Energy(), tau=0.01, tol=1e-8)
