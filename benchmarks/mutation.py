@@ -1,7 +1,7 @@
 """Change the numerical core in every small way, and see whether its own fast tests notice.
 
     python benchmarks/mutation.py                    the figures of docs/reliability.md
-    python benchmarks/mutation.py --only cones       one module, nothing written
+    python benchmarks/mutation.py --only core/cones       one module, nothing written
     python benchmarks/mutation.py --sample 200       so many of each module, drawn by chance
     python benchmarks/mutation.py --log log.txt      remember who was noticed, try others only
 
@@ -48,12 +48,14 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 from hypothesis import HealthCheck, Phase, settings
+
 from machine import describe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
-MODULES = ("cones", "problem", "certificate")
+MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
+TESTS = {"inputs": "test_problem.py", "sides": "test_problem.py"}  # others have tests of their own
 EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
 SECONDS = 60  # of processor time; the tests of a module take less than 10
 MEMORY = 32 << 30  # of address space: some mutants ask for all there is
@@ -154,7 +156,7 @@ class _Finder(MetaPathFinder):
     """Finds one module, before anybody else does."""
 
     def __init__(self, module: str, source: str) -> None:
-        self.name, self.source = f"cometric.{module}", source
+        self.name, self.source = f"cometric.{module.replace('/', '.')}", source
         self.path = ROOT / "src" / "cometric" / f"{module}.py"
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -265,7 +267,8 @@ def test(mutant: Mutant, plugin: _Watch | _Choose) -> int:
         *("-x", "-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"),
         *("--hypothesis-profile=mutation", f"--rootdir={ROOT}"),
     ]
-    tests = str(ROOT / "tests" / f"test_{mutant.module}.py")
+    folder, _, name = mutant.module.partition("/")
+    tests = str(ROOT / "tests" / folder / TESTS.get(name, f"test_{name}.py"))
     return int(pytest.main([*options, tests], plugins=[plugin]))
 
 

@@ -10,7 +10,6 @@ import argparse
 import time
 from pathlib import Path
 
-import machine
 import numpy as np
 from entropic import load_pbmc3k
 from sklearn.decomposition import PCA
@@ -19,6 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 
 import cometric as cm
+import machine
 
 
 def main() -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import describe
 from trials import ROOT, Outcome, crashes, determinism, files, numbers, suites
+
+from machine import describe
 
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- figures -->"

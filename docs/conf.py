@@ -40,13 +40,12 @@ default_role = "code"
 templates_path = ["_templates"]
 html_math_renderer = "mathml"
 
-# The reference. Types stand in signatures, as in the code. Where torch is not installed autodoc
-# makes one up, which SciPy must not meet while it is being loaded.
+# The reference. Types are shown in signatures, as in the code. If torch is not installed, autodoc
+# mocks it, and SciPy must be loaded before it is.
 autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 for name in ("estimator", "scverse.pl", "report"):
     import_module(f"cometric.{name}")
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autosummary_ignore_module_all = False
 napoleon_google_docstring = False
 python_maximum_signature_line_length = 88
@@ -94,15 +93,18 @@ html_theme_options = {
 
 
 ARRAY = re.compile(r"ndarray\[tuple\[.*?\], [^\[]*dtype\[.*?\]\]")
+CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 
 
 def shorten(app, what, name, obj, options, signature, returns):
-    """An array is an array: its shape and type are told in words."""
-    return tuple(text and ARRAY.sub("ndarray", text) for text in (signature, returns))
+    """Write arrays as ``ndarray``, since docstrings give shape and type, and classes by name."""
+    return tuple(
+        text and CLASS.sub(r"\1", ARRAY.sub("ndarray", text)) for text in (signature, returns)
+    )
 
 
 def carry(app, failure):
-    """Put the report that an example wrote beside the pages."""
+    """Copy the report written by an example to the site."""
     if failure is None and app.builder.format == "html":
         shutil.copy(HERE / "gallery" / "use" / "report.html", app.outdir)
 

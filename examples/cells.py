@@ -1,8 +1,8 @@
-"""Learn, from 700 blood cells and no labels, a distance between cells and one between genes.
+"""Learn distances between 700 blood cells, and between their genes, without labels.
 
-Run it with ``make demo``. It prints which genes are nearest to known markers, beside their
-nearest ones in plain l1 distance, draws both metrics to ``demo/cells.png``, and writes a page to
-explore them with, ``demo/report.html``.
+Run it with ``make demo``. It prints the genes nearest to known markers, by the learned metric and
+by the l1 distance, plots both metrics to ``demo/cells.png``, and writes an interactive report,
+``demo/report.html``.
 """
 
 import argparse
@@ -33,15 +33,15 @@ PAGE = FIGURE.with_name("report.html")
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data", help="10x_pbmc68k_reduced.h5ad, if not scanpy's own")
+    arguments.add_argument("--data", help="10x_pbmc68k_reduced.h5ad; default: that of scanpy")
     cells = cm.datasets.pbmc68k_reduced(arguments.parse_args().data)
-    print(f"The data: {cells.n_obs} blood cells, {cells.n_vars} genes, no labels used.\n")
-    print("Compiling, once (about a minute; later runs only load it) ... ", end="", flush=True)
+    print(f"Data: {cells.n_obs} blood cells, {cells.n_vars} genes; no labels are used.\n")
+    print("Compiling, once (about a minute; later runs use a cache) ... ", end="", flush=True)
     print(f"{cm.warmup(['entropic']):.1f} s\n")
 
     print(cm.plan(cells, dtype="float32"), "\n", flush=True)
     began = time.perf_counter()
-    # Single precision on the way and a residual of 0.001 will do for neighbors and a picture.
+    # Single precision and a residual of 0.001 are sufficient for neighbors and a plot.
     result = cm.learn(cells, eps=0.1, tau=1e-2, tol=1e-3, dtype="float32", progress=True)
     print(f"\n{result}\n  wall time        {time.perf_counter() - began:.1f} s\n")
     certificate = result.certify()
@@ -53,7 +53,7 @@ def main() -> None:
     tell(genes, result.features, plain)
     labels = cells.obs["cell_type"].to_numpy()
     A = result.problem.samples.full.toarray()
-    print("\nDo the labels, which nobody showed us, form groups? (silhouette of the cells)")
+    print("\nSilhouette of the cell types, which were not used for learning:")
     for name, distances in (
         ("learned", result.samples),
         ("l1", pairwise_distances(A, metric="l1")),
@@ -69,7 +69,7 @@ def main() -> None:
         certificate=certificate,
         force=True,
     )
-    print(f"To look closer, open {PAGE.parent.name}/{PAGE.name} in a browser.")
+    print(f"To explore the result, open {PAGE.parent.name}/{PAGE.name} in a browser.")
 
 
 def nearest(genes: np.ndarray, distances: np.ndarray, gene: str, count: int = 6) -> list[str]:
@@ -78,7 +78,7 @@ def nearest(genes: np.ndarray, distances: np.ndarray, gene: str, count: int = 6)
 
 
 def tell(genes: np.ndarray, learned: np.ndarray, plain: np.ndarray) -> None:
-    """The nearest genes of known markers, in the learned metric and in plain l1."""
+    """Print the nearest genes of known markers, by the learned metric and by l1."""
     print("\nThe genes nearest to known markers:")
     for marker, kind in MARKERS.items():
         ours, theirs = nearest(genes, learned, marker), nearest(genes, plain, marker)
@@ -89,9 +89,9 @@ def tell(genes: np.ndarray, learned: np.ndarray, plain: np.ndarray) -> None:
 
 
 def draw(result: cm.Result, labels: np.ndarray, genes: np.ndarray) -> None:
-    """Both metrics, rows in the order of a clustering; cells by type first."""
+    """Plot both metrics, ordered by hierarchical clustering; cells grouped by type."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
-    figure.suptitle("700 blood cells, and what was learned from them without labels", fontsize=15)
+    figure.suptitle("Distances learned from 700 blood cells without labels", fontsize=15)
 
     kinds, counts = np.unique(labels, return_counts=True)
     kinds = kinds[np.argsort(-counts)]
@@ -128,7 +128,7 @@ def show(figure, panel, distances: np.ndarray, order: np.ndarray, title: str) ->
 
 
 def clustered(distances: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """``chosen`` in the order of the leaves of a hierarchical clustering."""
+    """The items ``chosen``, ordered as the leaves of a hierarchical clustering."""
     if len(chosen) < 3:
         return chosen
     inner = squareform(distances[np.ix_(chosen, chosen)], checks=False)

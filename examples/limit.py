@@ -1,9 +1,9 @@
 """From transport to principal components: what happens as eps grows to infinity.
 
-With much entropy every plan becomes the product of its marginals and the distances become
-quadratic: the singular vectors have a closed form, correspondence analysis. Where all rows and all
-columns have the same sum this is PCA: features are apart by the squared difference of their
-loadings on the first principal axis.
+As eps grows, every plan becomes the product of its marginals and the distances become
+quadratic: the singular vectors have a closed form, correspondence analysis. If all rows have the
+same sum, and all columns too, this is PCA: the distance between two features is the squared
+difference of their loadings on the first principal axis.
 
     python examples/limit.py
 """
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def balanced(X: np.ndarray) -> np.ndarray:
-    """The matrix scaled so that all its rows, and all its columns, have one sum."""
+    """The matrix, scaled so that all rows have the same sum, and all columns too."""
     for _ in range(2000):
         X = X / X.sum(axis=0) * len(X)
         X = X / X.sum(axis=1, keepdims=True) * X.shape[1]

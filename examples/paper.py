@@ -1,13 +1,13 @@
-"""Every figure and table of the paper, recomputed, with its numbers beside ours.
+"""Every figure and table of the paper, recomputed, next to the published numbers.
 
     python examples/paper.py [torus] [stochastic] [path] [exact] [genomics] [choices]
                              [others] [--data FOLDER] [--out FOLDER]
 
-Writes one page, ``paper/index.html`` (``make paper``). Without names all parts are run; a part
-that was run before keeps its place on the page. A part whose data are not there says so.
+Writes one page, ``paper/index.html`` (``make paper``). Without arguments all parts are run;
+parts from earlier runs stay on the page. Parts whose data are missing are skipped.
 
 The paper: Huizing, Cantini and Peyré, Unsupervised Ground Metric Learning Using Wasserstein
-Singular Vectors, ICML 2022. Traps met on the way (T9, ...) are in docs/theory.md, section 7.
+Singular Vectors, ICML 2022. Its errata (T9, ...) are in docs/theory.md, section 7.
 """
 
 import argparse
@@ -35,11 +35,11 @@ from cometric.solvers.loop import Limits, solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
 TAUS = (0.001, 0.01, 0.1, 1.0)
-EPS, TAU, ALPHA = 0.1, 1e-3, 0.1  # the paper's, and the restart that stands for any tau
-EARLY = 5  # iterations, where the marker genes have not yet come together
+EPS, TAU, ALPHA = 0.1, 1e-3, 0.1  # the paper's eps and tau, and the default restart
+EARLY = 5  # iterations after which the marker genes are still well separated
 NOT_HERE = "not run: no gene2vec*.txt in the data folder"
 
-# Average silhouette widths as the paper has them, tables 1 and 2.
+# Average silhouette widths published in the paper, tables 1 and 2.
 PAPER_CELLS = {
     "PCA": 0.238,
     "Kernel PCA": 0.241,
@@ -56,7 +56,7 @@ class Skip(Exception):
 
 
 class Page:
-    """A part of the page: words, tables and pictures in the order in which they come."""
+    """A part of the page: text, tables and figures, in order."""
 
     def __init__(self, out: Path, name: str) -> None:
         self.out, self.name, self.blocks = out, name, []
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def assemble(out: Path) -> None:
-    """The page from the parts that have been run so far."""
+    """Write the page from all parts that have been run so far."""
     body = []
     for name, part in PARTS.items():
         file = out / f"{name}.part"
@@ -137,7 +137,7 @@ h2 { margin-top: 3rem }
 </style>
 <h1>The paper, recomputed</h1>
 <p>Huizing, Cantini and Peyré, <cite>Unsupervised Ground Metric Learning Using Wasserstein Singular
-Vectors</cite>, ICML 2022. Its numbers stand beside ours; where they differ, so it is said.</p>
+Vectors</cite>, ICML 2022. Published numbers are shown next to ours; differences are discussed.</p>
 BODY
 </html>
 """
@@ -187,7 +187,7 @@ def torus(page: Page, _: Path) -> None:
             ]
         )
     panels[0, 3].set(
-        title="tau = 0.1; dashed: ours",
+        title="tau = 0.1; dashed: policy iteration",
         xlabel="sweep",
         ylabel="Hilbert distance to the answer",
         ylim=(1e-11, None),
@@ -199,7 +199,8 @@ def torus(page: Page, _: Path) -> None:
     page.say(
         "100 samples, 80 features, exact transport, l1 norm. The paper does not give its "
         "templates as formulas; ours are those of cm.datasets.torus. It observes linear "
-        "convergence and one answer from several starts; both are seen here, and proved."
+        "convergence, and the same solution from several starts; both are confirmed here, and "
+        "proved."
     )
     page.figure(
         figure,
@@ -213,7 +214,7 @@ def torus(page: Page, _: Path) -> None:
             "power: factor per sweep",
             "ours: sweeps to 1e-9",
             "proved error",
-            "apart from another start",
+            "distance to the solution from another start",
             "spread along diagonals",
         ],
         rows,
@@ -280,8 +281,9 @@ def stochastic(page: Page, _: Path, steps: int = 100) -> None:
     page.say(
         f"Exact transport, tau = 0.1, {steps} steps of 10 % of the pairs on both sides, seed 0. "
         "The paper's scheme (steps 1 / sqrt(t), adaptive scaling, new pairs each time) converges "
-        "slowly; keeping each pair's image whole, in parts that take turns, "
-        "is linear. The paper's proof has gaps (T14); both are checked against the exact answer."
+        "slowly; ours, which visits fixed parts in turn and replaces each pair by its image, "
+        "converges linearly. The paper's proof has gaps (T14); both are compared with the exact "
+        "solution."
     )
     page.figure(figure, "rates", "The paper's steps (lines) and ours (dashed), three templates.")
     page.table(["distance at the end", "paper's steps", "ours"], rows)
@@ -311,15 +313,15 @@ def path(page: Page, _: Path) -> None:
         X / np.sqrt(np.outer(X.sum(axis=1), X.sum(axis=0))), full_matrices=False
     )
     page.say(
-        "150 digits, 8 x 8 pixels, tau = 0.001, residual 1e-5. The paper's Proposition says PCA of "
-        "centered data with singular value 2 lambda²; for any data the limit is correspondence "
+        "150 digits, 8 x 8 pixels, tau = 0.001, residual 1e-5. According to the paper the limit "
+        "is PCA of centered data, with singular value 2 lambda²; in general it is correspondence "
         "analysis, and the value is s2^4 (T1, T2). Here lam mu = "
         f"{closed.values[0] * closed.values[1]:.6f} and s2^4 = {svalues[1] ** 4:.6f}."
     )
     page.say(
         "The step from eps = 0 to the smallest eps is the largest: eps is relative to the largest "
-        "cost, and neighboring pixels are much nearer than that. Axes are counted as if distances "
-        "were squares, which they are in the limit and not at eps = 0."
+        "cost, and neighboring pixels are much closer than that. The number of axes assumes "
+        "squared distances, which is right in the limit, but not at eps = 0."
     )
     page.table(
         [
@@ -351,7 +353,7 @@ def upper(matrix: np.ndarray) -> np.ndarray:
 
 
 def exact(page: Page, data: Path) -> None:
-    """Exact next to entropic transport (not in the paper)."""
+    """Exact compared with entropic transport (not in the paper)."""
     digits = cm.datasets.digits(300)
     sets = {
         "torus, bimodal": (cm.datasets.torus("bimodal", 100, 80), np.arange(100) // 20),
@@ -363,7 +365,7 @@ def exact(page: Page, data: Path) -> None:
         sets["pbmc68k_reduced"] = widest(X, 200), kinds
         sets["liu_scrna"] = liu(data, 200)[:2]
     except (ImportError, OSError, Skip) as reason:
-        page.say(f"Without further cells: {reason}")
+        page.say(f"Other cells were skipped: {reason}")
     rows = []
     for name, (X, labels) in sets.items():
         name = f"{name}, {X.shape[0]} x {X.shape[1]}"
@@ -383,8 +385,8 @@ def exact(page: Page, data: Path) -> None:
     page.say(
         f"tau = {TAU:g}; exact to a residual of 1e-6, entropic to 1e-4. Rank correlation is that "
         "of all distances between samples with the exact ones. Labels of the torus are five arcs."
-        " Axes are counted as if distances were squares, which entropic ones nearly are and "
-        "exact ones are not: compare them within a kind."
+        " The number of axes assumes squared distances, which entropic ones approximate and exact "
+        "ones do not: compare it only within a kind of transport."
     )
     head = ["data", "metric", "silhouette", "5-NN", "axes", "rank correlation with exact", "s"]
     page.table(head, rows)
@@ -427,11 +429,11 @@ def genomics(page: Page, data: Path) -> None:
     page.say(
         f"{cells.n_obs} cells, {cells.n_vars} genes (the paper: 2043 x 1030), variable genes taken "
         "as Cell Ranger does. eps = 0.1 and tau = 0.001 as in the paper, from the l1 metric, 15 "
-        "power iterations, one Sinkhorn sweep each; beside it a restart instead of tau, to a "
+        "power iterations, one Sinkhorn sweep each; in addition a restart instead of tau, to a "
         "residual of 1e-3 "
-        f"({restarted.iterations} iterations). The paper says neither which "
-        "variable genes it took nor how many principal components. The cell types here come from "
-        "published Azimuth scores: near the paper's, not the same."
+        f"({restarted.iterations} iterations). The paper does not specify the selection of "
+        "variable genes or the number of principal components. The cell types here come from "
+        "published Azimuth scores: similar to the paper's, not the same."
     )
     vectors = gene_vectors(data)
     cell_metrics = {name: metrics.samples for name, metrics in learned.items()}
@@ -456,13 +458,13 @@ def genomics(page: Page, data: Path) -> None:
     )
     page.table(["method", "paper, silhouette", "here, silhouette", "5-NN accuracy", "ARI"], rows)
     page.say(
-        "Where they differ, and why. The choice of cells and genes (next part), the number of "
-        "principal components and the number of iterations (below) each move a silhouette by a "
-        "tenth or more, and the paper fixes only the last. The cosine between genes, which it does "
-        "not compare with, is a strong baseline for markers. Iterating further keeps fewer "
-        f"contrasts: after {EARLY} iterations both scores are above the paper's, and which number "
-        "is best is known only with labels (benchmarks/settings.py tries 60 settings). ARI is that "
-        "of HDBSCAN: clusters of 10 cells or 3 genes and more, noise one cluster."
+        "Reasons for the differences. The choice of cells and genes (next part), the number of "
+        "principal components and the number of iterations (below) each change a silhouette by a "
+        "tenth or more, and the paper specifies only the last. The cosine between genes, which it "
+        "does not include, is a strong baseline for markers. More iterations keep fewer "
+        f"contrasts: after {EARLY} iterations both scores are above the paper's; the best number "
+        "can only be found with labels (benchmarks/settings.py tries 60 settings). ARI is that "
+        "of HDBSCAN, with clusters of at least 10 cells or 3 genes, and noise as one cluster."
     )
     components = (2, 3, 5, 8, 10, 15, 20, 30, 50, 100)
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4), layout="constrained", sharey=True)
@@ -502,7 +504,7 @@ def genomics(page: Page, data: Path) -> None:
 
 
 def choices(page: Page, data: Path) -> None:
-    """Tables 1 and 2 by the choice of genes and of cells."""
+    """Tables 1 and 2 for other choices of genes and of cells."""
     rows = []
     for words, options in (
         ("seurat genes", {"flavor": "seurat"}),
@@ -541,7 +543,7 @@ def fifteen(cells, **options) -> cm.Result:
 
 
 def gene_vectors(data: Path) -> dict:
-    """The vectors of Gene2Vec, if their file is there."""
+    """The vectors of Gene2Vec, if the file exists."""
     files = sorted(data.glob("gene2vec*.txt*"))
     return baselines.read_gene2vec(files[0]) if files else {}
 
@@ -593,7 +595,7 @@ def map_method() -> str:
 
 
 def scatter(panel, distances, labels, title) -> None:
-    """A map of all items; those without a label are faded. A label has its color everywhere."""
+    """Plot a map of all items, those without a label in gray; colors are the same in all maps."""
     places = coordinates(distances, map_method())
     kinds = sorted(set(labels) - {""})
     for kind, members in by_size(labels):
@@ -634,8 +636,8 @@ def others(page: Page, data: Path) -> None:
             nearest_words(page, X, result, names)
     page.say(
         f"eps = {EPS:g}, residual 1e-3, seed 0 for the samples drawn. ARI is that of HDBSCAN "
-        "(clusters of 10 or more, noise one cluster). No method wins everywhere: docs/choosing.md "
-        "says when this one helps. " + " ".join(missing)
+        "(clusters of at least 10, noise as one cluster). No method is best on all data: "
+        "docs/choosing.md says when this one helps. " + " ".join(missing)
     )
     page.table(["data", "metric", "silhouette", "10-NN", "ARI"], rows)
 
@@ -697,7 +699,7 @@ OTHERS = {"digits": digits, "liu_scrna": liu, "citeseq_cbmc": citeseq, "bbc_news
 
 
 def some(X, labels, n, least=3):
-    """``n`` samples drawn once and for all, and the features at least ``least`` of them have."""
+    """``n`` random samples, always the same, and the features that ``least`` of them have."""
     chosen = np.sort(np.random.default_rng(0).choice(len(labels), n, replace=False))
     X = X[chosen].toarray() if hasattr(X, "toarray") else X[chosen]
     return X[:, (X > 0).sum(axis=0) >= least].astype(np.float64), np.asarray(labels)[chosen]
@@ -714,7 +716,7 @@ def plain_l1(X) -> np.ndarray:
 
 
 def quiet(X, eps, *, tol=1e-3, max_iter=100, **options) -> cm.Result:
-    """Learned in single precision on the way; iterations are counted, not complained about."""
+    """Learn in single precision, without a warning if it does not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cm.ConvergenceWarning)
         warnings.filterwarnings("ignore", ".*repeat others")

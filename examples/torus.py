@@ -1,7 +1,7 @@
-"""Slide a curve around a circle and learn, from the numbers alone, how far the slides are apart.
+"""Learn distances between translations of a curve on a circle.
 
 This is the first experiment of the paper: three curves, 100 samples, 80 features, exact
-transport. Run it with ``make torus``; it prints what was learned and draws ``demo/torus.png``.
+transport. Run it with ``make torus``; it prints a summary and plots ``demo/torus.png``.
 """
 
 from pathlib import Path
@@ -28,19 +28,19 @@ FIGURE = Path(__file__).parents[1] / "demo" / "torus.png"
 
 def main() -> None:
     print(
-        "The data: a curve on a circle, slid a little further for each of 100 samples (rows),\n"
-        "read at 80 places around the circle, the features (columns). Three curves, three data\n"
-        "sets. Nobody tells cometric that there is a circle, or which column is beside which.\n"
+        "Data: a curve on a circle, translated a little further for each of 100 samples (rows),\n"
+        "evaluated at 80 points of the circle, the features (columns). Three curves, three data\n"
+        "sets. cometric does not know that there is a circle, or which columns are neighbors.\n"
     )
-    print("Compiling, once (about a minute; later runs only load it) ... ", end="", flush=True)
+    print("Compiling, once (about a minute; later runs use a cache) ... ", end="", flush=True)
     print(f"{cm.warmup(['exact']):.1f} s\n")
 
     data = {name: cm.datasets.torus(name, n=100, m=80) for name in TEMPLATES}
     runs = [(name, tau, "auto") for name in TEMPLATES for tau in TAUS]
-    runs += [(name, 0.1, "power") for name in TEMPLATES]  # to draw its convergence
+    runs += [(name, 0.1, "power") for name in TEMPLATES]  # to plot its convergence
     learned = {}
     for name, tau, solver in tqdm(runs, desc="learning"):
-        tol = 1e-10 if tau == 0.1 else 1e-4  # the other values of tau are only drawn
+        tol = 1e-10 if tau == 0.1 else 1e-4  # the other values of tau are only plotted
         learned[name, tau, solver] = cm.learn(data[name], eps=0, tau=tau, tol=tol, solver=solver)
 
     for name, (words, _) in TEMPLATES.items():
@@ -49,7 +49,7 @@ def main() -> None:
         apart = cm.hilbert_distance(power.samples, learned[name, 0.1, "auto"].samples)
         print(
             f"  plain power      {len(power.history)} iterations, "
-            f"{power.history[-1].seconds:.2f} s, its answer {apart:.0e} away"
+            f"{power.history[-1].seconds:.2f} s, Hilbert distance to the above {apart:.0e}"
         )
     tell({name: learned[name, 0.1, "auto"].samples[0] for name in TEMPLATES})
     draw(data, learned)
@@ -57,9 +57,9 @@ def main() -> None:
 
 
 def tell(distances: dict) -> None:
-    """How far each curve is from itself, slid by a part of a turn, in numbers and in words."""
+    """Print the distance of each curve to its translations."""
     turns = np.arange(1, 11) / 20
-    print("\nHow far is a curve from itself after a part of a turn? (tau = 0.1; the farthest is 1)")
+    print("\nDistance of a curve to itself after a fraction of a turn (tau = 0.1, maximum 1):")
     print(f"  {'turn':12}" + "".join(f"{t:6.2f}" for t in turns))
     for name, distance in distances.items():
         print(f"  {name:12}" + "".join(f"{distance[round(t * 100)]:6.2f}" for t in turns))
@@ -67,23 +67,23 @@ def tell(distances: dict) -> None:
     for name, distance in distances.items():
         top = distance[:51].argmax()
         if top >= 49:
-            print(f"  {name}: grows up to half a turn. The circle has been found.")
+            print(f"  {name}: grows up to half a turn, as on a circle.")
         else:
             print(
-                f"  {name}: farthest at {top / 100:.2f} of a turn, then closer again: half a turn "
-                "brings\n    each bump near the place of the other, so opposite places look alike."
+                f"  {name}: largest at {top / 100:.2f} of a turn, then smaller: half a turn moves "
+                "each\n    bump close to the position of the other, so opposite points look alike."
             )
 
 
 def draw(data: dict, learned: dict) -> None:
-    """One row per curve: the curve, the data, the metric, what tau does, the convergence."""
+    """Plot a row per curve: the curve, the data, the metric, the effect of tau, convergence."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, panels = plt.subplots(3, 5, figsize=(16.5, 9.5), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
-    figure.suptitle("A curve slid around a circle, and the distances learned from it", fontsize=16)
+    figure.suptitle("Distances learned from translations of a curve on a circle", fontsize=16)
     titles = (
         "The curve",
-        "Data: 100 slides of it",
+        "Data: 100 translations",
         "Feature distance, τ = 0.1",
         "Its first row, by τ",
         "Power iteration, τ = 0.1",
@@ -100,7 +100,7 @@ def draw(data: dict, learned: dict) -> None:
         height = cm.datasets.torus(name, n=500, m=1)[np.arange(501) - 250, 0]
         curve.fill_between(turn, height, color=color, alpha=0.2, lw=0)
         curve.plot(turn, height, color=color, lw=2)
-        curve.set(xlim=(-0.5, 0.5), ylim=(0, None), yticks=[], xlabel="part of a turn")
+        curve.set(xlim=(-0.5, 0.5), ylim=(0, None), yticks=[], xlabel="fraction of a turn")
         curve.set_ylabel(f"{name}\n{words}", color=color, fontweight="bold", labelpad=10)
 
         matrix.imshow(data[name], cmap=shades, vmax=1.5 * data[name].max(), aspect="auto")
@@ -113,8 +113,8 @@ def draw(data: dict, learned: dict) -> None:
         bar.outline.set_visible(False)
 
         for tau, shade, width in zip(TAUS, (0.85, 0.6, 0.4, 0.2), (1.2, 2, 3.5, 6), strict=True):
-            around = np.append(learned[name, tau, "auto"].features[0], 0.0)  # back where we began
-            # Light and wide below, dark and thin above: curves that coincide all show.
+            around = np.append(learned[name, tau, "auto"].features[0], 0.0)  # close the circle
+            # Wide light lines below thin dark ones, so that coinciding curves are all visible.
             taus.plot(around, color=shades(shade), lw=width, zorder=3 - tau)
             taus.plot([], color=str(1 - shade), lw=width, label=f"τ = {tau:g}")
         taus.set(xlim=(0, 80), ylim=(0, 1.05), ylabel="distance from feature 0", **ticks)

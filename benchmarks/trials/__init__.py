@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-sys.path += [str(TESTS), str(TESTS / "kernels")]  # trials are large helpings of the tests
+sys.path += [
+    str(TESTS / part) for part in ("", "kernels", "proofs")
+]  # trials are large helpings of the tests
 
 
 class Outcome(NamedTuple):

@@ -251,8 +251,14 @@ def test_every_argument_of_learn_has_its_option():
     """Messages name arguments: the parameters of the command are called like them."""
     from inspect import signature
 
-    arguments = set(signature(cm.learn).parameters) - {"X", "client", "callback", "progress"}
-    assert arguments <= set(signature(commands.learn).parameters)
+    arguments = set(signature(cm.learn).parameters) - {
+        "X",
+        "client",
+        "callback",
+        "progress",
+        "transport",
+    }
+    assert arguments <= set(signature(commands.learning.learn).parameters)
 
 
 def test_help_is_in_plain_words():

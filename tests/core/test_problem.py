@@ -387,7 +387,7 @@ def test_a_normalization_step_scales_rows_then_columns(data, steps):
 
 @pytest.mark.parametrize("steps", [0, -1, 1.0, 2.5, True, "2", None])
 def test_normalization_steps_must_be_a_positive_integer(steps):
-    with pytest.raises(ValueError, match=r"`normalization_steps` is .*; pass an integer, at least"):
+    with pytest.raises(ValueError, match=r"`normalization_steps` is .*; pass a whole number"):
         Problem.from_data(X, normalization_steps=steps)
 
 

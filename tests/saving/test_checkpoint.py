@@ -305,7 +305,7 @@ def sign(folder, path):
     rewrite(folder, lambda content: content["files"].update({path.name: mark}))
 
 
-@pytest.mark.parametrize("schema", [[3, 0], [0, 9], None, "1.0", []])
+@pytest.mark.parametrize("schema", [[1, 1], [3, 0], None, "2.0", []])
 def test_another_schema_is_refused_and_not_passed_over(schema, tmp_path):
     start(tmp_path)
     rewrite(tmp_path, lambda content: content.update(schema=schema))

@@ -2,9 +2,10 @@
 A new solver
 ============
 
-A solver is a frozen dataclass with ``init`` and ``step``. It sees two maps and an iterate and
-returns the next iterate; counting, timing, stopping and Ctrl-C are the loop's business. This one
-takes half a power step, in the geometric mean: slower, but it cannot swing from side to side.
+A solver is a frozen dataclass with two methods, ``init`` and ``step``. A step takes the two maps
+and an iterate and returns the next iterate; the loop counts, times, stops and handles Ctrl-C. This
+one is damped power iteration: the geometric mean of an iterate and its image. It is slower, but
+damps oscillations.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from cometric.solvers.power import power_step
 
 @dataclass(frozen=True)
 class DampedIteration:
-    """Power iteration that keeps a share of where it was."""
+    """Power iteration, damped: a weighted geometric mean with the last iterate."""
 
     keep: float = 0.5
 
@@ -46,7 +47,7 @@ panel.set(title="Residual", xlabel="iteration")
 panel.legend(frameon=False)
 
 # %%
-# What it found is judged like any other answer: by a certificate computed afresh.
+# The result is certified like any other, independently of the solver.
 
 r = cm.learn(X, eps=0, tau=0.1, tol=1e-8, solver=DampedIteration())
 exact = cm.learn(X, eps=0, tau=0.1, tol=1e-8)

@@ -2,9 +2,9 @@
 Handwritten digits and their pixels
 ===================================
 
-An image is a histogram: how much of its ink is in which pixel. From 150 images we learn how far
-images are apart, and how far *pixels* are apart. Nobody says where a pixel is, or which digit is
-written.
+An image is a histogram: the share of its ink in each pixel. From 150 images we learn distances
+between images, and distances between *pixels*. Neither the positions of the pixels nor the labels
+of the digits are used.
 """
 
 import matplotlib.pyplot as plt
@@ -17,9 +17,9 @@ r = cm.learn(digits.X, eps=0.1, tau=1e-2, tol=1e-3)
 print(r)
 
 # %%
-# Where are the pixels? Here are the learned distances from four of them to all others, drawn where
-# the pixels are: what is near on the grid is near in the data. (White pixels are blank in all
-# images; they have no histogram and were left out.)
+# The learned distances from four pixels (stars) to all others, plotted on the grid: neighbors on
+# the grid are close in the learned metric. (White pixels are blank in all images; they have no
+# histogram and were left out.)
 
 figure, panels = plt.subplots(1, 4, figsize=(9, 2.6), layout="constrained")
 for panel, pixel in zip(panels, (18, 21, 36, 50), strict=True):
@@ -31,13 +31,13 @@ for panel, pixel in zip(panels, (18, 21, 36, 50), strict=True):
 figure.colorbar(image, ax=panels, shrink=0.8, label="distance", extend="max")
 
 # %%
-# The images, sorted by the digit that was written: dark squares on the diagonal are images of one
-# digit, near one another.
+# The images, sorted by digit: dark squares on the diagonal are images of the same digit, close to
+# one another.
 
 cm.plot.distances(r, labels=digits.labels)
 
 # %%
-# And each image beside the one nearest to it.
+# Ten images (top) and the nearest other image of each (bottom).
 
 nearest = (r.samples + np.eye(150)).argmin(axis=1)
 figure, panels = plt.subplots(2, 10, figsize=(9, 2.2), layout="constrained")

@@ -2,10 +2,10 @@
 What eps and tau do
 ===================
 
-Two numbers decide what is learned. ``eps`` blurs the transport plans: 0 is exact transport,
-infinity leaves one axis of correspondence analysis. ``tau`` mixes in a plain distance between
-histograms. Here both are turned on the bump that slides around a circle, where we know what to
-expect: distances that grow up to half a turn.
+Two parameters decide what is learned. ``eps``, the entropic regularization, blurs the transport
+plans: 0 is exact transport, infinity leaves one axis of correspondence analysis. ``tau`` adds a
+plain norm between histograms. Here both are varied on a bump translated around a circle, where
+we know what to expect: distances that grow up to half a turn.
 """
 
 import matplotlib.pyplot as plt
@@ -25,9 +25,9 @@ def around(**options):
 
 
 # %%
-# **eps.** Small values follow exact transport closely. The larger it is, the more distances
-# look like squares: what is near gets nearer. Real data are sparse and noisy, and a little blur is
-# welcome there; 0.1 is the default.
+# **eps.** Small values are close to exact transport. The larger ``eps``, the more the distances
+# look like squared distances: small ones become smaller. On real data, which are sparse and noisy,
+# a little regularization helps; the default is 0.1.
 
 _, left = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 shades = plt.colormaps["viridis"](np.linspace(0, 0.9, 5))
@@ -38,10 +38,9 @@ left.set(title="eps, at tau = 0.01", xlabel="turns", ylabel="distance from featu
 left.legend(frameon=False)
 
 # %%
-# **tau.** It only has to be positive: then the answer is unique (for ``eps=0`` this is a theorem)
-# and no distance is zero. Too large a value drowns what was learned in the plain l1 distance, the
-# gray line, which is the same between all histograms that do not overlap. A larger ``tau``
-# converges faster.
+# **tau.** With any positive ``tau`` distances are positive, and for ``eps=0`` the solution is
+# unique (a theorem). If it is too large, the plain l1 distance (gray line) dominates, which is the
+# same between all histograms with disjoint supports. A larger ``tau`` converges faster.
 
 _, right = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for tau, shade in zip((1e-3, 1e-2, 0.1, 1, 10), shades, strict=True):
@@ -55,7 +54,7 @@ right.set(title="tau, at eps = 0.1", xlabel="turns", ylabel="distance from featu
 right.legend(frameon=False)
 
 # %%
-# Rules of thumb: begin with the defaults. They take ``tau="auto"``, which is ``restart=0.1``: the
-# plain distance as a fixed share of every one, whatever the data. Fewer than a thousand samples
-# and a wish for certainty: ``eps=0``, and ask ``r.certify()``. A status other than converged says
-# which of the two to change, and in which direction.
+# Rules of thumb: start with the defaults. ``tau="auto"`` is ``restart=0.1``: the norm contributes a
+# fixed share, whatever the data. For up to a thousand samples, if you need guarantees, use
+# ``eps=0`` and ``r.certify()``. If a solve does not converge, its message says which of the two to
+# change, and in which direction.

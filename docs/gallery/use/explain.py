@@ -2,9 +2,9 @@
 Why are these two far apart?
 ============================
 
-A transport distance comes with its reason: a plan that says which mass goes where, and what that
-costs. Here are nine notes of a few words each. The words "cat" and "kitten" keep the same company,
-and that is enough to learn that they are close.
+A transport distance comes with an explanation: the optimal plan, which says how much mass moves
+from where to where, and at what cost. Here are nine notes of a few words each. The words "cat" and
+"kitten" occur with the same other words, which is enough to learn that they are close.
 """
 
 import pandas as pd
@@ -32,27 +32,27 @@ X = pd.DataFrame(
 r = cm.learn(X, eps=0, tau=1e-2)
 
 # %%
-# Names come along with the data. Which words are near "cat", though no one defined them?
+# Results keep the names of the data. Which words are nearest to "cat"?
 
 print(pd.Series(r.features[list(X.columns).index("cat")], X.columns).sort_values().head(6))
 
 # %%
-# From the note on cats to the one on kittens: what they share stays where it is, and the rest has a
-# short way. To the note on stocks everything moves, and all of it far. First come the words that
-# one note has more of than the other, then the flows of mass between them.
+# From the note on cats to the one on kittens, the mass that they share stays in place, and the rest
+# moves a short distance. To the note on stocks all mass moves, and far. The explanation lists first
+# the net changes, words that one note has more of than the other, then the flows of mass.
 
 print(r.explain("cat", "kitten"))
 print()
 print(r.explain("cat", "stocks"))
 
 # %%
-# The same as a picture: net changes, and bands as wide as the mass they carry; the darker, the
-# farther it goes.
+# The same as a plot: net changes, and flows as bands whose width is the mass and whose shade is the
+# distance (darker is farther).
 
 cm.plot.flows(r, "cat", "puppy")
 
 # %%
-# And all nine notes, in the order of a clustering.
+# The distances between all nine notes, ordered by hierarchical clustering.
 
 # sphinx_gallery_thumbnail_number = 1
 cm.plot.distances(r)

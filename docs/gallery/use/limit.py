@@ -3,8 +3,8 @@ From transport to principal components
 ======================================
 
 As ``eps`` grows every transport plan becomes the product of its marginals, and the singular
-vectors have a closed form: correspondence analysis. Where all rows and all columns have the same
-sum this is PCA, and features are apart by the squared difference of their loadings.
+vectors have a closed form: correspondence analysis. If all rows have the same sum, and all columns
+too, this is PCA, and the distance between two features is the squared difference of their loadings.
 """
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 import cometric as cm
 
 X = np.random.default_rng(0).gamma(1.0, size=(30, 20))
-for _ in range(2000):  # until all rows, and all columns, have one sum
+for _ in range(2000):  # until all rows, and all columns, have the same sum
     X = X / X.sum(axis=0) * len(X)
     X = X / X.sum(axis=1, keepdims=True) * X.shape[1]
 
@@ -22,7 +22,7 @@ limit = cm.learn(X, eps=np.inf, tau=0)
 print(limit)
 
 # %%
-# The closed form against PCA, and the way there: the distance to the limit falls like 1 / eps.
+# The closed form against PCA, and the convergence to it: the distance falls like 1 / eps.
 
 loadings = PCA(1).fit(X).components_[0]
 squared = (loadings[:, None] - loadings) ** 2

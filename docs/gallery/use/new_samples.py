@@ -2,9 +2,9 @@
 New samples, in a scikit-learn pipeline
 =======================================
 
-Learning finds distances between the samples it was given. ``transform`` takes new samples to them
-through the learned metric of the features. As a scikit-learn transformer this makes precomputed
-distances, which neighbors, clusterings and kernels take as they are.
+``learn`` gives distances between the training samples. ``transform`` computes distances from new
+samples to these, by transport with the learned feature metric as its cost. The scikit-learn
+transformer returns them as precomputed distances, for classifiers, clusterings and kernels.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ import cometric as cm
 
 cells = cm.datasets.simulate_counts(n=160, m=120, types=4, density=0.2, random_state=1)
 X = cells.X.toarray()
-X = X[:, (X > 0).sum(axis=0) >= 16]  # genes that a tenth of the cells have
+X = X[:, (X > 0).sum(axis=0) >= 16]  # genes found in at least a tenth of the cells
 train, test, train_types, test_types = train_test_split(
     X, cells.labels, test_size=0.25, random_state=0, stratify=cells.labels
 )
@@ -27,19 +27,20 @@ model = make_pipeline(
     KNeighborsClassifier(n_neighbors=5, metric="precomputed"),
 )
 model.fit(train, train_types)
-print(f"{100 * model.score(test, test_types):.0f} % of {len(test)} new cells get their type")
+print(f"{100 * model.score(test, test_types):.0f} % of {len(test)} new cells get the right type")
 
 # %%
-# The labels were used by the classifier only, after the distances had been learned. What they are
-# depends on ``eps`` and ``tau``, which can be searched like any parameter of a pipeline.
+# Only the classifier used the labels; the distances were learned without them. They depend on
+# ``eps`` and ``tau``, which can be tuned like any parameter of a pipeline.
 
 search = GridSearchCV(model, {"wassersteinsingularvectors__eps": [0.1, 0.5]}, cv=2)
 search.fit(train, train_types)
 print(search.best_params_, f"{search.best_score_:.2f}")
 
 # %%
-# The same without scikit-learn: a result takes new rows to the old ones, or new columns to the old
-# columns with ``of="features"``.
+# The same without scikit-learn: ``transform`` of a result gives the distances of new rows to the
+# training rows or, with ``of="features"``, of new columns to the training columns. If both data
+# sets have names (pandas, AnnData), it matches them by name.
 
 r = cm.learn(train, eps=0.1, tau=1e-2, tol=1e-3)
 distances = r.transform(test)
@@ -47,5 +48,5 @@ distances = r.transform(test)
 old, new = np.argsort(train_types), np.argsort(test_types)
 figure, panel = plt.subplots(figsize=(7.5, 3), layout="constrained")
 image = panel.imshow(distances[np.ix_(new, old)], cmap="magma", aspect="auto")
-panel.set(title="New cells to old ones, both by type", xlabel="120 old", ylabel="40 new")
+panel.set(title="New cells to training cells", xlabel="120 training cells", ylabel="40 new cells")
 figure.colorbar(image, label="distance")

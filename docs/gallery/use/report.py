@@ -1,9 +1,9 @@
 """
-A report to click through
-=========================
+An interactive report
+=====================
 
-One HTML file, nothing loaded from elsewhere: a map of the samples beside a map of the features.
-Select a group on one and the other shows what carries it.
+One self-contained HTML file: a map of the samples next to a map of the features. Select a group in
+one of them, and the other highlights where its mass lies.
 """
 
 from pathlib import Path
@@ -30,6 +30,6 @@ cm.report.write(
 # %%
 # .. raw:: html
 #
-#    <p><a href="../report.html"><strong>Open the report</strong></a> (5 MB). Its first picture:</p>
+#    <p><a href="../report.html"><strong>Open the report</strong></a> (5 MB). Its first map:</p>
 
 cm.plot.embedding(r, method="tsne", labels=[f"type {label}" for label in cells.labels])

@@ -1,10 +1,10 @@
 """
-A circle, found in numbers
-==========================
+A circle, recovered from data
+=============================
 
-Slide a bump around a circle, a little further for each sample, and read it at evenly spaced
-places, the features. Nobody says that there is a circle, or which column is beside which. This is
-the first experiment of the paper, with exact transport, on fewer points.
+Each sample is a bump on a circle, translated a little further than the last one and evaluated at
+evenly spaced points, the features. The method is not told that there is a circle, or which columns
+are neighbors. This is the first experiment of the paper, with exact transport, on fewer points.
 """
 
 import matplotlib.pyplot as plt
@@ -18,8 +18,8 @@ r = cm.learn(X, eps=0, tau=0.01, tol=1e-9)
 print(r)
 
 # %%
-# The distance from the first feature grows up to half a turn and falls again. At a small ``tau``
-# it is close to the straight line between two points of a circle, :math:`|\sin \pi t|`.
+# The distance from the first feature grows up to half a turn and falls again. For a small ``tau``
+# it is close to the Euclidean distance between two points of a circle, :math:`|\sin \pi t|`.
 
 figure, (data, metric, row) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 data.imshow(X, aspect="auto", cmap="Blues")
@@ -33,7 +33,7 @@ row.set(title="From feature 0", xlabel="turns", ylabel="distance")
 row.legend(frameon=False)
 
 # %%
-# How much of this is certain? With ``eps=0`` and ``tau > 0`` the answer is unique and its error
-# has a proved bound, computed from fresh transport problems.
+# How accurate is this? With ``eps=0`` and ``tau > 0`` the solution is unique, and the certificate
+# proves a bound on the error.
 
 print(r.certify())

@@ -17,6 +17,7 @@ from scipy import sparse
 from cometric import transports
 from cometric.answers.explanation import Explanation, explain
 from cometric.answers.extension import extend
+from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
 from cometric.core.kinds import check_path, check_side
 from cometric.core.problem import Problem
@@ -315,6 +316,8 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
         return _build(arrays, header)
     except MemoryError:
         raise
+    except UnknownKind as error:
+        raise UnknownKind(f"`{name}`: {error}.") from error
     except Exception as problem:
         reason = str(problem) if type(problem) is ValueError else repr(problem)
         raise ValueError(f"`{name}` is damaged: {reason.rstrip('.')}.") from problem

@@ -17,7 +17,7 @@ class Formula:
 
         W + tau |C| R        or        (1 - alpha) W + alpha |W| R / |R|
 
-    where |.| is the largest entry. Both are homogeneous in C, and monotone where W is.
+    where ``|.|`` is the largest entry. Both are homogeneous in C, and monotone where W is.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Formula:
         return "restart" if self.restart > 0.0 else "tau"
 
     def norm_weight(self, largest_cost: float, largest_transport: float, largest_R: float) -> float:
-        """The factor of R, given |C|, |W| and |R|."""
+        """The factor of R, given ``|C|``, ``|W|`` and ``|R|``."""
         if self.restart > 0.0:
             return self.restart * largest_transport / largest_R
         return self.tau * largest_cost
@@ -62,10 +62,10 @@ class Formula:
         return transport + weight * R
 
     def largest_transport(self, metric: Matrix, value: float, R: Matrix) -> float:
-        """|W| of a restarted map, from its image ``value * metric`` alone.
+        """The largest transport distance of a restarted map, from its image ``value * metric``.
 
-        From value D_ij = (1 - alpha) W_ij + alpha |W| R_ij / |R| and W_ij <= |W| follows
-        |W| >= value D_ij / (1 - alpha + alpha R_ij / |R|), with equality where W_ij = |W|.
+        From ``value D_ij = (1 - alpha) W_ij + alpha |W| R_ij / |R|`` and ``W_ij <= |W|`` follows
+        ``|W| >= value D_ij / (1 - alpha + alpha R_ij / |R|)``, with equality if ``W_ij = |W|``.
         """
         return float(value * (metric / self.restart_ratios(R)).max())
 

@@ -223,6 +223,6 @@ class Problem:
 def _check_options(normalization_steps: Any, smoothing: Any) -> None:
     steps = normalization_steps
     if isinstance(steps, bool) or not isinstance(steps, Integral) or int(steps) < 1:
-        raise ValueError(f"`normalization_steps` is {steps!r}; pass an integer, at least 1.")
+        raise ValueError(f"`normalization_steps` is {steps!r}; pass a whole number, at least 1.")
     if not isinstance(smoothing, Real) or not 0 <= float(smoothing) < math.inf:
         raise ValueError(f"`smoothing` is {smoothing!r}; pass a finite number, at least 0.")

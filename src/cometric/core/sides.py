@@ -228,7 +228,7 @@ def label_repeats(hist: sparse.csr_array) -> Index:
 
 
 def stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
-    """The side that :meth:`Problem.to_arrays` stored under ``name``."""
+    """The side that :meth:`Problem.to_arrays` stored under this name."""
     parts = []
     for part in ("hist", "full"):
         data, indices, indptr = (

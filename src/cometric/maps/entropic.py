@@ -269,11 +269,21 @@ class EntropicMap(SinkhornMap):
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
+            self._sweep_pairs(task, task.errors, kernel, limit, tol, self._report)
+
+    def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+        for task in tasks:  # the kernel skips the pairs within ``tol``
             self._sweep_pairs(task, task.errors, kernel, limit, tol)
 
-    _resume = _sweep  # the kernel skips the pairs within ``tol``; at first no pair is
-
-    def _sweep_pairs(self, task: _Task, errors: Any, kernel: Any, limit: int, tol: float) -> None:
+    def _sweep_pairs(
+        self,
+        task: _Task,
+        errors: Any,
+        kernel: Any,
+        limit: int,
+        tol: float,
+        report: Callable[[int, int], None] | None = None,
+    ) -> None:
         """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
         group = task.group
         sweep = sinkhorn.sweep_log if self.logs else sinkhorn.sweep
@@ -290,7 +300,8 @@ class EntropicMap(SinkhornMap):
             )  # fmt: skip
             if stored is not None and used.dtype != stored.dtype:
                 stored[:] = used
-            self._report(part.stop, len(group.index))
+            if report is not None:  # only the first sweeps count as progress
+                report(part.stop, len(group.index))
 
     def _initial(self, group: _Group, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The scalings to start from: those of each target to itself."""
