@@ -54,18 +54,21 @@ def read_again(
             f"`{folder}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
     given = {name: value for name, value in changes.items() if value not in (None, False)}
-    how = {**stored, **given}
+    settings = {**stored, **given}
     path = path or _stored_path(folder, stored)
     from cometric.scverse import slots
 
     console.use_source(path)
-    data = files.read(path, bool(how.get("transpose")), read_limit)
-    source: dict[str, Any] = {"layer": how.get("layer"), "use_raw": bool(how.get("use_raw"))}
+    data = files.read(path, bool(settings.get("transpose")), read_limit)
+    source: dict[str, Any] = {
+        "layer": settings.get("layer"),
+        "use_raw": bool(settings.get("use_raw")),
+    }
     matrix = slots.matrix(data, **source)
-    console.use_source(path, matrix, bool(how.get("transpose")))
+    console.use_source(path, matrix, bool(settings.get("transpose")))
     known = Problem.from_arrays(arrays)
     options: dict[str, Any] = {
-        "normalization_steps": int(how.get("normalization_steps", 1)),
+        "normalization_steps": int(settings.get("normalization_steps", 1)),
         "smoothing": known.smoothing,
         "drop_empty": not (known.samples.kept.all() and known.features.kept.all()),
     }
@@ -77,7 +80,7 @@ def read_again(
             "or entries differ. Pass the original file as --data, read in the same way (--layer, "
             "--use-raw, --transpose, --normalization-steps), or write .npz, .csv or .tsv."
         )
-    return Original(data, source, options, str(how.get("key", "cometric")))
+    return Original(data, source, options, str(settings.get("key", "cometric")))
 
 
 def _stored_path(folder: Path, stored: dict[str, Any]) -> Path:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def digest(arrays: dict[str, Any]) -> str:
-    """SHA-256 of named arrays: names, types, shapes and numbers, whatever their memory layout."""
+    """SHA-256 of named arrays: names, types, shapes and values, for any memory layout."""
     checksum = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

@@ -16,8 +16,8 @@ def check_neighbors(n_neighbors: Any, count: int) -> None:
     whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
     if not whole or not 1 <= n_neighbors <= count:
         raise ValueError(
-            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}: there are "
-            "no more to choose from."
+            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}, the "
+            "number of items to choose from."
         )
 
 
@@ -35,7 +35,7 @@ def nearest(distances: Matrix, k: int, *, skip_self: bool = False) -> tuple[Inde
 
 
 def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
-    """Numbers of the k smallest of some distances, but for that of ``item`` itself."""
+    """Numbers of the k smallest distances, except that of ``item`` itself."""
     row = np.array(distances)
     count = k
     if item is not None:
@@ -46,8 +46,8 @@ def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
     else:
         candidates = np.arange(len(row))
     order = np.argsort(row[candidates], kind="stable")
-    found: Index = candidates[order][count - k : count]
-    return found
+    numbers: Index = candidates[order][count - k : count]
+    return numbers
 
 
 def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:

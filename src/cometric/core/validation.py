@@ -22,10 +22,10 @@ SYMMETRY_TOLERANCE = 1e-9
 """How far from symmetric a metric may be, over its largest entry."""
 
 
-def require(holds: bool, words: str) -> None:
-    """Raise a ``ValueError`` with these words unless something holds."""
+def require(holds: bool, message: str) -> None:
+    """Raise a ``ValueError`` with this message unless a condition holds."""
     if not holds:
-        raise ValueError(words)
+        raise ValueError(message)
 
 
 def check_problem(problem: Problem) -> None:
@@ -46,7 +46,7 @@ def _check_side(name: str, side: Side, other: Side) -> None:
     )
     require(
         kept.ndim == 1 and kept.dtype == bool and int(kept.sum()) == n,
-        f"{name} says that {int(kept.sum())} items were kept, and has labels of {n}",
+        f"{name} has {int(kept.sum())} kept items, but labels of {n}",
     )
     require(
         side.names is None or len(side.names) == n,
@@ -69,7 +69,9 @@ def _check_side(name: str, side: Side, other: Side) -> None:
             and bool((abs(hist.sum(axis=1) - 1.0) <= SUM_TOLERANCE).all()),
             f"the histograms of {name} are not positive with sum 1",
         )
-        require(bool(hist.has_canonical_format), f"the histograms of {name} are not in order")
+        require(
+            bool(hist.has_canonical_format), f"the histograms of {name} are not in canonical order"
+        )
 
 
 def check_metric(metric: Any, name: str, size: int, *, negative: bool = False) -> None:
@@ -79,5 +81,5 @@ def check_metric(metric: Any, name: str, size: int, *, negative: bool = False) -
     require(bool(np.isfinite(metric).all()), f"{name} has entries that are not finite")
     require(negative or bool((metric >= 0).all()), f"{name} has negative distances")
     require(not metric.diagonal().any(), f"{name} has a diagonal that is not zero")
-    most = SYMMETRY_TOLERANCE * abs(metric).max(initial=0.0)
-    require(bool((abs(metric - metric.T) <= most).all()), f"{name} is not symmetric")
+    tolerance = SYMMETRY_TOLERANCE * abs(metric).max(initial=0.0)
+    require(bool((abs(metric - metric.T) <= tolerance).all()), f"{name} is not symmetric")

@@ -1,1 +1,1 @@
-"""Data too large for a matrix of all distances."""
+"""Methods for data whose matrix of all distances does not fit into memory."""

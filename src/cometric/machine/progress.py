@@ -65,10 +65,10 @@ class Bar:
         if self._display is not None:
             self._display.close()
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Write a permanent line."""
         if self._display is not None:
-            self._display.write(words)
+            self._display.write(text)
 
     @contextmanager
     def stage(
@@ -105,7 +105,7 @@ class Bar:
         if len(self._records) >= FEWEST:  # until then the last estimate holds
             left = run_left(self._records, self._ahead, self._begun)
             self._end = None if left is None else time.monotonic() + left
-        self._display.update(self._done, self._words())
+        self._display.update(self._done, self._text())
 
     def _within(self, name: str, done: int, total: int) -> None:
         """Show a finished block of a map."""
@@ -120,16 +120,16 @@ class Bar:
         spent = now - self._map_began
         if self._end is None and spent > 0.0:  # at least the time left of this map
             self._map += f" (about {duration(spent * (total - done) / done)} more)"
-        self._display.show(self._done, self._words())
+        self._display.show(self._done, self._text())
 
-    def _words(self) -> str:
-        words = [f"residual {self._residual:.1e}"] if not math.isnan(self._residual) else []
+    def _text(self) -> str:
+        text = [f"residual {self._residual:.1e}"] if not math.isnan(self._residual) else []
         left = 0.0 if self._end is None else self._end - time.monotonic()
         if left >= 1.0:
-            words.append(f"about {duration(left)} left")
+            text.append(f"about {duration(left)} left")
         if self._map:
-            words.append(self._map)
-        return ", ".join(words)
+            text.append(self._map)
+        return ", ".join(text)
 
 
 @contextmanager
@@ -183,15 +183,15 @@ class _Terminal:
         self._bar.n = done
         self._bar.start_t = self._bar._time() - seconds
 
-    def show(self, done: int, words: str) -> None:
-        self._bar.set_postfix_str(words)
+    def show(self, done: int, text: str) -> None:
+        self._bar.set_postfix_str(text)
 
-    def update(self, done: int, words: str) -> None:
-        self._bar.set_postfix_str(words, refresh=False)
+    def update(self, done: int, text: str) -> None:
+        self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(done - self._bar.n)
 
-    def write(self, words: str) -> None:
-        self._bar.write(words, file=sys.stderr)
+    def write(self, text: str) -> None:
+        self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
         self._bar.close()
@@ -207,11 +207,11 @@ class _Log:
     def begin(self, done: int, seconds: float) -> None:
         self._earlier = seconds - (time.monotonic() - self._began)
 
-    def show(self, done: int, words: str) -> None:
+    def show(self, done: int, text: str) -> None:
         if self.due():
             spent = duration(time.monotonic() - self._began + self._earlier)
             counted = f"{done} iteration{'s' * (done != 1)} in {spent}"
-            what = ", ".join(filter(None, [counted, words]))
+            what = ", ".join(filter(None, [counted, text]))
             self.write(f"learning: {what}")
 
     update = show
@@ -224,9 +224,9 @@ class _Log:
         self._last = now
         return True
 
-    def write(self, words: str) -> None:
+    def write(self, text: str) -> None:
         if sys.stderr is not None:  # it is, in a program without a console
-            print(words, file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -245,8 +245,8 @@ class _Counter:
     def reach(self, done: int) -> None:
         self._bar.update(max(0, done - self._bar.n))
 
-    def write(self, words: str) -> None:
-        self._bar.write(words, file=sys.stderr)
+    def write(self, text: str) -> None:
+        self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
         self._bar.close()
@@ -264,8 +264,8 @@ class _LoggedCounter(_Log):
             return
         spent = time.monotonic() - self._began
         left = spent * max(0, self._count - done) / done
-        words = f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s"
-        self.write(words + (f", about {duration(left)} left" if left >= 1.0 else ""))
+        text = f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s"
+        self.write(text + (f", about {duration(left)} left" if left >= 1.0 else ""))
 
 
 # ------------------------------------------------------------------------------ estimates
