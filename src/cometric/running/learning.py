@@ -84,7 +84,7 @@ def learn(
 
             Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
 
-        Its meaning does not depend on the scale of the data, unlike that of tau.
+        Unlike tau, the same alpha has the same weight on all data.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
     solver
