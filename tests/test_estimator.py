@@ -273,7 +273,7 @@ def test_samples_whose_sums_overflow_are_not_empty(digits):
 def test_empty_samples_are_refused(digits, drop_empty):
     X = digits[0].copy()
     X[[4, 7]] = 0
-    with pytest.raises(ValueError, match=r"`X` has 2 empty samples \(first: 4\).* Drop them yours"):
+    with pytest.raises(ValueError, match=r"`X` has 2 empty samples \(first: 4\).* Drop them first"):
         WassersteinSingularVectors(drop_empty=drop_empty).fit(X)
 
 

@@ -132,7 +132,7 @@ def test_other_data_are_refused_before_any_work(way, data, monkeypatch):
         other.to_csv("x.csv")
     said = run("resume", "saved", "-o", "out.h5ad", *words, code=2).stderr
     assert "does not hold the data that `saved` was started with: samples, features or" in said
-    assert "Pass the original file as --data, read as it was then (--layer," in said
+    assert "Pass the original file as --data, read in the same way (--layer," in said
     assert not Path("out.h5ad").exists()
 
 

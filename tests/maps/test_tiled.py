@@ -284,7 +284,7 @@ def test_other_processors_warn():
     ("given", "words"),
     [
         ({"client": 3}, "`client` is 3; pass a `distributed.Client`, or 'local'"),
-        ({"client": "local", "eps": np.inf}, "`client` is of no use for the linear limit"),
+        ({"client": "local", "eps": np.inf}, "`client` has no effect for the linear limit"),
         ({"client": "local", "eps": 0.0, "tau": 0.0}, "`client` needs tau > 0 at eps = 0"),
     ],
 )

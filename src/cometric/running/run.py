@@ -78,7 +78,9 @@ class Run:
         if settings.memory_limit is not None and settings.client is None:
             promised = settings.transport.bytes_promised(lifts)
             allocated = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
-            memory_for_maps(self.problem, settings, promised, allocated)  # raises
+            memory_for_maps(
+                self.problem, settings, promised, allocated
+            )  # raises if it does not fit
         return lifts
 
     def solve(self, lifts: Lifts, bar: Bar) -> Solution:

@@ -137,7 +137,7 @@ class Transport:
         return solving.check_connected(solving.confirm(phi, solver, solution))
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """Which matrices a solve holds: a key of ``machine.memory.NEEDS``.
+        """Which matrices a solve holds: a key of ``running.memory.NEEDS``.
 
         ``plain`` is a formula without R, ``automatic`` the default solver.
         """
