@@ -61,7 +61,7 @@ FORGERIES = {
     "twice": (
         "samples_hist_indices",
         lambda a: 0 * a,
-        "the histograms of samples are not in o",
+        "the histograms of samples are not in canonical order",
     ),
     "outside": ("samples_hist_indices", lambda a: a + 9, "indices must be"),
     "smoothing": ("smoothing", lambda a: a * np.nan - 1, "smoothing is nan"),
