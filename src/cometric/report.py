@@ -69,7 +69,8 @@ def write(
     path: str | os.PathLike[str],
     *,
     labels: Any = None,
-    names: tuple[Sequence[Any] | None, Sequence[Any] | None] = (None, None),
+    sample_names: Sequence[Any] | None = None,
+    feature_names: Sequence[Any] | None = None,
     title: str | None = None,
     force: bool = False,
     certificate: Certificate | Diagnosis | None = None,
@@ -89,8 +90,8 @@ def write(
     labels
         A label per sample, for colors and to compare the learned distance with others. By default
         the samples are clustered.
-    names
-        A pair (samples, features) of names to show instead of those in the data; None keeps those.
+    sample_names, feature_names
+        Names to show instead of those in the data.
     force
         Overwrite a file that exists.
     certificate
@@ -105,17 +106,17 @@ def write(
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     n = len(result.problem.samples.labels)
     given_labels = None if labels is None else checked(labels, "labels", n, "samples")
-    if not isinstance(names, tuple) or len(names) != 2:
-        raise ValueError("`names` is not a pair; pass (samples, features), None for either.")
-    sample_names = _names(result, "samples", names[0])
-    feature_names = _names(result, "features", names[1])
+    names = (
+        _names(result, "samples", sample_names, "sample_names"),
+        _names(result, "features", feature_names, "feature_names"),
+    )
     A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
     rows, columns = _choose_items(A, random_state)
     A, B = A[rows][:, columns], B[columns][:, rows]
     with bar_of_pairs(progress, len(rows) + len(columns), "item", "drawing maps") as tell:
-        samples = _map(result, "samples", rows, sample_names, method, random_state, given_labels)
+        samples = _map(result, "samples", rows, names[0], method, random_state, given_labels)
         tell(len(rows), len(rows))
-        features = _map(result, "features", columns, feature_names, method, random_state)
+        features = _map(result, "features", columns, names[1], method, random_state)
         tell(len(columns), len(columns))
     page = _render(
         data={
@@ -207,9 +208,9 @@ def _map(
     return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, groups, group)
 
 
-def _names(result: Result, of: str, names: Sequence[Any] | None) -> list[str]:
+def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
     """The names given, or those of the data; numbers get "sample" or "feature" before them."""
-    shown = names_of(result, of, names, "names")
+    shown = names_of(result, of, names, argument)
     numbers = names is None and getattr(result.problem, of).names is None
     return [f"{of[:-1]} {name}" for name in shown] if numbers else shown
 

@@ -154,7 +154,8 @@ def test_names_cannot_leave_their_place(result, tmp_path):
         result,
         tmp_path / "r.html",
         labels=[HOSTILE if label == "late" else "fine" for label in LABELS],
-        names=([HOSTILE] * 20, [HOSTILE] * 10),
+        sample_names=[HOSTILE] * 20,
+        feature_names=[HOSTILE] * 10,
         title=HOSTILE,
     )
     page = path.read_text("utf-8")
@@ -189,9 +190,8 @@ def test_a_failed_write_leaves_nothing_behind(result, tmp_path):
     ("options", "words"),
     [
         ({"labels": [1, 2]}, r"`labels` has shape \(2,\); there are 20 samples"),
-        ({"names": (["a"], None)}, r"`names` has shape \(1,\); there are 20 samples"),
-        ({"names": (None, ["a"])}, r"`names` has shape \(1,\); there are 10 features"),
-        ({"names": ["a", "b"]}, r"`names` is not a pair; pass \(samples, features\)"),
+        ({"sample_names": ["a"]}, r"`sample_names` has shape \(1,\); there are 20 samples"),
+        ({"feature_names": ["a"]}, r"`feature_names` has shape \(1,\); there are 10 features"),
         ({"method": "pca"}, "`method` is 'pca'; choose 'umap' or 'tsne'"),
     ],
 )

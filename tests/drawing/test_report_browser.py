@@ -282,7 +282,8 @@ def test_hostile_names_are_only_names(browser, result, tmp_path, monkeypatch):
             result,
             tmp_path / f"{file}.html",
             labels=labels,
-            names=(names[:N], names[N:]),
+            sample_names=names[:N],
+            feature_names=names[N:],
             title=title,
         )
         visit = Visit(browser, path)

@@ -13,17 +13,15 @@ import cometric as cm
 cells = cm.datasets.simulate_counts(n=120, m=80, types=4, density=0.2, random_state=0)
 r = cm.learn(cells.X, eps=0.1, tau=1e-2, tol=1e-3)
 
-genes = [
-    f"gene {k}" if kind < 0 else f"marker {k} of type {kind}"
-    for k, kind in enumerate(cells.features)
-]
-
 # %%
 cm.report.write(
     r,
     Path("report.html"),
     labels=[f"type {label}" for label in cells.labels],
-    names=(None, genes),
+    feature_names=[
+        f"gene {k}" if kind < 0 else f"marker {k} of type {kind}"
+        for k, kind in enumerate(cells.features)
+    ],
     title="Simulated cells",
     certificate=r.certify(),
     force=True,
