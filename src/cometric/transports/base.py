@@ -90,7 +90,10 @@ class Transport:
         return {field.name: getattr(self, field.name) for field in fields(instance)}
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name} = {value:g}" for name, value in self.parameters().items())
+        values = ", ".join(
+            f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value!r}"
+            for name, value in self.parameters().items()
+        )
         return values or type(self).__name__.lower()
 
     # ---------------------------------------------------------------------------- maps
