@@ -306,12 +306,6 @@ def check_side(of: Any) -> None:
         raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise unless one of the choices."""
-    if value not in choices:
-        raise ValueError(f"`{name}` is {value!r}; choose {' or '.join(map(repr, choices))}.")
-
-
 def check_path(path: str | os.PathLike[str]) -> Path:
     """The path, or a ``ValueError`` if no file can have this name."""
     try:

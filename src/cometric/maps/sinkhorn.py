@@ -31,9 +31,6 @@ class SinkhornMap(ABC):
     ``values`` (dual values over eps) and ``errors`` (marginal errors), each swept as a whole.
     """
 
-    homogeneous = True
-    monotone = False
-
     shape: tuple[int, int]
     dtype: Any  # of the sweeps
     stored: Any  # dtype of the scalings stored between calls; None if they do not fit

@@ -16,6 +16,7 @@ from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import (
     Index,
+    InexactMap,
     Iterate,
     Matrix,
     Metrics,
@@ -236,11 +237,12 @@ def _on_device(device: Any, solving: Solving) -> Solving:
     return replace(solving, norms=norms, start=start)
 
 
-def _levels(traits: Traits, lifts: Lifts, tol: float) -> Iterable[Level]:
+def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) -> Iterable[Level]:
     """The accuracy of each stage; the last one solves every pair."""
     rough, sweeps = lifts[0].precision, lifts[0].sweeps
-    if isinstance(lifts[0], TensorEntropicMap):
-        rough = "tf32" if all(lift.engine == "dense" for lift in lifts) else "float32"
+    engines = {lift.engine for lift in lifts if isinstance(lift, TensorEntropicMap)}
+    if engines:
+        rough = "tf32" if engines == {"dense"} else "float32"
     if traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)

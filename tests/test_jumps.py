@@ -1,0 +1,15 @@
+"""The way from a call of ``learn`` to the first step of a solver stays short."""
+
+import pytest
+
+from jumps import WAYS, jumps
+
+# Measured; a change that makes one of them longer should say why.
+MOST = {"exact": 38, "entropic": 45, "limit": 34, "tiles": 36, "anndata": 52, "shell": 76}
+NEEDS = {"anndata": "anndata", "shell": "typer"}
+
+
+@pytest.mark.parametrize("way", MOST)
+def test_the_first_step_is_not_far(way):
+    pytest.importorskip(NEEDS.get(way, "numpy"))
+    assert 10 < len(jumps(WAYS[way])) <= MOST[way]
