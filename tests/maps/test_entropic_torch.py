@@ -183,7 +183,7 @@ def test_options_are_checked(lift):
     hist = lift[0]
     with pytest.raises(ValueError, match="ExactMap for 0 and LimitMap for infinity"):
         TensorEntropicMap(hist, 0.0, device="cpu")
-    with pytest.raises(ValueError, match="the log domain is needed, runs on the CPU"):
+    with pytest.raises(ValueError, match="the log domain is needed, which runs on the CPU"):
         TensorEntropicMap(hist, 1e-3, device="cpu")
     with pytest.raises(ValueError, match="choose 'auto', 'cropped' or 'dense'"):
         TensorEntropicMap(hist, 0.1, device="cpu", engine="fast")
@@ -232,7 +232,7 @@ def test_a_tensor_on_the_device_is_answered_there():
 
 @pytest.mark.parametrize(("eps", "words"), [(0.0, "exact transport"), (np.inf, "the linear limit")])
 def test_what_runs_on_the_cpu_only_says_so(eps, words):
-    with pytest.raises(ValueError, match=f"means {words}, runs on the CPU"):
+    with pytest.raises(ValueError, match=f"but {words} runs on the CPU"):
         cm.learn([[1.0, 2.0], [2.0, 1.0]], eps=eps, device="cuda")
 
 
