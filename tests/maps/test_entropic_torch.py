@@ -230,6 +230,11 @@ def test_a_tensor_on_the_device_is_answered_there():
     assert result.features.is_cuda
 
 
+def test_stochastic_iteration_runs_on_the_cpu_only():
+    with pytest.raises(ValueError, match="stochastic iteration runs on the CPU"):
+        cm.learn([[2, 1], [1, 2]], device="torch:cpu", solver="stochastic")
+
+
 @pytest.mark.parametrize(("eps", "words"), [(0.0, "exact transport"), (np.inf, "the linear limit")])
 def test_what_runs_on_the_cpu_only_says_so(eps, words):
     with pytest.raises(ValueError, match=f"but {words} runs on the CPU"):

@@ -298,6 +298,11 @@ class Settings:
                 f"`solver` is policy iteration, which freezes the plans of exact transport; "
                 f"{transport.name} ({transport}) has none. Leave `solver` out, or pass `eps=0`."
             )
+        if self.torch_device is not None and self.solver_traits.samples_pairs:
+            raise ValueError(
+                f"`device` is {str(self.device)!r}, but stochastic iteration runs on the CPU: "
+                "leave `device` out, or pass another `solver`."
+            )
         if self.client is None:
             return
         if self.torch_device is not None:
