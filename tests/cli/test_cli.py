@@ -24,6 +24,8 @@ from cometric.machine import progress
 anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 commands = pytest.importorskip("cometric.cli.commands")
+from shell import run, write_table  # noqa: E402
+
 console = pytest.importorskip("cometric.cli.console")
 
 SRC = Path(__file__).parents[2] / "src"
@@ -34,17 +36,7 @@ QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
 def data(tmp_path, monkeypatch):
     """A table of 24 samples and 10 features, in the folder we stand in."""
     monkeypatch.chdir(tmp_path)
-    counts = np.random.default_rng(0).poisson(3.0, (24, 10)) + np.eye(24, 10)
-    names = [f"s{i}" for i in range(24)], [f"g{k}" for k in range(10)]
-    table = pd.DataFrame(counts, *names)
-    table.to_csv("x.csv")
-    return table
-
-
-def run(*words, code=0):
-    found = CliRunner().invoke(commands.app, list(map(str, words)))
-    assert found.exit_code == code, found.output
-    return found
+    return write_table(24, 10)
 
 
 def spawn(*words, program=("-m", "cometric"), **settings):

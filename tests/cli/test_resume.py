@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -14,6 +13,7 @@ import cometric as cm
 anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 commands = pytest.importorskip("cometric.cli.commands")
+from shell import run, write_table  # noqa: E402
 
 QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
 
@@ -22,17 +22,7 @@ QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
 def data(tmp_path, monkeypatch):
     """A table of 14 samples and 8 features, in the folder we stand in."""
     monkeypatch.chdir(tmp_path)
-    counts = np.random.default_rng(0).poisson(3.0, (14, 8)) + np.eye(14, 8)
-    names = [f"s{i}" for i in range(14)], [f"g{k}" for k in range(8)]
-    table = pd.DataFrame(counts, *names)
-    table.to_csv("x.csv")
-    return table
-
-
-def run(*words, code=0):
-    found = CliRunner().invoke(commands.app, list(map(str, words)))
-    assert found.exit_code == code, found.output
-    return found
+    return write_table(14, 8)
 
 
 def stop(*words, path="x.csv"):

@@ -23,7 +23,7 @@ def check_eps(eps: Any) -> float:
     if not isinstance(eps, Real) or not 0.0 < float(eps) < np.inf:
         raise ValueError(
             f"`eps` is {eps}; it must be positive and finite. "
-            "Use ExactMap for 0 and LimitMap for infinity."
+            "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
         )
     return float(eps)
 

@@ -18,9 +18,7 @@ from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.progress import Bar
 from cometric.machine.threads import workers
-from cometric.maps.norms import norm_matrices, norm_name
 from cometric.running.run import Run
-from cometric.running.start import starting_metrics
 from cometric.transports.base import Lifts
 
 SIDES = ("samples", "features")
@@ -171,9 +169,7 @@ def rehearse(
     called after each iteration.
     """
     problem, settings = take_part(run.problem, count, seed), run.settings
-    norms = norm_matrices(problem, problem.formula.norm)
-    l1 = norms if norm_name(problem.formula.norm) == "l1" else None
-    part = Run(settings, problem, norms, starting_metrics(problem, None, None, l1), run.memory)
+    part = Run.prepare(settings, problem)
     hists = problem.samples.histograms, problem.features.histograms
     one, other = (
         settings.transport.part_of(lift, hist, settings.resources())

@@ -23,9 +23,6 @@ from cometric.solvers.loop import Solution
 from cometric.transports.base import Lifts
 from cometric.transports.solving import Solving
 
-L1 = ("l1", 1)
-"""Names of the l1 norm, which the default starting metrics are made of."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -45,8 +42,9 @@ class Run:
     def prepare(cls, settings: Settings, problem: Problem) -> Run:
         """A run with its norms and starting metrics; raises if there is not enough memory."""
         memory = memory_for_maps(problem, settings)
-        norms = norm_matrices(problem, settings.norm, settings.torch_device)
-        l1 = norms if isinstance(settings.norm, str | int) and settings.norm in L1 else None
+        norm = problem.formula.norm
+        norms = norm_matrices(problem, norm, settings.torch_device)
+        l1 = norms if norm_name(norm) == "l1" else None
         start = starting_metrics(problem, settings.start, settings.random_state, l1)
         return cls(settings, problem, norms, start, memory)
 
@@ -80,7 +78,7 @@ class Run:
             allocated = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
             memory_for_maps(
                 self.problem, settings, promised, allocated
-            )  # raises if it does not fit
+            )  # raises if it is not there
         return lifts
 
     def solve(self, lifts: Lifts, bar: Bar) -> Solution:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from cometric.core.types import (
     traits_of,
 )
 from cometric.machine.progress import Ahead
+from cometric.maps.checks import check_eps
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.tiled import TiledEntropicMap
@@ -79,14 +79,7 @@ class Entropic(Transport):
     on_devices: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        eps: Any = self.eps
-        if isinstance(eps, bool) or not isinstance(eps, Real):
-            raise ValueError(f"`eps` is {eps!r}; pass a number.")
-        if not 0.0 < float(eps) < math.inf:
-            raise ValueError(
-                f"`eps` is {self.eps}; it must be positive and finite. Use Exact() for 0 and "
-                "Limit() for infinity."
-            )
+        check_eps(self.eps)
 
     def lift(self, hist: Histograms, resources: Resources) -> EntropicMap | TensorEntropicMap:
         options: dict[str, Any] = {
@@ -211,9 +204,7 @@ class Entropic(Transport):
 
     def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> Any:
         part: Any = self.lift(hist, replace(resources, memory_limit=None))
-        if isinstance(lift, TensorEntropicMap):
-            part.precision = lift.precision
-        else:
+        if isinstance(lift, EntropicMap):
             part.stored = lift.stored
         return part
 
