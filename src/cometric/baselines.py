@@ -22,15 +22,22 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 
 __all__ = [
+    "correlation",
+    "correspondence",
     "cosine",
     "gene_mover",
+    "hellinger",
     "kernel_pca",
     "l1",
     "l2",
+    "loadings",
+    "log_normalized",
+    "lsa",
     "pca",
     "read_gene2vec",
     "scvi",
     "sinkhorn",
+    "tfidf",
 ]
 
 
@@ -76,6 +83,104 @@ def kernel_pca(
     _check_components(n_components, len(dense))
     model = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
     return l2(model.fit_transform(dense))
+
+
+def correlation(X: Any) -> Matrix:
+    """One minus the Pearson correlation of samples; a constant sample has correlation 0."""
+    dense = _dense(X)
+    return _one_minus_cosine(dense - dense.mean(axis=1, keepdims=True))
+
+
+def hellinger(X: Any) -> Matrix:
+    """Euclidean distances between the square roots of histograms, from 0 to sqrt(2).
+
+    The histograms are the samples, each divided by its sum.
+    """
+    roots = _nonnegative(X)
+    sums = _sums(roots)
+    roots.data = np.sqrt(roots.data / np.repeat(sums, np.diff(roots.indptr)))
+    return np.sqrt(2.0 * _one_minus_cosine(roots))
+
+
+def tfidf(X: Any) -> Matrix:
+    """One minus the cosine of samples after tf-idf weighting.
+
+    A feature found in df of the n samples has the weight log((1 + n) / (1 + df)) + 1.
+    """
+    return _one_minus_cosine(_tfidf(X))
+
+
+def lsa(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
+    """Latent semantic analysis: tf-idf, truncated SVD, Euclidean distances.
+
+    Samples are weighted as in :func:`tfidf` and scaled to length 1, before the SVD and after it.
+    Pass counts through :func:`log_normalized` first if few features make up most of a sample.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
+    weighted = _tfidf(X)
+    _check_components(n_components, min(weighted.shape))
+    model = TruncatedSVD(n_components, random_state=random_state)
+    return l2(normalize(model.fit_transform(weighted)))
+
+
+def correspondence(X: Any, n_components: int = 30) -> Matrix:
+    """Euclidean distances between the row principal coordinates of correspondence analysis.
+
+    With P = X / sum(X), r and c its row and column sums, and the first singular triplets of
+    (P - r cᵀ) / sqrt(r cᵀ) = U S Vᵀ, the coordinates are U S / sqrt(r). With all components these
+    are the chi-squared distances between the histograms of the samples.
+    """
+    from scipy.sparse.linalg import LinearOperator, svds
+
+    P = _nonnegative(X)
+    _check_components(n_components, min(P.shape) - 1)
+    P = P / P.sum()
+    r, c = np.sqrt(_sums(P)), np.sqrt(P.sum(axis=0))
+    P = sparse.csr_array(P.multiply(1.0 / r[:, None]).multiply(1.0 / np.where(c > 0.0, c, 1.0)))
+    centered = LinearOperator(  # P stays sparse
+        P.shape,
+        matvec=lambda v: P @ v.ravel() - r * (c @ v.ravel()),
+        rmatvec=lambda u: P.T @ u.ravel() - c * (r @ u.ravel()),
+        dtype=np.float64,
+    )
+    start = np.random.default_rng(0).normal(size=min(P.shape))
+    U, S, _ = svds(centered, n_components, v0=start)
+    return l2(U * S / r[:, None])
+
+
+def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
+    """One minus the cosine between the PCA loadings of the rows, each scaled to unit variance.
+
+    Meant for features: pass ``X.T``, as everywhere in this module. Then each feature is scaled to
+    mean 0 and variance 1 over the samples, PCA is that of the samples, and a feature is the
+    vector of its coefficients in the first components, as in ``varm["PCs"]`` of scanpy.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import scale
+
+    scaled = scale(_dense(X).T)  # each row of X is now a column
+    _check_components(n_components, min(scaled.shape))
+    model = PCA(n_components, random_state=random_state).fit(scaled)
+    return _one_minus_cosine(model.components_.T)
+
+
+def log_normalized(X: Any) -> Any:
+    """Counts, scaled to the median of their row sums, then log(1 + x); sparse if ``X`` is.
+
+    Data that are not all integers are returned unchanged: they have been normalized already.
+    """
+    is_sparse = sparse.issparse(X)
+    values = X.data if is_sparse else np.asarray(X)
+    if not (values == np.round(values)).all():
+        return X
+    depth = np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1, 1)
+    used = depth[depth > 0.0]
+    factor = (np.median(used) if len(used) else 1.0) / np.where(depth > 0.0, depth, 1.0)
+    return (
+        sparse.csr_array(X).multiply(factor).tocsr().log1p() if is_sparse else np.log1p(X * factor)
+    )
 
 
 def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
@@ -203,6 +308,43 @@ def _dense(X: Any) -> Matrix:
     if dense.ndim != 2 or len(dense) < 2:
         raise ValueError(f"`X` has shape {dense.shape}; pass at least two samples as rows.")
     return dense
+
+
+def _nonnegative(X: Any) -> sparse.csr_array:
+    """A sparse copy in float64."""
+    copy = sparse.csr_array(X, dtype=np.float64, copy=True)
+    if copy.shape[0] < 2:
+        raise ValueError(f"`X` has shape {copy.shape}; pass at least two samples as rows.")
+    if not (copy.data >= 0.0).all():
+        raise ValueError("`X` has negative or missing entries; pass nonnegative data.")
+    return copy
+
+
+def _sums(X: sparse.csr_array) -> Matrix:
+    """Row sums; raises if one is zero."""
+    sums: Matrix = X.sum(axis=1)
+    empty = np.flatnonzero(sums == 0.0)
+    if len(empty):
+        raise ValueError(f"`X` has {len(empty)} empty rows (first: {empty[0]}). Drop them.")
+    return sums
+
+
+def _tfidf(X: Any) -> sparse.csr_matrix:
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    return TfidfTransformer().fit_transform(_nonnegative(X))
+
+
+def _one_minus_cosine(vectors: Any) -> Matrix:
+    """The same as :func:`cosine` by a matrix product; a zero vector is at distance 1 from all."""
+    from sklearn.preprocessing import normalize
+
+    unit = normalize(vectors)
+    products = unit @ unit.T
+    distances: Matrix = 1.0 - (products.toarray() if sparse.issparse(products) else products)
+    distances = 0.5 * (distances + distances.T)
+    np.fill_diagonal(distances, 0.0)
+    return np.clip(distances, 0.0, 2.0)
 
 
 def _pairwise(dense: Matrix, metric: Any) -> Matrix:

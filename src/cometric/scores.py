@@ -6,11 +6,14 @@ measure whether items of one label are close; the others need no labels.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
-from cometric.core.nearest import nearest
+from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 
 __all__ = [
@@ -19,7 +22,10 @@ __all__ = [
     "neighborhood_agreement",
     "neighbors",
     "participation_ratio",
+    "set_auroc",
+    "shared_sets",
     "silhouette",
+    "spectral_rand",
 ]
 
 
@@ -60,6 +66,84 @@ def adjusted_rand(distances: Matrix, labels: Any, min_cluster_size: int = 10) ->
     return float(adjusted_rand_score(labels, clustering.fit_predict(matrix)))
 
 
+def spectral_rand(distances: Matrix, labels: Any, k: int = 15, random_state: int = 0) -> float:
+    """Adjusted Rand index of spectral clusters of the k-nearest-neighbor graph.
+
+    Two items are joined with weight 1 if each is among the k nearest of the other, with weight 1/2
+    if only one is. There are as many clusters as labels.
+    """
+    from sklearn.cluster import SpectralClustering
+    from sklearn.metrics import adjusted_rand_score
+
+    matrix = _checked(distances, labels)
+    index = neighbors(matrix, k)
+    graph = neighbor_matrix(index, np.full(index.shape, 0.5), len(matrix))
+    clustering = SpectralClustering(
+        len(np.unique(np.asarray(labels))), affinity="precomputed", random_state=random_state
+    )
+    with warnings.catch_warnings():
+        # Groups that are not joined at all are what a good distance makes.
+        warnings.filterwarnings("ignore", "Graph is not fully connected")
+        found = clustering.fit_predict(graph + graph.T)
+    return float(adjusted_rand_score(labels, found))
+
+
+def set_auroc(
+    distances: Matrix,
+    names: Sequence[str],
+    sets: Mapping[str, Iterable[str]],
+    *,
+    min_size: int = 3,
+    folds: int = 3,
+    random_state: int = 0,
+) -> dict[str, float]:
+    """How well part of each set of features finds the rest of it: AUROC by name of the set.
+
+    Neighbor voting: the members of a set are divided into folds at random. Each fold is hidden
+    in turn, and every item is ranked by its distance to the other members, the average of
+    (rank of j from i + rank of i from j) over them. The AUROC is the probability that a hidden
+    member comes before an item outside the set; chance gives 0.5.
+
+    Parameters
+    ----------
+    names
+        The name of each item, for example of a gene.
+    sets
+        Names of the members of each set; those not in ``names`` are left out, as are sets of
+        which fewer than ``min_size`` remain.
+    """
+    matrix = _checked(distances)
+    members = _members(matrix, names, sets, max(min_size, folds))
+    ranks = rankdata(matrix, axis=1)
+    ranks += ranks.T
+    return {name: _voting(ranks, inside, folds, random_state) for name, inside in members.items()}
+
+
+def shared_sets(
+    distances: Matrix,
+    names: Sequence[str],
+    sets: Mapping[str, Iterable[str]],
+    *,
+    min_size: int = 3,
+    k: int = 10,
+) -> float:
+    """Share of the k nearest items that have a set in common, averaged over the items in sets.
+
+    ``names``, ``sets`` and ``min_size`` are as in :func:`set_auroc`. Items in no set count as
+    neighbors that have nothing in common.
+    """
+    matrix = _checked(distances)
+    members = _members(matrix, names, sets, min_size)
+    in_set = np.zeros((len(matrix), len(members)), dtype=bool)
+    for column, inside in enumerate(members.values()):
+        in_set[inside, column] = True
+    items = np.flatnonzero(in_set.any(axis=1))
+    near = neighbors(matrix, k)[items]
+    return float(
+        np.mean([in_set[j][:, in_set[i]].any(axis=1) for i, j in zip(items, near, strict=True)])
+    )
+
+
 def participation_ratio(distances: Matrix) -> float:
     """Effective dimension: (sum of x)² / sum of x², with x the eigenvalues of a kernel.
 
@@ -93,6 +177,38 @@ def neighbors(distances: Matrix, k: int) -> Index:
     if not 1 <= k < len(distances):
         raise ValueError(f"`k` is {k}; choose between 1 and {len(distances) - 1} neighbors.")
     return nearest(distances, k, skip_self=True)[0]
+
+
+def _members(
+    matrix: Matrix, names: Sequence[str], sets: Mapping[str, Iterable[str]], min_size: int
+) -> dict[str, Index]:
+    """The numbers of the items in each set that is large enough."""
+    if len(names) != len(matrix):
+        raise ValueError(f"`names` has {len(names)} entries for {len(matrix)} items.")
+    number = {name: i for i, name in enumerate(names)}
+    members = {
+        name: np.array(sorted({number[item] for item in items if item in number}), dtype=np.int64)
+        for name, items in sets.items()
+    }
+    large = {name: inside for name, inside in members.items() if len(inside) >= min_size}
+    if not large:
+        raise ValueError(
+            f"None of the {len(sets)} `sets` has {min_size} members among `names`. Check that both "
+            "use the same names."
+        )
+    return large
+
+
+def _voting(ranks: Matrix, inside: Index, folds: int, random_state: int) -> float:
+    """Mean AUROC over the folds of one set."""
+    outside = np.setdiff1d(np.arange(len(ranks)), inside)
+    areas = []
+    for hidden in np.array_split(np.random.default_rng(random_state).permutation(inside), folds):
+        votes = ranks[:, np.setdiff1d(inside, hidden)].mean(axis=1)
+        order = rankdata(np.concatenate([votes[hidden], votes[outside]]))[: len(hidden)]
+        below = order.sum() - 0.5 * len(hidden) * (len(hidden) + 1)  # outsiders that come before
+        areas.append(1.0 - below / (len(hidden) * len(outside)))
+    return float(np.mean(areas))
 
 
 def _checked(distances: Matrix, labels: Any = None) -> Matrix:
