@@ -42,6 +42,105 @@ def test_kernel_pca_with_all_components_is_the_distance_of_the_kernel():
     assert_allclose(baselines.kernel_pca(X, 11, gamma=0.3), want, atol=1e-7)
 
 
+COUNTS = np.random.default_rng(2).poisson(X)[:, :6] + np.eye(12, 6, dtype=int)
+COUNTS[:, 0] += 1  # no empty rows
+FORMS = [np.asarray, sparse.csr_array, sparse.csc_matrix]
+
+
+def euclidean(points):
+    return np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=-1))
+
+
+def weighted_naively(counts):
+    """Tf-idf of unit length, entry by entry."""
+    n, m = counts.shape
+    found = np.zeros((n, m))
+    for k in range(m):
+        df = sum(counts[i, k] > 0 for i in range(n))
+        found[:, k] = counts[:, k] * (np.log((1 + n) / (1 + df)) + 1)
+    return found / np.sqrt((found**2).sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tfidf_is_the_cosine_of_weighted_counts(form):
+    Z = weighted_naively(COUNTS)
+    want = 1.0 - Z @ Z.T
+    assert_allclose(baselines.tfidf(form(COUNTS)), want, atol=1e-12)
+    # Vectors of length 1: |x - y|² = 2 - 2 x·y.
+    assert_allclose(baselines.lsa(form(COUNTS), 6), np.sqrt(2.0 * np.maximum(want, 0)), atol=1e-6)
+
+
+def test_lsa_keeps_the_first_singular_vectors():
+    U, S, _ = np.linalg.svd(weighted_naively(COUNTS), full_matrices=False)
+    kept = U[:, :2] * S[:2]
+    want = euclidean(kept / np.linalg.norm(kept, axis=1, keepdims=True))
+    assert_allclose(baselines.lsa(COUNTS, 2), want, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_hellinger_is_euclidean_between_roots(form):
+    want = euclidean(np.sqrt(COUNTS / COUNTS.sum(axis=1, keepdims=True)))
+    assert_allclose(baselines.hellinger(form(COUNTS)), want, atol=1e-7)
+    assert_allclose(baselines.hellinger(form(np.eye(3))), np.sqrt(2.0) * (1.0 - np.eye(3)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_correspondence_with_all_components_is_the_chi_squared_distance(form):
+    P = COUNTS / COUNTS.sum()
+    profiles = P / P.sum(axis=1, keepdims=True)
+    want = euclidean(profiles / np.sqrt(P.sum(axis=0)))
+    assert_allclose(baselines.correspondence(form(COUNTS), 5), want, atol=1e-10)
+    empty = np.hstack([COUNTS, np.zeros((12, 1), dtype=int)])
+    assert_allclose(baselines.correspondence(form(empty), 5), want, atol=1e-10)
+
+
+def test_correspondence_keeps_the_first_axes():
+    P = COUNTS / COUNTS.sum()
+    r, c = P.sum(axis=1), P.sum(axis=0)
+    U, S, _ = np.linalg.svd((P - np.outer(r, c)) / np.sqrt(np.outer(r, c)), full_matrices=False)
+    want = euclidean((U[:, :2] * S[:2]) / np.sqrt(r)[:, None])
+    assert_allclose(baselines.correspondence(COUNTS, 2), want, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_correlation_is_that_of_numpy_and_so_are_all_loadings(form):
+    want = 1.0 - np.corrcoef(COUNTS)
+    assert_allclose(baselines.correlation(form(COUNTS)), want, atol=1e-12)
+    assert_allclose(baselines.loadings(form(COUNTS), 6), want, atol=1e-10)
+
+
+def test_loadings_are_correlations_with_the_first_components():
+    values = (COUNTS - COUNTS.mean(axis=1, keepdims=True)) / COUNTS.std(axis=1, keepdims=True)
+    components = np.linalg.svd(values)[2][:2]  # over the columns of X
+    vectors = np.array([[np.corrcoef(row, v)[0, 1] for v in components] for row in values])
+    want = pairwise_distances(vectors, metric="cosine")
+    assert_allclose(baselines.loadings(COUNTS, 2), want, atol=1e-10)
+
+
+def test_a_constant_row_is_correlated_with_nothing():
+    constant = np.vstack([COUNTS, np.ones(6)])
+    want = np.append(np.ones(12), 0.0)
+    assert_allclose(baselines.correlation(constant)[12], want)
+    assert_allclose(baselines.loadings(constant, 2)[12], want)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_log_normalized_counts_have_equal_depth(form):
+    found = baselines.log_normalized(form(COUNTS))
+    assert sparse.issparse(found) == sparse.issparse(form(COUNTS))
+    depth = COUNTS.sum(axis=1)
+    want = [[np.log(1 + x * np.median(depth) / depth[i]) for x in COUNTS[i]] for i in range(12)]
+    assert_allclose(found.toarray() if sparse.issparse(found) else found, want)
+
+
+def test_log_normalization_skips_empty_rows_and_leaves_other_data_alone():
+    found = baselines.log_normalized(np.array([[1, 1], [0, 0], [4, 0], [3, 3]]))
+    assert_allclose(np.expm1(found), [[2, 2], [0, 0], [4, 0], [2, 2]])
+    for form in FORMS:
+        data = form(X)
+        assert baselines.log_normalized(data) is data
+
+
 def test_sinkhorn_is_the_divergence_of_pot_under_cosine_costs():
     A, cost, eps = X / X.sum(axis=1, keepdims=True), baselines.cosine(X.T), 0.1
 
@@ -112,6 +211,12 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
         (lambda: baselines.l2(X[0]), r"`X` has shape \(9,\); pass at least two samples"),
         (lambda: baselines.pca(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.kernel_pca(X, 13), "`n_components` is 13; choose between 1 and 12"),
+        (lambda: baselines.lsa(X, 10), "`n_components` is 10; choose between 1 and 9"),
+        (lambda: baselines.loadings(X, 10), "`n_components` is 10; choose between 1 and 9"),
+        (lambda: baselines.correspondence(X, 9), "`n_components` is 9; choose between 1 and 8"),
+        (lambda: baselines.tfidf(-X), "`X` has negative or missing entries"),
+        (lambda: baselines.tfidf(X[:1]), r"`X` has shape \(1, 9\); pass at least two samples"),
+        (lambda: baselines.hellinger(np.diag([1, 0, 2])), r"`X` has 1 empty rows \(first: 1\)"),
         (lambda: baselines.gene_mover(X, ["A"], {}), "`genes` has 1 names for 9 columns"),
         (
             lambda: baselines.gene_mover(X, list("ABCDEFGHI"), {"A": [1.0]}),

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.metrics import silhouette_score
+from sklearn.cluster import SpectralClustering
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from cometric import scores
@@ -48,6 +49,63 @@ def test_well_separated_groups_are_found_again():
     assert abs(scores.adjusted_rand(apart, RNG.permutation(LABELS))) < 0.1
 
 
+def test_spectral_clusters_of_separate_groups_are_the_groups():
+    apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
+    assert scores.spectral_rand(apart, LABELS) == 1.0
+    halves = np.tile(["a", "b"], 30)  # of no group: 3 clusters of 20 against 2 labels
+    assert abs(scores.spectral_rand(apart, halves)) < 0.1
+
+
+def test_spectral_clusters_are_those_of_the_symmetric_neighbor_graph():
+    near = np.zeros((60, 60))
+    for i in range(60):
+        for j in np.argsort(DISTANCES[i])[1:6]:
+            near[i, j] = 0.5
+    model = SpectralClustering(3, affinity="precomputed", random_state=0).fit(near + near.T)
+    want = adjusted_rand_score(LABELS, model.labels_)
+    assert scores.spectral_rand(DISTANCES, LABELS, k=5) == pytest.approx(want)
+
+
+NAMES = [f"g{i}" for i in range(9)]
+LINE = np.abs(np.subtract.outer(np.arange(9.0) ** 1.1, np.arange(9.0) ** 1.1))
+
+
+def test_a_tight_set_is_found_and_a_torn_one_is_not():
+    sets = {"tight": ["g0", "g1", "g2"], "torn": ["g0", "g8", "g4"], "small": ["g0", "g1", "x"]}
+    found = scores.set_auroc(LINE, NAMES, sets)
+    assert list(found) == ["tight", "torn"]
+    assert found["tight"] == 1.0
+    assert found["torn"] < 0.5
+    assert scores.set_auroc(1.0 - np.eye(9), NAMES, sets)["torn"] == 0.5
+
+
+def test_neighbor_voting_by_its_definition():
+    noise = RNG.random((9, 9))
+    distances = noise + noise.T
+    np.fill_diagonal(distances, 0.0)
+    inside, outside = [1, 4, 6], [0, 2, 3, 5, 7, 8]
+
+    def rank(i, j):
+        return sum(distances[i] <= distances[i, j])
+
+    areas = []
+    for hidden in inside:  # folds of one
+        rest = [i for i in inside if i != hidden]
+        votes = [sum(rank(i, j) + rank(j, i) for i in rest) for j in range(9)]
+        wins = [(votes[hidden] < votes[j]) + 0.5 * (votes[hidden] == votes[j]) for j in outside]
+        areas.append(np.mean(wins))
+    found = scores.set_auroc(distances, NAMES, {"set": ["g1", "g4", "g6"]})
+    assert found["set"] == pytest.approx(np.mean(areas))
+
+
+def test_nearest_items_share_sets():
+    sets = {"a": ["g0", "g1", "g2"], "b": ["g2", "g3", "g8"]}
+    # Of 0, 1, 2, 3, 8 the nearest is 1, 0, 1, 2, 3: all share a set.
+    assert scores.shared_sets(LINE, NAMES, sets, k=1) == 1.0
+    # The second nearest: 2, 2, 3, 1 (not shared), 2.
+    assert scores.shared_sets(LINE, NAMES, sets, k=2) == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_the_participation_ratio_counts_axes(axes):
     points = np.linalg.qr(RNG.normal(size=(30, 4)) - 0.0)[0]
@@ -75,6 +133,14 @@ def test_neighborhoods_agree_with_themselves_and_by_chance():
         (lambda: scores.silhouette(DISTANCES[:5], LABELS), r"`distances` has shape \(5, 60\)"),
         (lambda: scores.silhouette(DISTANCES, LABELS[:5]), "`labels` has 5 entries for 60 items"),
         (lambda: scores.knn_accuracy(DISTANCES, LABELS, k=60), "`k` is 60; choose between 1 and"),
+        (
+            lambda: scores.set_auroc(LINE, NAMES[:5], {}),
+            "`names` has 5 entries for 9 items",
+        ),
+        (
+            lambda: scores.shared_sets(LINE, NAMES, {"a": ["G0", "G1", "G2"]}),
+            "None of the 1 `sets` has 3 members among `names`",
+        ),
         (lambda: scores.neighbors(DISTANCES, 0), "`k` is 0; choose between 1 and 59"),
         (
             lambda: scores.neighborhood_agreement(DISTANCES, DISTANCES[:9, :9]),

@@ -154,8 +154,9 @@ def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Ma
     """One minus the cosine between the PCA loadings of the rows, each scaled to unit variance.
 
     Meant for features: pass ``X.T``, as everywhere in this module. Then each feature is scaled to
-    mean 0 and variance 1 over the samples, PCA is that of the samples, and a feature is the
-    vector of its coefficients in the first components, as in ``varm["PCs"]`` of scanpy.
+    mean 0 and variance 1 over the samples, PCA is that of the samples, and the loadings of a
+    feature are its coefficients in the first components, times the standard deviation of each
+    component. With all components this is :func:`correlation`.
     """
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import scale
@@ -163,7 +164,7 @@ def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Ma
     scaled = scale(_dense(X).T)  # each row of X is now a column
     _check_components(n_components, min(scaled.shape))
     model = PCA(n_components, random_state=random_state).fit(scaled)
-    return _one_minus_cosine(model.components_.T)
+    return _one_minus_cosine(model.components_.T * model.singular_values_)
 
 
 def log_normalized(X: Any) -> Any:

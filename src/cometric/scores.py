@@ -127,21 +127,20 @@ def shared_sets(
     min_size: int = 3,
     k: int = 10,
 ) -> float:
-    """Share of the k nearest items that have a set in common, averaged over the items in sets.
+    """Share of the k nearest items that have a set in common with an item, on average.
 
-    ``names``, ``sets`` and ``min_size`` are as in :func:`set_auroc`. Items in no set count as
-    neighbors that have nothing in common.
+    ``names``, ``sets`` and ``min_size`` are as in :func:`set_auroc`. Items in no set are left out:
+    nothing is known about them.
     """
     matrix = _checked(distances)
     members = _members(matrix, names, sets, min_size)
     in_set = np.zeros((len(matrix), len(members)), dtype=bool)
     for column, inside in enumerate(members.values()):
         in_set[inside, column] = True
-    items = np.flatnonzero(in_set.any(axis=1))
-    near = neighbors(matrix, k)[items]
-    return float(
-        np.mean([in_set[j][:, in_set[i]].any(axis=1) for i, j in zip(items, near, strict=True)])
-    )
+    known = in_set.any(axis=1)
+    in_set = in_set[known]
+    near = neighbors(matrix[np.ix_(known, known)], k)
+    return float(np.mean([in_set[j][:, in_set[i]].any(axis=1) for i, j in enumerate(near)]))
 
 
 def participation_ratio(distances: Matrix) -> float:
