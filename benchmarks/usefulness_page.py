@@ -1,0 +1,188 @@
+"""The page docs/usefulness.md, from the rows of benchmarks/usefulness.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+SCORES = {
+    "silhouette": "silhouette",
+    "knn": "10-NN",
+    "ari": "ARI",
+    "auroc": "AUROC",
+    "shared": "nearest 10 share a set",
+}
+SAMPLE_SCORES = ("silhouette", "knn", "ari")
+FEATURE_SCORES = ("auroc", "shared")
+
+HEAD = """# Usefulness
+
+Learned distances beside simple ones, on data with labels that no method has seen. This page is
+written by
+
+```sh
+python benchmarks/usefulness.py --page
+```
+
+Between samples:
+
+- **silhouette**: average silhouette width of the labels.
+- **10-NN**: leave-one-out accuracy of the 10-nearest-neighbor classifier.
+- **ARI**: adjusted Rand index of spectral clusters of the symmetrized 15-nearest-neighbor graph,
+  as many clusters as labels.
+
+Between features, by sets of genes that are known to belong together:
+
+- **AUROC**: neighbor voting by ranks in three folds: the probability that a hidden gene of a set
+  is closer to the rest of the set than a gene outside it. Mean over the sets.
+- **nearest 10 share a set**: share of the 10 nearest genes that have a set in common, among the
+  genes of any set.
+
+Learned distances are those of `cm.learn(X, ...)` on the data as given. Counts are scaled to their
+median depth and log-transformed for the baselines (`baselines.log_normalized`), except where a row
+says "as given"; data that are not counts are used as they are. LSA is tf-idf, truncated SVD and
+scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are those of
+the distances alone. The best baseline is chosen per column by the labels, which no user could do.
+"""
+
+
+def write(path: Path, rows: list[Row], candidates: list[str]) -> None:
+    """Write the page; ``candidates`` gives the order of learned methods."""
+    rank = {name: i for i, name in enumerate(candidates)}
+    # Learned methods first, then baselines in the order in which they ran.
+    rows = sorted(rows, key=lambda row: rank.get(row["method"], len(rank)))
+    groups = grouped([row for row in rows if row["side"] == "samples"])
+    features = grouped([row for row in rows if row["side"] != "samples"])
+    parts = [
+        HEAD,
+        "## Summary\n",
+        *summary(groups, SAMPLE_SCORES),
+        *comparison(groups, SAMPLE_SCORES),
+        "## Between samples\n",
+        *(details(title, of, SAMPLE_SCORES) for title, of in groups.items()),
+        "## Between features\n",
+        *(summary(features, FEATURE_SCORES) if features else []),
+        *(details(title, of, FEATURE_SCORES) for title, of in features.items()),
+        "## Machines\n",
+        machines(rows),
+    ]
+    path.write_text("\n".join(parts), "utf-8")
+
+
+def grouped(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each table, by its title."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        title = f"{row['set']} ({row['samples']} x {row['features']}"
+        title += ")" if row["drawn"] is None else ", samples drawn at random)"
+        if row["side"] != "samples":
+            title += f", {row.get('sets', 0)} {row['side']}"
+        groups.setdefault(title, []).append(row)
+    return dict(sorted(groups.items()))
+
+
+def best(rows: list[Row], column: str, kind: str) -> Row | None:
+    scored = [row for row in rows if row["kind"] == kind and column in row]
+    return max(scored, key=lambda row: row[column], default=None)
+
+
+def summary(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
+    """The default beside the best baseline of each column, and how often it is ahead."""
+    lines, gains = [], {column: [] for column in columns}
+    for title, rows in groups.items():
+        default = next((row for row in rows if row["method"] == "default"), {})
+        cells = [title]
+        for column in columns:
+            other = best(rows, column, "baseline")
+            cells.append(versus(default.get(column), other, column))
+            if other and column in default:
+                gains[column].append(default[column] - other[column])
+
+        lines.append(cells)
+    head = ["data", *(f"{SCORES[column]}: default, best baseline" for column in columns)]
+    ahead = [
+        f"{SCORES[column]} on {sum(gain >= 0 for gain in of)} of {len(of)}"
+        for column, of in gains.items()
+    ]
+    return [
+        table(head, lines),
+        f"The default is at least as good as every baseline: {', '.join(ahead)}.\n",
+    ]
+
+
+def versus(value: float | None, other: Row | None, column: str) -> str:
+    if other is None:
+        return "" if value is None else f"{value:.3f}"
+    words = f"{other[column]:.3f} ({other['method']})"
+    return words if value is None else f"{value:.3f}, {words}: **{value - other[column]:+.3f}**"
+
+
+def comparison(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
+    """Each learned method against the best baseline, over all data."""
+    names = dict.fromkeys(
+        row["method"] for rows in groups.values() for row in rows if row["kind"] == "learned"
+    )
+    lines = []
+    for name in names:
+        cells = [name]
+        for column in columns:
+            gains = [
+                row[column] - other[column]
+                for rows in groups.values()
+                for row in rows
+                if row["method"] == name
+                and column in row
+                and (other := best(rows, column, "baseline"))
+            ]
+            mean = f"{sum(gains) / len(gains):+.3f}, {min(gains):+.3f}" if gains else ""
+            cells.append(f"{mean}, {sum(gain >= 0 for gain in gains)} of {len(gains)}")
+        lines.append(cells)
+    head = ["method", *(SCORES[column] for column in columns)]
+    words = (
+        "Each learned method less the best baseline: on average, at worst, how often not below.\n"
+    )
+    return [words, table(head, lines)] if lines else []
+
+
+def details(title: str, rows: list[Row], columns: tuple[str, ...]) -> str:
+    """All methods on one data set; the best value of each column is bold."""
+    top = {column: max((row.get(column, -2.0) for row in rows), default=0.0) for column in columns}
+    lines = []
+    for row in rows:
+        cells = [row["method"] if row["kind"] == "baseline" else f"*{row['method']}*"]
+        for column in columns:
+            text = f"{row[column]:.3f}" if column in row else "failed"
+            cells.append(f"**{text}**" if row.get(column) == top[column] else text)
+        lines.append([*cells, f"{row['seconds']:.3g}{remark(row)}"])
+    head = ["method", *(SCORES[column] for column in columns), "seconds"]
+    return f"### {title}\n\n{table(head, lines)}"
+
+
+def remark(row: Row) -> str:
+    if "error" in row:
+        return f" ({row['error'].splitlines()[0]})"
+    return "" if row.get("status", "CONVERGED") == "CONVERGED" else f" ({row['status']})"
+
+
+def machines(rows: list[Row]) -> str:
+    """What ran where."""
+    places: dict[str, dict[str, None]] = {}
+    for row in rows:
+        words = f"{row['machine']}, Python {row['python']}, cometric {row['version']}"
+        places.setdefault(words, {})[f"{row['kind']} ({row['set']})"] = None
+    lines = []
+    for words, ran in places.items():
+        kinds = {
+            kind: [name for name in ran if name.startswith(kind)]
+            for kind in ("learned", "baseline")
+        }
+        told = ", ".join(f"{kind} on {len(of)} sets" for kind, of in kinds.items() if of)
+        lines.append(f"- {words}: {told}")
+    return "\n".join(lines) + "\n"
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
