@@ -48,10 +48,9 @@ the distances alone. The best baseline is chosen per column by the labels, which
 """
 
 
-def write(path: Path, rows: list[Row], candidates: list[str]) -> None:
-    """Write the page; ``candidates`` gives the order of learned methods."""
-    rank = {name: i for i, name in enumerate(candidates)}
-    # Learned methods first, then baselines in the order in which they ran.
+def write(path: Path, rows: list[Row], methods: list[str]) -> None:
+    """Write the page, with the methods in this order; others that have rows come last."""
+    rank = {name: i for i, name in enumerate(dict.fromkeys(methods))}
     rows = sorted(rows, key=lambda row: rank.get(row["method"], len(rank)))
     groups = grouped([row for row in rows if row["side"] == "samples"])
     features = grouped([row for row in rows if row["side"] != "samples"])
@@ -155,9 +154,13 @@ def details(title: str, rows: list[Row], columns: tuple[str, ...]) -> str:
         for column in columns:
             text = f"{row[column]:.3f}" if column in row else "failed"
             cells.append(f"**{text}**" if row.get(column) == top[column] else text)
-        lines.append([*cells, f"{row['seconds']:.3g}{remark(row)}"])
+        lines.append([*cells, f"{seconds(row)}{remark(row)}"])
     head = ["method", *(SCORES[column] for column in columns), "seconds"]
     return f"### {title}\n\n{table(head, lines)}"
+
+
+def seconds(row: Row) -> str:
+    return f"{row['seconds']:.0f}" if row["seconds"] >= 10.0 else f"{row['seconds']:.2g}"
 
 
 def remark(row: Row) -> str:
@@ -168,18 +171,14 @@ def remark(row: Row) -> str:
 
 def machines(rows: list[Row]) -> str:
     """What ran where."""
-    places: dict[str, dict[str, None]] = {}
+    places: dict[str, dict[str, set[str]]] = {}
     for row in rows:
         words = f"{row['machine']}, Python {row['python']}, cometric {row['version']}"
-        places.setdefault(words, {})[f"{row['kind']} ({row['set']})"] = None
+        places.setdefault(words, {}).setdefault(row["kind"], set()).add(row["set"])
     lines = []
-    for words, ran in places.items():
-        kinds = {
-            kind: [name for name in ran if name.startswith(kind)]
-            for kind in ("learned", "baseline")
-        }
-        told = ", ".join(f"{kind} on {len(of)} sets" for kind, of in kinds.items() if of)
-        lines.append(f"- {words}: {told}")
+    for words, kinds in places.items():
+        ran = (f"{kind} on {', '.join(sorted(names))}" for kind, names in kinds.items())
+        lines.append(f"- {words}: {'; '.join(ran)}.")
     return "\n".join(lines) + "\n"
 
 
