@@ -117,6 +117,11 @@ def test_loadings_are_correlations_with_the_first_components():
     assert_allclose(baselines.loadings(COUNTS, 2), want, atol=1e-10)
 
 
+def test_an_empty_row_has_no_direction():
+    for form in FORMS:
+        assert_allclose(baselines.cosine(form([[1, 2], [0, 0], [2, 4]]))[1], [1.0, 0.0, 1.0])
+
+
 def test_a_constant_row_is_correlated_with_nothing():
     constant = np.vstack([COUNTS, np.ones(6)])
     want = np.append(np.ones(12), 0.0)

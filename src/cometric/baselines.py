@@ -56,8 +56,8 @@ def l2(X: Any) -> Matrix:
 
 
 def cosine(X: Any) -> Matrix:
-    """One minus the cosine of the angle between samples."""
-    return _pairwise(_dense(X), "cosine")
+    """One minus the cosine of the angle between samples; an empty one is at distance 1 from all."""
+    return _one_minus_cosine(sparse.csr_array(X) if sparse.issparse(X) else _dense(X))
 
 
 def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -337,22 +337,21 @@ def _tfidf(X: Any) -> sparse.csr_matrix:
 
 
 def _one_minus_cosine(vectors: Any) -> Matrix:
-    """The same as :func:`cosine` by a matrix product; a zero vector is at distance 1 from all."""
+    """By a matrix product, sparse if the vectors are; zero vectors are at distance 1 from all."""
     from sklearn.preprocessing import normalize
 
-    unit = normalize(vectors)
+    unit = normalize(vectors.astype(np.float64))
     products = unit @ unit.T
     distances: Matrix = 1.0 - (products.toarray() if sparse.issparse(products) else products)
-    distances = 0.5 * (distances + distances.T)
+    distances = 0.5 * (distances + distances.T)  # products are not symmetric to the last bit
     np.fill_diagonal(distances, 0.0)
     return np.clip(distances, 0.0, 2.0)
 
 
 def _pairwise(dense: Matrix, metric: Any) -> Matrix:
     distances: Matrix = cdist(dense, dense, metric)
-    distances = 0.5 * (distances + distances.T)  # cosines are not symmetric to the last bit
     np.fill_diagonal(distances, 0.0)
-    return np.maximum(distances, 0.0)
+    return distances
 
 
 def _check_components(n_components: int, most: int) -> None:
