@@ -173,7 +173,7 @@ def log_normalized(X: Any) -> Any:
     Data that are not all integers are returned unchanged: they have been normalized already.
     """
     is_sparse = sparse.issparse(X)
-    values = X.data if is_sparse else np.asarray(X)
+    values = sparse.csr_array(X).data if is_sparse else np.asarray(X)
     if not (values == np.round(values)).all():
         return X
     depth = np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1, 1)
