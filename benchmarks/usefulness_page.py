@@ -77,7 +77,7 @@ def grouped(rows: list[Row]) -> dict[str, list[Row]]:
         title = f"{row['set']} ({row['samples']} x {row['features']}"
         title += ")" if row["drawn"] is None else ", samples drawn at random)"
         if row["side"] != "samples":
-            title += f", {row.get('sets', 0)} {row['side']}"
+            title += f", {row['sets']} sets: {row['side']}"
         groups.setdefault(title, []).append(row)
     return dict(sorted(groups.items()))
 
@@ -104,11 +104,10 @@ def summary(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]
     ahead = [
         f"{SCORES[column]} on {sum(gain >= 0 for gain in of)} of {len(of)}"
         for column, of in gains.items()
+        if of
     ]
-    return [
-        table(head, lines),
-        f"The default is at least as good as every baseline: {', '.join(ahead)}.\n",
-    ]
+    words = f"The default is at least as good as every baseline: {', '.join(ahead)}.\n"
+    return [table(head, lines), *([words] if ahead else [])]
 
 
 def versus(value: float | None, other: Row | None, column: str) -> str:
