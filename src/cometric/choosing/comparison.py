@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,8 +25,8 @@ from cometric.choosing.hiding import (
     subsample,
 )
 from cometric.core.inputs import counted, read_matrix
-from cometric.core.kinds import check_count, shown
-from cometric.core.types import Matrix
+from cometric.core.kinds import Count, check_count, shown
+from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.running.learning import learn
@@ -35,8 +36,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "restart 0.1": {"restart": 0.1},
     "restart 0.3": {"restart": 0.3},
     "restart 0.5": {"restart": 0.5},
-    "eps 0.03": {"eps": 0.03, "restart": 0.1},
     "eps 0.3": {"eps": 0.3, "restart": 0.1},
+    "eps 1": {"eps": 1.0, "restart": 0.1},
     "paper": {"tau": "paper"},
 }
 """The settings that are compared by default, by name."""
@@ -50,6 +51,12 @@ OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
 
 Method = Callable[[sparse.csr_array], Matrix]
 
+MOST_SAMPLES, MOST_FEATURES = 500, 500
+"""Size of the part of the data to learn from, where no other is asked for."""
+
+MOST_ENTRIES = 40_000
+"""Nonzero entries of that part: with more, there are fewer samples and features in it."""
+
 LEAST_FEATURES = 4
 """Least number of features that can be split."""
 
@@ -59,8 +66,8 @@ def choose(
     candidates: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     hide: str = "features",
-    n_samples: int = 500,
-    n_features: int = 500,
+    n_samples: int | None = None,
+    n_features: int | None = None,
     n_splits: int = 4,
     n_neighbors: int = 10,
     random_state: int | None = 0,
@@ -90,7 +97,8 @@ def choose(
         coin for each unit, one part to learn from, the other to predict.
     n_samples, n_features
         Size of the part of the data that is used: random samples, and the features that vary the
-        most, this many to learn from and as many to hide.
+        most, this many to learn from and as many to hide. By default at most 500 of each; fewer
+        if more than 40,000 of the entries to learn from are nonzero.
     n_splits
         Number of random splits into a visible and a hidden half.
     n_neighbors
@@ -123,18 +131,20 @@ def choose(
     >>> choice.settings
     {'restart': 0.1}
     """
-    sizes = {"n_samples": n_samples, "n_features": n_features, "n_splits": n_splits}
-    for name, value in {**sizes, "n_neighbors": n_neighbors}.items():
+    for name, value in (("n_samples", n_samples), ("n_features", n_features)):
+        Count(optional=True).check(name, value)
+    for name, value in (("n_splits", n_splits), ("n_neighbors", n_neighbors)):
         check_count(name, value)
     common: dict[str, Any] = {"n_threads": n_threads, "device": device, "drop_empty": True}
     Settings(**common, random_state=random_state, progress=progress)
     chosen = CANDIDATES if candidates is None else _checked(candidates)
     rng = np.random.default_rng(random_state)
-    part, splits = _splits(read_matrix(X, "X"), hide, sizes, rng)
-    methods: dict[str, Method] = {
-        name: partial(_learned, {**QUICK, **given, **common}) for name, given in chosen.items()
-    }
-    methods |= {**BASELINES, RANDOM: partial(_random, rng)}
+    matrix = read_matrix(X, "X")
+    rows, columns = select(matrix, hide, n_samples, n_features, rng)
+    part = matrix[rows][:, columns]
+    splits = HIDE[hide](part, n_splits, rng)
+    methods: dict[str, Method] = {**methods_of(chosen, **common), **BASELINES}
+    methods[RANDOM] = partial(_random, rng)
     losses = {name: np.full((n_splits, part.shape[0]), np.nan) for name in methods}
     seconds = dict.fromkeys(methods, 0.0)
     runs = n_splits * len(chosen)  # baselines take no time
@@ -181,6 +191,13 @@ def _table(
 
 
 # Candidates and baselines: functions of the visible half that return distances between samples.
+
+
+def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> dict[str, Method]:
+    """The functions of candidates that learn, by name, with options that they have in common."""
+    return {
+        name: partial(_learned, {**QUICK, **given, **common}) for name, given in candidates.items()
+    }
 
 
 def _learned(given: Mapping[str, Any], X: sparse.csr_array) -> Matrix:
@@ -237,6 +254,9 @@ BASELINES: dict[str, Method] = {
 """Distances that are compared as well, by name: functions of the visible half of the data."""
 
 
+HIDE: dict[str, Callable[..., Iterator[Split]]] = {"features": hide_features, "counts": hide_counts}
+"""What may be hidden."""
+
 # Options and data
 
 
@@ -272,27 +292,35 @@ def _checked(candidates: Any) -> Mapping[str, Mapping[str, Any]]:
     return candidates
 
 
-def _splits(
-    X: sparse.csr_array, hide: str, sizes: Mapping[str, int], rng: np.random.Generator
-) -> tuple[sparse.csr_array, Iterator[Split]]:
-    """The part of the data that is used, and its splits."""
-    if hide not in ("features", "counts"):
+def select(
+    X: sparse.csr_array,
+    hide: str,
+    n_samples: int | None,
+    n_features: int | None,
+    rng: np.random.Generator,
+) -> tuple[Index, Index]:
+    """The samples and features to split."""
+    if hide not in HIDE:
         raise ValueError(f"`hide` is {hide!r}; choose 'features' or 'counts'.")
     if hide == "counts" and not is_counts(X):
         raise ValueError(
             "`hide` is 'counts', but `X` has entries that are not whole numbers, or none above 1. "
             "Pass counts, or `hide='features'`."
         )
-    by_features = hide == "features"
-    n_features = sizes["n_features"] * (2 if by_features else 1)
-    part = subsample(X, sizes["n_samples"], n_features, rng)
-    if part.shape[1] < LEAST_FEATURES:
+    halves = 2 if hide == "features" else 1
+    most = n_samples or MOST_SAMPLES, halves * (n_features or MOST_FEATURES)
+    rows, columns = subsample(X, *most, rng)
+    excess = X[rows][:, columns].nnz / halves / MOST_ENTRIES
+    if excess > 1.0 and (n_samples is None or n_features is None):
+        n = n_samples or int(len(rows) / math.sqrt(excess))
+        m = n_features or int(len(columns) / halves / math.sqrt(excess))
+        rows, columns = subsample(X, n, halves * m, rng)
+    if len(columns) < LEAST_FEATURES:
         raise ValueError(
-            f"`X` has {counted(part.shape[1], 'column')} to choose from; need at least "
+            f"`X` has {counted(len(columns), 'column')} to choose from; need at least "
             f"{LEAST_FEATURES}, in `X` and by `n_features`."
         )
-    make = hide_features if by_features else hide_counts
-    return part, make(part, sizes["n_splits"], rng)
+    return rows, columns
 
 
 def _check_samples(half: Split, n_neighbors: int) -> None:

@@ -22,19 +22,19 @@ class Split(NamedTuple):
 
 def subsample(
     X: sparse.csr_array, n_samples: int, n_features: int, rng: np.random.Generator
-) -> sparse.csr_array:
-    """Random samples in random order, with the features that vary the most between them.
+) -> tuple[Index, Index]:
+    """Random samples in random order, and the features that vary the most between them.
 
-    The variance is that of the roots of masses, in which the loss is measured.
+    The variance is that of the roots of masses, in which the loss is measured. All samples and
+    features have some mass in this part of ``X``.
     """
     rows = rng.permutation(np.flatnonzero(np.diff(X.indptr) > 0))[:n_samples]
-    part = X[rows]
-    roots = normalize(part).sqrt()
-    mean = roots.mean(axis=0)
-    variance = roots.power(2).mean(axis=0) - mean**2
+    part = normalize(X[rows])
+    mean = part.sqrt().mean(axis=0)
+    variance = part.mean(axis=0) - mean**2
     columns = np.sort(np.argsort(-variance, kind="stable")[:n_features])
-    part = part[:, columns[mean[columns] > 0.0]]
-    return part[np.diff(part.indptr) > 0]
+    columns = columns[mean[columns] > 0.0]
+    return rows[np.diff(part[:, columns].indptr) > 0], columns
 
 
 def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) -> Iterator[Split]:
