@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MARGIN = 2.0
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     seconds: float  # of all splits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
     """Candidates ranked by how well their neighbors predict hidden data.
 
@@ -43,7 +43,7 @@ class Choice:
     """
 
     table: tuple[Row, ...]
-    candidates: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    candidates: Mapping[str, Mapping[str, Any]]
     n_samples: int
     n_features: int
     n_splits: int
@@ -133,3 +133,5 @@ class Choice:
                 f"{row.seconds:7.1f}"
             )
         return "\n".join([*lines, "  (baselines in parentheses)", self.advice])
+
+    __repr__ = __str__
