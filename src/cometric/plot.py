@@ -103,7 +103,7 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
         ax.errorbar(losses, own, xerr=errors, fmt="o", ms=5, color=color, label=label)
     ax.axvline(choice.best_baseline.loss, color=COLORS[3], ls="--", lw=1.2)
     ax.set(
-        title=f"Prediction of hidden {choice.hide}",
+        title="Prediction of hidden features",
         xlabel="loss (squared Hellinger distance)",
         yticks=range(len(rows)),
         yticklabels=[row.name for row in rows],

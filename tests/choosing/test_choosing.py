@@ -12,7 +12,6 @@ import cometric as cm
 from cometric.choosing import comparison
 from cometric.choosing.choice import Choice, Row
 from cometric.choosing.hiding import (
-    hide_counts,
     hide_features,
     prediction_losses,
     standard_error,
@@ -94,16 +93,6 @@ def test_halves_of_the_features_have_nothing_in_common():
     assert (first.visible != second.visible).nnz > 0
 
 
-def test_halves_of_counts_add_up():
-    X = sparse.csr_array(blocks(samples=4, features=4).astype(float))
-    [split] = hide_counts(X, 1, np.random.default_rng(0))
-    whole = X.toarray()[split.samples]
-    kept = whole.sum(axis=0) > 0
-    rest = whole.sum(axis=1) - split.visible.sum(axis=1)
-    assert split.visible.shape[1] <= kept.sum()
-    assert_allclose(split.hidden * rest[:, None], np.round(split.hidden * rest[:, None]), atol=1e-9)
-
-
 def test_samples_without_mass_in_a_half_are_left_out():
     X = np.ones((5, 4))
     X[2] = [0, 0, 0, 1]
@@ -126,9 +115,9 @@ def test_a_part_has_the_features_that_vary_and_no_empty_ones():
 def test_dense_data_are_cut_to_the_budget(monkeypatch):
     monkeypatch.setattr(comparison, "MOST_ENTRIES", 1000)
     X = sparse.csr_array(np.random.default_rng(0).random((100, 80)) + 0.1)
-    rows, columns = comparison.select(X, "features", None, None, np.random.default_rng(0))
+    rows, columns = comparison.select(X, None, None, np.random.default_rng(0))
     assert 900 <= len(rows) * len(columns) / 2 <= 1000
-    rows, columns = comparison.select(X, "features", 90, 30, np.random.default_rng(0))
+    rows, columns = comparison.select(X, 90, 30, np.random.default_rng(0))
     assert (len(rows), len(columns)) == (90, 60)
 
 
@@ -176,15 +165,6 @@ def test_features_that_imply_each_other_are_worth_learning():
     assert loss["restart 0.1"] < loss["random"] - 0.05
 
 
-def test_counts_may_be_thinned(choice):
-    found = cm.choose(blocks(), FEW, n_splits=3, hide="counts")
-    assert found.hide == "counts"
-    assert found.n_features == 60
-    assert choice.n_features == 30
-    assert found.table[-1].name == "random"
-    assert "hidden counts" in found.advice
-
-
 def ignoring_time(choice):
     return [row._replace(seconds=0.0) for row in choice.table]
 
@@ -217,13 +197,13 @@ def test_sparse_data_with_empty_rows_are_read():
 # the answer in words
 
 
-def made(learned, baseline, error, hide="features", name="LSA-30"):
+def made(learned, baseline, error, name="LSA-30"):
     rows = [
         Row("restart 0.3", True, learned, 0.01, learned - baseline, error, 1.0),
         Row(name, False, baseline, 0.01, 0.0, 0.0, 0.1),
     ]
     table = tuple(sorted(rows, key=lambda row: row.loss))
-    return Choice(table, {"restart 0.3": {"restart": 0.3}}, 500, 500, 4, 10, hide)
+    return Choice(table, {"restart 0.3": {"restart": 0.3}}, 500, 500, 4, 10)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +257,6 @@ def test_the_plot_has_a_dot_per_candidate(choice):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hide": "cells"}, "`hide` is 'cells'; choose 'features' or 'counts'"),
         ({"n_samples": 0}, "`n_samples` is 0; pass a whole number, at least 1"),
         ({"n_features": 2.5}, "`n_features` is 2.5; pass a whole number"),
         ({"n_splits": 0}, "`n_splits` is 0"),
@@ -303,13 +282,6 @@ def test_bad_options_are_refused_by_name(options, words, monkeypatch):
     monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
     with pytest.raises(ValueError, match=words):
         cm.choose(blocks(), **options)
-
-
-def test_thinning_needs_counts():
-    with pytest.raises(ValueError, match=r"`hide` is 'counts', but `X` has entries that are not"):
-        cm.choose(blocks() + 0.5, hide="counts")
-    with pytest.raises(ValueError, match="or none above 1"):
-        cm.choose(blocks() > 0, hide="counts")
 
 
 def test_bad_data_are_refused():

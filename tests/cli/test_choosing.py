@@ -51,7 +51,6 @@ def test_the_command_reads_the_data_in_the_same_way(data):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--hide", "cells"], "--hide is 'cells'; pass features or counts"),
         (["--n-splits", "0"], "--n-splits is '0'; pass a whole number, at least 1"),
         (["--n-neighbors", "23"], "`x.csv` has 24 rows .* more than --n-neighbors"),
         (["--n-features", "1"], "`x.csv` has 2 columns .* by --n-features"),

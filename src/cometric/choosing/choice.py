@@ -38,7 +38,7 @@ class Choice:
         The options of ``learn`` for each candidate that learns, by name.
     n_samples, n_features
         Size of the part of the data that was used: samples, and features to learn from.
-    n_splits, n_neighbors, hide
+    n_splits, n_neighbors
         As passed to :func:`choose`.
     """
 
@@ -48,7 +48,6 @@ class Choice:
     n_features: int
     n_splits: int
     n_neighbors: int
-    hide: str = "features"
 
     @property
     def best(self) -> str:
@@ -83,31 +82,23 @@ class Choice:
     def advice(self) -> str:
         """What to do, in a sentence."""
         row, other = self.best_learned, self.best_baseline
-        what = f"hidden {self.hide}"
-        losses = (
-            f"(loss {row.loss:.3f} against {other.loss:.3f}, "
-            f"standard error of the difference {row.difference_error:.2g})"
-        )
         if self.gains:
             options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-            return (
-                f"Learned neighbors predict {what} better than those of {other.name} do {losses}: "
-                f"use cm.learn(X{options})."
+            rank, what = "better than", f"use cm.learn(X{options})"
+        elif other.name == RANDOM:
+            rank, what = "no better than", "there is nothing to learn in this part of the data"
+        elif row.difference <= MARGIN * row.difference_error:
+            rank = "as well as"
+            what = (
+                f"{other.name} is enough for samples; learn if you need distances between features"
             )
-        if other.name == RANDOM:
-            return (
-                f"Learned neighbors predict {what} no better than random samples do {losses}: "
-                "there is nothing to learn in this part of the data."
-            )
-        if row.difference <= MARGIN * row.difference_error:
-            return (
-                f"Learned neighbors predict {what} as well as those of {other.name} do {losses}: "
-                f"{other.name} is enough for samples; learn if you need distances between "
-                "features."
-            )
+        else:
+            rank, what = "no better than", f"use {other.name} for samples"
+        whose = "random samples" if other.name == RANDOM else f"those of {other.name}"
         return (
-            f"Learned neighbors predict {what} no better than those of {other.name} do {losses}: "
-            f"use {other.name} for samples."
+            f"Learned neighbors predict hidden features {rank} {whose} do (loss {row.loss:.3f} "
+            f"against {other.loss:.3f}, standard error of the difference "
+            f"{row.difference_error:.2g}): {what}."
         )
 
     def plot(self, ax: Any = None) -> Any:
@@ -121,7 +112,7 @@ class Choice:
         width = max(len("candidate"), *map(len, names))
         lines = [
             f"{self.n_samples} samples, {self.n_features} features to learn from, "
-            f"{self.n_splits} splits; {self.n_neighbors} neighbors predict hidden {self.hide}",
+            f"{self.n_splits} splits; {self.n_neighbors} neighbors predict hidden features",
             f"  {'candidate':{width}}   loss  ± error   to best baseline  seconds",
         ]
         for name, row in zip(names, self.table, strict=True):

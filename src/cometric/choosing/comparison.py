@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -17,7 +17,6 @@ from cometric import baselines
 from cometric.choosing.choice import RANDOM, Choice, Row
 from cometric.choosing.hiding import (
     Split,
-    hide_counts,
     hide_features,
     normalize,
     prediction_losses,
@@ -65,7 +64,6 @@ def choose(
     X: Any,
     candidates: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    hide: str = "features",
     n_samples: int | None = None,
     n_features: int | None = None,
     n_splits: int = 4,
@@ -92,9 +90,6 @@ def choose(
         Options of :func:`learn` by a name of your choice, such as
         ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default a few values of
         ``restart``, ``eps`` and ``tau``. Baselines are always compared as well.
-    hide
-        "features", or "counts" for data that are counts: every count is split into two by a fair
-        coin for each unit, one part to learn from, the other to predict.
     n_samples, n_features
         Size of the part of the data that is used: random samples, and the features that vary the
         most, this many to learn from and as many to hide. By default at most 500 of each; fewer
@@ -140,11 +135,11 @@ def choose(
     chosen = CANDIDATES if candidates is None else _checked(candidates)
     rng = np.random.default_rng(random_state)
     matrix = read_matrix(X, "X")
-    rows, columns = select(matrix, hide, n_samples, n_features, rng)
+    rows, columns = select(matrix, n_samples, n_features, rng)
     part = matrix[rows][:, columns]
-    splits = HIDE[hide](part, n_splits, rng)
+    splits = hide_features(part, n_splits, rng)
     methods: dict[str, Method] = {**methods_of(chosen, **common), **BASELINES}
-    methods[RANDOM] = partial(_random, rng)
+    methods[RANDOM] = partial(_random, rng.spawn(1)[0])
     losses = {name: np.full((n_splits, part.shape[0]), np.nan) for name in methods}
     seconds = dict.fromkeys(methods, 0.0)
     runs = n_splits * len(chosen)  # baselines take no time
@@ -159,17 +154,16 @@ def choose(
                 seconds[name] += time.perf_counter() - began
                 tell(s * len(chosen) + min(k, len(chosen)), runs)
     return Choice(
-        table=_table(losses, seconds, chosen),
+        table=table_of(losses, seconds, chosen),
         candidates={name: dict(given) for name, given in chosen.items()},
         n_samples=part.shape[0],
-        n_features=part.shape[1] // 2 if hide == "features" else part.shape[1],
+        n_features=part.shape[1] // 2,
         n_splits=int(n_splits),
         n_neighbors=int(n_neighbors),
-        hide=hide,
     )
 
 
-def _table(
+def table_of(
     losses: Mapping[str, Matrix], seconds: Mapping[str, float], learned: Collection[str]
 ) -> tuple[Row, ...]:
     """The rows of the table, the smallest loss first."""
@@ -226,7 +220,7 @@ def _lsa(X: sparse.csr_array, n_components: int = 30) -> Matrix:
 
 def _logarithms(X: sparse.csr_array) -> sparse.csr_array:
     """``log1p`` of counts scaled to their median sum; other data as they are."""
-    if not is_counts(X):
+    if not _is_counts(X):
         return X
     scaled = normalize(X) * float(np.median(X.sum(axis=1)))
     return scaled.log1p()
@@ -239,7 +233,7 @@ def _unit(X: Any) -> Any:
     return scale(X)
 
 
-def is_counts(X: sparse.csr_array) -> bool:
+def _is_counts(X: sparse.csr_array) -> bool:
     """Whether all entries are whole numbers, and not all of them 0 or 1."""
     return bool((X.data == np.floor(X.data)).all() and (X.data > 1.0).any())
 
@@ -253,9 +247,6 @@ BASELINES: dict[str, Method] = {
 }
 """Distances that are compared as well, by name: functions of the visible half of the data."""
 
-
-HIDE: dict[str, Callable[..., Iterator[Split]]] = {"features": hide_features, "counts": hide_counts}
-"""What may be hidden."""
 
 # Options and data
 
@@ -294,27 +285,17 @@ def _checked(candidates: Any) -> Mapping[str, Mapping[str, Any]]:
 
 def select(
     X: sparse.csr_array,
-    hide: str,
     n_samples: int | None,
     n_features: int | None,
     rng: np.random.Generator,
 ) -> tuple[Index, Index]:
     """The samples and features to split."""
-    if hide not in HIDE:
-        raise ValueError(f"`hide` is {hide!r}; choose 'features' or 'counts'.")
-    if hide == "counts" and not is_counts(X):
-        raise ValueError(
-            "`hide` is 'counts', but `X` has entries that are not whole numbers, or none above 1. "
-            "Pass counts, or `hide='features'`."
-        )
-    halves = 2 if hide == "features" else 1
-    most = n_samples or MOST_SAMPLES, halves * (n_features or MOST_FEATURES)
-    rows, columns = subsample(X, *most, rng)
-    excess = X[rows][:, columns].nnz / halves / MOST_ENTRIES
+    rows, columns = subsample(X, n_samples or MOST_SAMPLES, 2 * (n_features or MOST_FEATURES), rng)
+    excess = X[rows][:, columns].nnz / 2 / MOST_ENTRIES
     if excess > 1.0 and (n_samples is None or n_features is None):
         n = n_samples or int(len(rows) / math.sqrt(excess))
-        m = n_features or int(len(columns) / halves / math.sqrt(excess))
-        rows, columns = subsample(X, n, halves * m, rng)
+        m = n_features or int(len(columns) / 2 / math.sqrt(excess))
+        rows, columns = subsample(X, n, 2 * m, rng)
     if len(columns) < LEAST_FEATURES:
         raise ValueError(
             f"`X` has {counted(len(columns), 'column')} to choose from; need at least "

@@ -45,15 +45,6 @@ def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) 
         yield _split(X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])])
 
 
-def hide_counts(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) -> Iterator[Split]:
-    """Splits of every count into two, by a fair coin for each unit (thinning)."""
-    for _ in range(n_splits):
-        visible, hidden = X.copy(), X.copy()
-        visible.data = rng.binomial(X.data.astype(np.int64), 0.5).astype(np.float64)
-        hidden.data = X.data - visible.data
-        yield _split(visible, hidden)
-
-
 def _split(visible: sparse.csr_array, hidden: sparse.csr_array) -> Split:
     samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
     visible = visible[samples]

@@ -162,14 +162,6 @@ Neighbors = Annotated[
         "--n-neighbors", Count(), "-n", help="Number of neighbors of each item, itself included."
     ),
 ]
-Hide = Annotated[
-    str,
-    of_kind(
-        "--hide",
-        _one_of("features", "counts"),
-        help="What is predicted: half of the features, or half of every count.",
-    ),
-]
 PartSamples = Annotated[
     int | None,
     of_kind("--n-samples", Count(), help="Number of samples to use. Default: at most 500."),
@@ -266,7 +258,6 @@ class Source(NamedTuple):
 class Part(NamedTuple):
     """Which part of the data `choose` uses, and how it is split."""
 
-    hide: Hide = "features"
     n_samples: PartSamples = None
     n_features: PartFeatures = None
     n_splits: Splits = 4

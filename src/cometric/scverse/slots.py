@@ -119,7 +119,6 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
     import pandas as pd
 
     params = {
-        "hide": choice.hide,
         "n_samples": choice.n_samples,
         "n_features": choice.n_features,
         "n_splits": choice.n_splits,
