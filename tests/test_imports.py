@@ -43,9 +43,12 @@ FOLDERS = {
     "large": Folder("core kernels machine transports answers running"),
     "drawing": Folder("core answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
-    "scverse": Folder("core proofs answers running public", ANYTHING),
+    "choosing": Folder("core machine running public"),
+    "scverse": Folder("core proofs answers running public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),
-    "root": Folder("core maps solvers transports answers saving running large public scverse"),
+    "root": Folder(
+        "core maps solvers transports answers saving running large public choosing scverse"
+    ),
     "cli": Folder(
         "core kernels files machine answers saving running public scverse root", ANYTHING
     ),

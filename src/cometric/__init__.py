@@ -19,6 +19,8 @@ _HOMES = {
     "learn_landmarks": "large.landmarks",
     "neighbor_graph": "large.neighbors",
     "distances_to_zarr": "large.pairwise",
+    "choose": "choosing.comparison",
+    "Choice": "choosing.choice",
     "plan": "running.planning",
     "Plan": "running.planning",
     "warmup": "running.learning",
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from cometric import scverse as scverse
     from cometric.answers.result import Result as Result
     from cometric.answers.result import load as load
+    from cometric.choosing.choice import Choice as Choice
+    from cometric.choosing.comparison import choose as choose
     from cometric.core.cones import hilbert_distance as hilbert_distance
     from cometric.core.errors import ConvergenceWarning as ConvergenceWarning
     from cometric.core.errors import Interrupted as Interrupted

@@ -39,7 +39,7 @@ from cometric.drawing.layout import (
     names_of,
 )
 
-__all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
+__all__ = ["changes", "choice", "convergence", "distances", "embedding", "flows", "nearest"]
 
 
 def __dir__() -> list[str]:
@@ -82,6 +82,31 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
         title=result.status.outcome.capitalize(),
         xlabel=AGAINST[against],
         ylabel="residual (Hilbert metric)",
+    )
+    ax.legend(frameon=False)
+    _plain(ax)
+    return ax
+
+
+def choice(choice: Any, ax: Axes | None = None) -> Axes:
+    """The losses of all candidates of a :class:`~cometric.Choice`, the smallest at the top.
+
+    Bars are standard errors of the difference to the best baseline, which has the dashed line;
+    random neighbors, which are far off, are left out.
+    """
+    rows = [row for row in choice.table if row.name != "random"][::-1]
+    ax = _axes(ax, (5.5, 0.8 + 0.28 * len(rows)))
+    for learned, color, label in ((True, COLORS[0], "learned"), (False, COLORS[1], "baseline")):
+        own = [k for k, row in enumerate(rows) if row.learned == learned]
+        losses = [rows[k].loss for k in own]
+        errors = [rows[k].difference_error for k in own]
+        ax.errorbar(losses, own, xerr=errors, fmt="o", ms=5, color=color, label=label)
+    ax.axvline(choice.best_baseline.loss, color=COLORS[3], ls="--", lw=1.2)
+    ax.set(
+        title="Prediction of hidden features",
+        xlabel="loss (squared Hellinger distance)",
+        yticks=range(len(rows)),
+        yticklabels=[row.name for row in rows],
     )
     ax.legend(frameon=False)
     _plain(ax)

@@ -60,6 +60,29 @@ def test_learn_writes_what_learn_gives(adata):
     assert "layer" not in kept["params"]  # h5ad has no None
 
 
+def test_choose_writes_its_table(adata, tmp_path):
+    candidates = {"weak": {"restart": 0.1}, "strong": {"restart": 0.5, "dtype": np.float64}}
+    options = {"n_splits": 1, "n_neighbors": 5}
+    found = cms.tl.choose(adata, candidates, layer="counts", **options)
+    assert [row[:6] for row in found.table] == [
+        row[:6] for row in cm.choose(adata, candidates, **options).table
+    ]
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    stored = anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric_choice"]
+    assert list(stored["table"].index) == [row.name for row in found.table]
+    assert_allclose(stored["table"]["loss"], [row.loss for row in found.table])
+    assert stored["settings"]["restart"] == found.settings["restart"]
+    assert (stored["best"], stored["gains"], stored["advice"]) == (
+        found.best,
+        found.gains,
+        found.advice,
+    )
+    assert stored["params"]["layer"] == "counts"
+    assert stored["params"]["n_samples"] == 36
+    with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
+        cms.tl.choose(adata, key_added="a/b")
+
+
 def test_a_copy_leaves_the_original_alone(adata):
     copied = cms.tl.learn(adata, copy=True, key_added="ours", **QUICK)
     assert "ours_distances" in copied.obsp

@@ -57,7 +57,7 @@ def learn(
     checkpoint = options["checkpoint"]
     if remove_checkpoint and checkpoint is None:
         raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
-    data, matrix = _read(console, path, source)
+    data, matrix = read_source(console, path, source)
     console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
     histogram_options = {name: options[name] for name in slots.HISTOGRAMS}
     note = origin.note(path, source.transpose, source.matrix, histogram_options, key_added)
@@ -76,7 +76,7 @@ def learn(
     _answer(console, "learn", path, result, written)
 
 
-def _read(console: Console, path: Path, source: o.Source) -> tuple[AnnData, Any]:
+def read_source(console: Console, path: Path, source: o.Source) -> tuple[AnnData, Any]:
     """The data in a file, and the matrix to learn from."""
     from cometric.scverse import slots
 
@@ -173,7 +173,7 @@ def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> No
     large data. The exit code is 5 if the run does not fit into memory. If it takes hours, the exit
     code is 0, and the output includes advice.
     """
-    _, matrix = _read(console, path, source)
+    _, matrix = read_source(console, path, source)
     planned = cometric.plan(matrix, progress=console.progress, **in_bytes(options))
     facts = {"command": "plan", "input": str(path), **asdict(planned)}
     code = Exit.CONVERGED if planned.fits else Exit.DOES_NOT_FIT

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from cometric.cli.console import Console
-from cometric.core.kinds import Choice, Count, Kind, Number
+from cometric.core.kinds import Choice, Count, Device, Kind, Number
 from cometric.files.archive import MAX_BYTES
 from cometric.running.settings import LEARNING
 
@@ -162,6 +162,25 @@ Neighbors = Annotated[
         "--n-neighbors", Count(), "-n", help="Number of neighbors of each item, itself included."
     ),
 ]
+PartSamples = Annotated[
+    int | None,
+    of_kind("--n-samples", Count(), help="Number of samples to use. Default: at most 500."),
+]
+PartFeatures = Annotated[
+    int | None,
+    of_kind(
+        "--n-features", Count(), help="Number of features to learn from. Default: at most 500."
+    ),
+]
+Splits = Annotated[
+    int, of_kind("--n-splits", Count(), help="Number of random splits into two halves.")
+]
+Predictors = Annotated[
+    int,
+    of_kind("--n-neighbors", Count(), "-n", help="Number of neighbors that predict a sample."),
+]
+Seed = Annotated[int, of_kind("--seed", Count(0), help="Seed for samples and splits.")]
+OnDevice = Annotated[str, of_kind("--device", Device(), help="cpu, or a GPU: cuda, cuda:1.")]
 Nearest = Annotated[
     int | None,
     of_kind("--n-neighbors", Count(), "-n", help="Write only this many nearest items of each."),
@@ -234,6 +253,16 @@ class Source(NamedTuple):
     def matrix(self) -> dict[str, Any]:
         """Which matrix of an AnnData is used."""
         return {"layer": self.layer, "use_raw": self.use_raw}
+
+
+class Part(NamedTuple):
+    """Which part of the data `choose` uses, and how it is split."""
+
+    n_samples: PartSamples = None
+    n_features: PartFeatures = None
+    n_splits: Splits = 4
+    n_neighbors: Predictors = 10
+    random_state: Seed = 0
 
 
 class Stored(NamedTuple):

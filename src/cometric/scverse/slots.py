@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
+from cometric.choosing.choice import Choice
 from cometric.core.digest import fingerprint
 from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.core.sides import Side
@@ -34,6 +35,11 @@ HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 def distances_key(key: str) -> str:
     """The name of both distance matrices, in ``obsp`` and in ``varp``."""
     return f"{key}_distances"
+
+
+def choice_key(key: str) -> str:
+    """The name of a comparison of settings, in ``uns``."""
+    return f"{key}_choice"
 
 
 def check_key(key: Any) -> None:
@@ -108,6 +114,27 @@ def store(
     adata.uns[key] = stored
 
 
+def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any]) -> None:
+    """Write ``choice`` to ``uns``, in types that h5ad files can hold."""
+    import pandas as pd
+
+    params = {
+        "n_samples": choice.n_samples,
+        "n_features": choice.n_features,
+        "n_splits": choice.n_splits,
+        "n_neighbors": choice.n_neighbors,
+        **source,
+    }
+    adata.uns[choice_key(key)] = {
+        "table": pd.DataFrame(list(choice.table)).set_index("name"),
+        "best": choice.best,
+        "settings": {name: _storable_option(value) for name, value in choice.settings.items()},
+        "gains": choice.gains,
+        "advice": choice.advice,
+        "params": {name: value for name, value in params.items() if value is not None},
+    }
+
+
 def read(adata: AnnData, key: str) -> dict[str, Any]:
     """``uns[key]`` as :func:`store` wrote it."""
     stored = adata.uns.get(key)
@@ -143,6 +170,10 @@ def _stored_distances(
         f"{min(n_neighbors, n - 1)} nearest are stored, as a sparse graph."
     )
     return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
+
+
+def _storable_option(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _plain(value: Any) -> Any:

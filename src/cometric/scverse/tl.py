@@ -1,10 +1,12 @@
-"""Tools: learn both metrics of an AnnData and store them in it."""
+"""Tools: learn both metrics of an AnnData and store them in it; choose settings."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import cometric.choosing.comparison
 import cometric.running.learning
 from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import check_count, check_number
@@ -14,7 +16,9 @@ from cometric.scverse import slots
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["learn"]
+    from cometric.choosing.choice import Choice
+
+__all__ = ["choose", "learn"]
 
 
 def __dir__() -> list[str]:
@@ -103,6 +107,46 @@ def learn(
     )
     log.info("added %s", slots.places(adata, key_added))
     return adata if copy else None
+
+
+def choose(
+    adata: AnnData,
+    candidates: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    key_added: str = "cometric",
+    **options: Any,
+) -> Choice:
+    """Compare settings of ``learn``, and common distances between cells, without labels.
+
+    Parameters
+    ----------
+    adata
+        Nonnegative data, cells by genes: counts, or their logarithms ``log1p``.
+    candidates
+        Options of :func:`learn` by name, see :func:`cometric.choose`.
+    layer, use_raw
+        Use ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+    key_added
+        The comparison is stored under this name with ``_choice`` added.
+    options
+        All other options of :func:`cometric.choose`.
+
+    Returns
+    -------
+    The :class:`cometric.Choice`; use it as ``cms.tl.learn(adata, **choice.settings)``. Written is,
+    with the default ``key_added``:
+
+    ``uns["cometric_choice"]``
+        ``table``, ``best``, ``settings``, ``gains``, ``advice`` and ``params``.
+    """
+    slots.check_key(key_added)
+    data = slots.matrix(adata, layer=layer, use_raw=use_raw)
+    choice = cometric.choosing.comparison.choose(data, candidates, **options)
+    slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
+    log.info("added uns[%r]", slots.choice_key(key_added))
+    return choice
 
 
 def _empty_message(data: Any, error: BadData) -> str:

@@ -1,0 +1,1 @@
+"""Which settings predict hidden data best, without labels."""

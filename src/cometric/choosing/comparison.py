@@ -1,0 +1,314 @@
+"""The function ``choose``: settings and baselines compared by how they predict hidden data."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric import baselines
+from cometric.choosing.choice import RANDOM, Choice, Row
+from cometric.choosing.hiding import (
+    Split,
+    hide_features,
+    normalize,
+    prediction_losses,
+    standard_error,
+    subsample,
+)
+from cometric.core.inputs import counted, read_matrix
+from cometric.core.kinds import Count, check_count, shown
+from cometric.core.types import Index, Matrix
+from cometric.machine.progress import bar_of_pairs
+from cometric.machine.threads import workers
+from cometric.running.learning import learn
+from cometric.running.settings import Settings, options
+
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "restart 0.1": {"restart": 0.1},
+    "restart 0.3": {"restart": 0.3},
+    "restart 0.5": {"restart": 0.5},
+    "eps 0.3": {"eps": 0.3, "restart": 0.1},
+    "eps 1": {"eps": 1.0, "restart": 0.1},
+    "paper": {"tau": "paper"},
+}
+"""The settings that are compared by default, by name."""
+
+QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
+"""How candidates are learned, where they do not say otherwise: neighbors need no more."""
+
+NOT_COMPARED = ("client", "progress", "callback", "checkpoint", "checkpoint_every")
+OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
+"""Options that candidates may have."""
+
+Method = Callable[[sparse.csr_array], Matrix]
+
+MOST_SAMPLES, MOST_FEATURES = 500, 500
+"""Size of the part of the data to learn from, where no other is asked for."""
+
+MOST_ENTRIES = 40_000
+"""Nonzero entries of that part: with more, there are fewer samples and features in it."""
+
+LEAST_FEATURES = 4
+"""Least number of features that can be split."""
+
+
+def choose(
+    X: Any,
+    candidates: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    n_samples: int | None = None,
+    n_features: int | None = None,
+    n_splits: int = 4,
+    n_neighbors: int = 10,
+    random_state: int | None = 0,
+    n_threads: int | None = None,
+    device: str = "cpu",
+    progress: bool = False,
+) -> Choice:
+    """Compare settings of ``learn``, and common distances, without labels.
+
+    Half of the features are hidden. Each candidate gives distances between samples from the other
+    half; the hidden histogram h_i of a sample is then predicted by the mean p_i of those of its
+    nearest samples. The loss is the squared Hellinger distance, averaged over samples and over
+    splits: ::
+
+        1 - sum_k sqrt(h_ik p_ik).
+
+    Parameters
+    ----------
+    X
+        As for :func:`learn`. Empty samples and features are left out.
+    candidates
+        Options of :func:`learn` by a name of your choice, such as
+        ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default a few values of
+        ``restart``, ``eps`` and ``tau``. Baselines are always compared as well.
+    n_samples, n_features
+        Size of the part of the data that is used: random samples, and the features that vary the
+        most, this many to learn from and as many to hide. By default at most 500 of each; fewer
+        if more than 40,000 of the entries to learn from are nonzero.
+    n_splits
+        Number of random splits into a visible and a hidden half.
+    n_neighbors
+        Number of neighbors that predict a sample.
+    random_state
+        Seed for samples and splits.
+    n_threads, device
+        As for :func:`learn`. The result is the same for any number of threads.
+    progress
+        Show a bar with the time left.
+
+    Returns
+    -------
+    Choice
+        ``choice.table``, ``choice.best``, ``choice.gains``, ``choice.advice``; and
+        ``choice.settings`` for ``cm.learn(X, **choice.settings)``.
+
+    Notes
+    -----
+    With the defaults it takes one to two minutes on two cores, for data of any size that fits
+    into memory. Time grows with ``n_splits`` and about as the square of ``n_samples`` and of
+    ``n_features``. Candidates are learned to ``tol=0.05`` in single precision, unless they have
+    these options themselves.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 40, 30)
+    >>> choice = cm.choose(X, {"restart 0.1": {"restart": 0.1}}, n_splits=2)
+    >>> choice.settings
+    {'restart': 0.1}
+    """
+    for name, value in (("n_samples", n_samples), ("n_features", n_features)):
+        Count(optional=True).check(name, value)
+    for name, value in (("n_splits", n_splits), ("n_neighbors", n_neighbors)):
+        check_count(name, value)
+    common: dict[str, Any] = {"n_threads": n_threads, "device": device, "drop_empty": True}
+    Settings(**common, random_state=random_state, progress=progress)
+    chosen = CANDIDATES if candidates is None else _checked(candidates)
+    rng = np.random.default_rng(random_state)
+    matrix = read_matrix(X, "X")
+    rows, columns = select(matrix, n_samples, n_features, rng)
+    part = matrix[rows][:, columns]
+    splits = hide_features(part, n_splits, rng)
+    methods: dict[str, Method] = {**methods_of(chosen, **common), **BASELINES}
+    methods[RANDOM] = partial(_random, rng.spawn(1)[0])
+    losses = {name: np.full((n_splits, part.shape[0]), np.nan) for name in methods}
+    seconds = dict.fromkeys(methods, 0.0)
+    runs = n_splits * len(chosen)  # baselines take no time
+    with workers(n_threads), bar_of_pairs(progress, runs, "run") as tell:
+        for s, half in enumerate(splits):
+            _check_samples(half, n_neighbors)
+            for k, (name, distances_of) in enumerate(methods.items(), start=1):
+                began = time.perf_counter()
+                losses[name][s, half.samples] = prediction_losses(
+                    distances_of(half.visible), half.hidden, n_neighbors
+                )
+                seconds[name] += time.perf_counter() - began
+                tell(s * len(chosen) + min(k, len(chosen)), runs)
+    return Choice(
+        table=table_of(losses, seconds, chosen),
+        candidates={name: dict(given) for name, given in chosen.items()},
+        n_samples=part.shape[0],
+        n_features=part.shape[1] // 2,
+        n_splits=int(n_splits),
+        n_neighbors=int(n_neighbors),
+    )
+
+
+def table_of(
+    losses: Mapping[str, Matrix], seconds: Mapping[str, float], learned: Collection[str]
+) -> tuple[Row, ...]:
+    """The rows of the table, the smallest loss first."""
+    means = {name: float(np.nanmean(values)) for name, values in losses.items()}
+    order = sorted(means, key=means.__getitem__)
+    best = next(name for name in order if name not in learned)
+    return tuple(
+        Row(
+            name,
+            name in learned,
+            means[name],
+            standard_error(losses[name]),
+            means[name] - means[best],
+            standard_error(losses[name] - losses[best]),
+            seconds[name],
+        )
+        for name in order
+    )
+
+
+# Candidates and baselines: functions of the visible half that return distances between samples.
+
+
+def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> dict[str, Method]:
+    """The functions of candidates that learn, by name, with options that they have in common."""
+    return {
+        name: partial(_learned, {**QUICK, **given, **common}) for name, given in candidates.items()
+    }
+
+
+def _learned(given: Mapping[str, Any], X: sparse.csr_array) -> Matrix:
+    with warnings.catch_warnings():
+        # Repeated samples, or a candidate that needs more iterations: the loss will tell.
+        warnings.simplefilter("ignore", UserWarning)
+        return np.asarray(learn(X, **given).samples)
+
+
+def _random(rng: np.random.Generator, X: sparse.csr_array) -> Matrix:
+    return rng.random((X.shape[0], X.shape[0]))
+
+
+def _lsa(X: sparse.csr_array, n_components: int = 30) -> Matrix:
+    """Latent semantic analysis: tf-idf, truncated SVD, Euclidean distances of unit vectors."""
+    from sklearn.decomposition import TruncatedSVD
+
+    X = _logarithms(X)
+    n = X.shape[0]
+    present = np.bincount(X.indices, minlength=X.shape[1])
+    weighted = X @ sparse.diags_array(np.log((1 + n) / (1 + present)) + 1)
+    most = min(n_components, min(X.shape) - 1)
+    vectors = TruncatedSVD(most, random_state=0).fit_transform(_unit(weighted))
+    return baselines.l2(_unit(vectors))
+
+
+def _logarithms(X: sparse.csr_array) -> sparse.csr_array:
+    """``log1p`` of counts scaled to their median sum; other data as they are."""
+    if not _is_counts(X):
+        return X
+    scaled = normalize(X) * float(np.median(X.sum(axis=1)))
+    return scaled.log1p()
+
+
+def _unit(X: Any) -> Any:
+    """The rows divided by their length."""
+    from sklearn.preprocessing import normalize as scale
+
+    return scale(X)
+
+
+def _is_counts(X: sparse.csr_array) -> bool:
+    """Whether all entries are whole numbers, and not all of them 0 or 1."""
+    return bool((X.data == np.floor(X.data)).all() and (X.data > 1.0).any())
+
+
+BASELINES: dict[str, Method] = {
+    "LSA-30": _lsa,
+    "PCA-30": lambda X: baselines.pca(_logarithms(X), min(30, *X.shape)),
+    "cosine": lambda X: baselines.cosine(_logarithms(X)),
+    "l1": lambda X: baselines.l1(normalize(X)),
+    "Hellinger": lambda X: baselines.l2(normalize(X).sqrt()),
+}
+"""Distances that are compared as well, by name: functions of the visible half of the data."""
+
+
+# Options and data
+
+
+def _checked(candidates: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The candidates, or an error that names one that is not valid."""
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(
+            f"`candidates` is {shown(candidates)}; pass options of `learn` by name, such as "
+            "{'strong': {'restart': 0.5}}."
+        )
+    for name, given in candidates.items():
+        where = f"`candidates[{name!r}]`"
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{where} is {shown(given)}; pass options of `learn`, a dictionary.")
+        if name in BASELINES or name == RANDOM:
+            raise ValueError(f"{where} has the name of a baseline; choose another name.")
+        unknown = [option for option in given if option not in OPTIONS]
+        if unknown:
+            raise ValueError(
+                f"{where} has {unknown[0]!r}, which is not an option that can be compared. "
+                f"Choose from {', '.join(OPTIONS)}."
+            )
+        for option in ("norm", "start"):
+            if not isinstance(given.get(option), str | Real | None):
+                raise ValueError(
+                    f"{where} has matrices as {option!r}, which do not fit a part of `X`. "
+                    "Leave it out."
+                )
+        try:
+            Settings(**given)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    return candidates
+
+
+def select(
+    X: sparse.csr_array,
+    n_samples: int | None,
+    n_features: int | None,
+    rng: np.random.Generator,
+) -> tuple[Index, Index]:
+    """The samples and features to split."""
+    rows, columns = subsample(X, n_samples or MOST_SAMPLES, 2 * (n_features or MOST_FEATURES), rng)
+    excess = X[rows][:, columns].nnz / 2 / MOST_ENTRIES
+    if excess > 1.0 and (n_samples is None or n_features is None):
+        n = n_samples or int(len(rows) / math.sqrt(excess))
+        m = n_features or int(len(columns) / 2 / math.sqrt(excess))
+        rows, columns = subsample(X, n, 2 * m, rng)
+    if len(columns) < LEAST_FEATURES:
+        raise ValueError(
+            f"`X` has {counted(len(columns), 'column')} to choose from; need at least "
+            f"{LEAST_FEATURES}, in `X` and by `n_features`."
+        )
+    return rows, columns
+
+
+def _check_samples(half: Split, n_neighbors: int) -> None:
+    if len(half.samples) < n_neighbors + 2 or half.visible.shape[1] < 2:
+        n, m = half.visible.shape
+        raise ValueError(
+            f"`X` has {counted(n, 'row')} with mass in both halves of a split, and "
+            f"{counted(m, 'column')} to learn from; need more than `n_neighbors` + 1 = "
+            f"{n_neighbors + 1} rows and 2 columns. Pass more samples, or fewer neighbors."
+        )

@@ -1,0 +1,60 @@
+"""The command ``choose``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import cometric
+from cometric.cli import options as o
+from cometric.cli.command import command
+from cometric.cli.console import Console
+from cometric.cli.learning import read_source
+from cometric.running.settings import options
+
+
+@command()
+def choose(
+    console: Console,
+    path: o.Data,
+    source: o.Source,
+    part: o.Part,
+    device: o.OnDevice = "cpu",
+    n_threads: o.Threads = None,
+) -> None:
+    """Compare settings of `learn`, and common distances, by how they predict hidden data.
+
+    Needs no labels: half of the features are hidden, and the nearest samples predict them. Takes
+    one to two minutes, on a part of the data, and says which options to learn with, if any.
+    """
+    _, matrix = read_source(console, path, source)
+    choice = cometric.choose(
+        matrix, **part._asdict(), device=device, n_threads=n_threads, progress=console.progress
+    )
+    following = _learn_command(path, source, choice.settings)
+    facts = {
+        "command": "choose",
+        "input": str(path),
+        "table": [row._asdict() for row in choice.table],
+        "best": choice.best,
+        "settings": choice.settings,
+        "gains": choice.gains,
+        "advice": choice.advice,
+        "samples": choice.n_samples,
+        "features": choice.n_features,
+        "learn": following,
+    }
+    console.answer(f"{choice}\nTo learn: {following}", facts)
+
+
+def _learn_command(path: Path, source: o.Source, settings: dict[str, Any]) -> str:
+    """The command that learns with these settings."""
+    names = {field.name: field.metadata["option"] for field in options()}
+    words = ["cometric", "learn", str(path)]
+    words += ["--transpose"] if source.transpose else []
+    words += ["--use-raw"] if source.use_raw else []
+    words += ["--layer", source.layer] if source.layer is not None else []
+    for name, value in settings.items():
+        words += [names[name] or f"--{name.replace('_', '-')}", f"{value}"]
+    return shlex.join([*words, "-o", "result.npz"])

@@ -1,0 +1,289 @@
+"""Settings compared without labels: known answers, slow twins, messages."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import cometric as cm
+from cometric.choosing import comparison
+from cometric.choosing.choice import Choice, Row
+from cometric.choosing.hiding import (
+    hide_features,
+    prediction_losses,
+    standard_error,
+    subsample,
+)
+
+FEW = {"restart 0.1": {"restart": 0.1}, "restart 0.5": {"restart": 0.5}}
+
+
+def blocks(seed=0, kinds=3, samples=20, features=20, depth=3.0):
+    """Counts of several kinds of samples, each with features of its own, and a background."""
+    rates = np.kron(np.eye(kinds), np.ones((samples, features))) + 0.2
+    return np.random.default_rng(seed).poisson(depth * rates)
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return cm.choose(blocks(), FEW, n_splits=3)
+
+
+# the loss and its error
+
+
+def naive_loss(distances, hidden, k):
+    losses = []
+    for i in range(len(hidden)):
+        others = sorted((j for j in range(len(hidden)) if j != i), key=lambda j: distances[i][j])
+        mean = [sum(hidden[j][b] for j in others[:k]) / k for b in range(len(hidden[i]))]
+        root = sum(math.sqrt(p * h) for p, h in zip(mean, hidden[i], strict=True))
+        losses.append(1.0 - root)
+    return losses
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_the_loss_is_that_of_its_slow_twin(k):
+    rng = np.random.default_rng(0)
+    points = rng.random((15, 2))
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    hidden = rng.dirichlet(np.full(7, 0.3), 15)
+    assert_allclose(prediction_losses(distances, hidden, k), naive_loss(distances, hidden, k))
+
+
+def test_equal_samples_are_predicted_without_loss():
+    hidden = np.repeat([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], 3, axis=0)
+    apart = np.kron(1 - np.eye(2), np.ones((3, 3)))
+    assert_allclose(prediction_losses(apart, hidden, 2), 0.0, atol=1e-15)
+    assert_allclose(prediction_losses(1 - apart, hidden, 3), 1.0)
+
+
+def test_the_standard_error_counts_samples_and_splits():
+    rng = np.random.default_rng(0)
+    n, splits, repeats = 40, 5, 2000
+    by_sample, by_split = rng.normal(size=(repeats, 1, n)), rng.normal(size=(repeats, splits, 1))
+    values = by_sample + 0.3 * by_split
+    true = math.sqrt(1 / n + 0.09 / splits)
+    assert_allclose(values.mean(axis=(1, 2)).std(), true, rtol=0.05)
+    squares = [standard_error(part) ** 2 for part in values]
+    assert_allclose(math.sqrt(np.mean(squares)), true, rtol=0.05)
+
+
+def test_one_split_has_an_error_and_left_out_samples_do_not_count():
+    values = np.array([[1.0, 2.0, np.nan, 3.0]])
+    assert_allclose(standard_error(values), 1 / math.sqrt(3))
+
+
+# the halves
+
+
+def test_halves_of_the_features_have_nothing_in_common():
+    X = sparse.csr_array(np.arange(1.0, 61.0).reshape(6, 10))
+    first, second = hide_features(X, 2, np.random.default_rng(0))
+    for split in (first, second):
+        assert split.visible.shape == (6, 5)
+        assert split.hidden.shape == (6, 5)
+        assert_allclose(split.hidden.sum(axis=1), 1.0)
+        used = {column.tobytes() for column in split.visible.toarray().T}
+        whole = {column.tobytes() for column in X.toarray().T}
+        assert used < whole
+    assert (first.visible != second.visible).nnz > 0
+
+
+def test_samples_without_mass_in_a_half_are_left_out():
+    X = np.ones((5, 4))
+    X[2] = [0, 0, 0, 1]
+    [split] = hide_features(sparse.csr_array(X), 1, np.random.default_rng(0))
+    assert_array_equal(split.samples, [0, 1, 3, 4])
+
+
+def test_a_part_has_the_features_that_vary_and_no_empty_ones():
+    X = np.ones((20, 6))
+    X[:, 3] = 0
+    X[:10, 1], X[10:, 4] = 9, 9
+    X[5] = 0
+    rows, columns = subsample(sparse.csr_array(X), 50, 2, np.random.default_rng(0))
+    assert_array_equal(columns, [1, 4])
+    assert_array_equal(np.sort(rows), [i for i in range(20) if i != 5])
+    assert len(subsample(sparse.csr_array(X), 7, 6, np.random.default_rng(0))[0]) == 7
+    assert 3 not in subsample(sparse.csr_array(X), 50, 6, np.random.default_rng(0))[1]
+
+
+def test_dense_data_are_cut_to_the_budget(monkeypatch):
+    monkeypatch.setattr(comparison, "MOST_ENTRIES", 1000)
+    X = sparse.csr_array(np.random.default_rng(0).random((100, 80)) + 0.1)
+    rows, columns = comparison.select(X, None, None, np.random.default_rng(0))
+    assert 900 <= len(rows) * len(columns) / 2 <= 1000
+    rows, columns = comparison.select(X, 90, 30, np.random.default_rng(0))
+    assert (len(rows), len(columns)) == (90, 60)
+
+
+# what is chosen
+
+
+def test_blocks_are_found_by_all_but_random_neighbors(choice):
+    assert choice.table[-1].name == "random"
+    loss = {row.name: row.loss for row in choice.table}
+    assert all(loss[name] < 0.8 * loss["random"] for name in [*FEW, "LSA-30"])
+    assert choice.settings in FEW.values()
+    assert {row.name for row in choice.table} == {*FEW, *comparison.BASELINES, "random"}
+
+
+def test_the_table_is_sorted_and_compares_with_the_best_baseline(choice):
+    losses = [row.loss for row in choice.table]
+    assert losses == sorted(losses)
+    assert choice.best == choice.table[0].name
+    best = choice.best_baseline
+    assert (best.difference, best.difference_error) == (0.0, 0.0)
+    for row in choice.table:
+        assert_allclose(row.difference, row.loss - best.loss, atol=1e-12)
+        assert row.learned == (row.name in FEW)
+        assert row.error > 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_gained_on_noise(seed):
+    noise = np.random.default_rng(seed).poisson(2.0, (60, 40))
+    found = cm.choose(noise, FEW, n_splits=3, random_state=seed)
+    assert not found.gains
+
+
+def test_features_that_imply_each_other_are_worth_learning():
+    # Each sample shows few of the many features of its kind: two samples of a kind often share
+    # none, which distances between histograms cannot overcome and a learned metric can.
+    rng = np.random.default_rng(0)
+    kinds, X = np.repeat(np.arange(3), 60), np.zeros((180, 120))
+    for i, kind in enumerate(kinds):
+        X[i, 40 * kind + rng.choice(40, 6, replace=False)] = 1
+        X[i, rng.choice(120, 2, replace=False)] += 1
+    found = cm.choose(X, FEW)
+    loss = {row.name: row.loss for row in found.table}
+    assert loss["restart 0.1"] < loss["l1"]
+    assert loss["restart 0.1"] < loss["random"] - 0.05
+
+
+def ignoring_time(choice):
+    return [row._replace(seconds=0.0) for row in choice.table]
+
+
+def test_a_seed_gives_the_same_for_any_number_of_threads(choice):
+    again = cm.choose(blocks(), FEW, n_splits=3, n_threads=1)
+    assert ignoring_time(again) == ignoring_time(choice)
+    other = cm.choose(blocks(), FEW, n_splits=3, random_state=1)
+    assert ignoring_time(other) != ignoring_time(choice)
+
+
+def test_by_default_all_candidates_are_compared():
+    found = cm.choose(blocks(), n_splits=1, n_samples=30, n_features=10, n_neighbors=3)
+    assert {row.name for row in found.table if row.learned} == set(comparison.CANDIDATES)
+    assert (found.n_samples, found.n_features, found.n_neighbors) == (30, 10, 3)
+
+
+def test_the_answer_goes_into_learn(choice):
+    assert cm.learn(blocks(), **choice.settings, tol=0.1).converged
+
+
+def test_sparse_data_with_empty_rows_are_read():
+    X = blocks()
+    X[[0, 7]] = 0
+    X[:, 3] = 0
+    found = cm.choose(sparse.csc_matrix(X), FEW, n_splits=1)
+    assert found.n_samples == 58
+
+
+# the answer in words
+
+
+def made(learned, baseline, error, name="LSA-30"):
+    rows = [
+        Row("restart 0.3", True, learned, 0.01, learned - baseline, error, 1.0),
+        Row(name, False, baseline, 0.01, 0.0, 0.0, 0.1),
+    ]
+    table = tuple(sorted(rows, key=lambda row: row.loss))
+    return Choice(table, {"restart 0.3": {"restart": 0.3}}, 500, 500, 4, 10)
+
+
+@pytest.mark.parametrize(
+    ("found", "gains", "words"),
+    [
+        (made(0.39, 0.40, 0.002), True, r"better than those of LSA-30 .* cm.learn\(X, restart=0.3"),
+        (made(0.399, 0.40, 0.002), False, "as well as those of LSA-30 .* LSA-30 is enough"),
+        (made(0.401, 0.40, 0.002), False, "as well as those of LSA-30 .* LSA-30 is enough"),
+        (
+            made(0.412, 0.405, 0.002),
+            False,
+            r"no better than those of LSA-30 do \(loss 0.412 against 0.405, .* use LSA-30 for",
+        ),
+        (made(0.41, 0.40, 0.002, name="random"), False, "random samples .* nothing to learn"),
+    ],
+)
+def test_advice_says_what_to_do(found, gains, words):
+    assert found.gains is gains
+    assert re.search(words, found.advice)
+
+
+def test_the_text_has_a_line_per_candidate_and_the_advice(choice):
+    text = str(choice)
+    assert text.splitlines()[0].startswith("60 samples, 30 features to learn from, 3 splits")
+    for row in choice.table:
+        assert re.search(rf"\(?{re.escape(row.name)}\)? +{row.loss:.4f} ± {row.error:.4f}", text)
+    assert text.endswith(choice.advice)
+    assert repr(choice) == text
+
+
+def test_progress_tells_how_much_is_left(capsys, monkeypatch):
+    monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
+    monkeypatch.setattr("cometric.machine.progress.SHARE", 0.0)
+    cm.choose(blocks(), FEW, n_splits=2, progress=True)
+    assert "comparing: 50 % of 4 runs" in capsys.readouterr().err
+
+
+def test_the_plot_has_a_dot_per_candidate(choice):
+    mpl = pytest.importorskip("matplotlib")
+    mpl.use("Agg")
+    ax = choice.plot()
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names[::-1] == [row.name for row in choice.table if row.name != "random"]
+    assert sum(len(bars.lines[0].get_xdata()) for bars in ax.containers) == len(names)
+    mpl.pyplot.close(ax.figure)
+
+
+# bad inputs
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_samples": 0}, "`n_samples` is 0; pass a whole number, at least 1"),
+        ({"n_features": 2.5}, "`n_features` is 2.5; pass a whole number"),
+        ({"n_splits": 0}, "`n_splits` is 0"),
+        ({"n_neighbors": "ten"}, "`n_neighbors` is 'ten'"),
+        ({"n_neighbors": 59}, "need more than `n_neighbors`"),
+        ({"n_features": 1}, "`X` has 2 columns to choose from; need at least 4"),
+        ({"random_state": -1}, "`random_state` is -1"),
+        ({"n_threads": 0}, "`n_threads` is 0"),
+        ({"device": 3}, "`device` is 3"),
+        ({"progress": 2}, "`progress` is 2"),
+        ({"candidates": {}}, "`candidates` is {}; pass options of `learn` by name"),
+        ({"candidates": ["tau"]}, r"`candidates` is \['tau'\]"),
+        ({"candidates": {"a": 0.1}}, r"`candidates\['a'\]` is 0.1; pass options"),
+        ({"candidates": {"l1": {}}}, r"`candidates\['l1'\]` has the name of a baseline"),
+        ({"candidates": {"a": {"alpha": 1}}}, r"has 'alpha', which is not an option .* eps, tau"),
+        ({"candidates": {"a": {"checkpoint": "x"}}}, "has 'checkpoint', which is not an option"),
+        ({"candidates": {"a": {"eps": -1}}}, r"`candidates\['a'\]`: `eps` is -1"),
+        ({"candidates": {"a": {"norm": (np.eye(2), np.eye(2))}}}, "has matrices as 'norm'"),
+        ({"candidates": {"a": {"start": np.eye(60)}}}, "has matrices as 'start'"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, words, monkeypatch):
+    monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
+    with pytest.raises(ValueError, match=words):
+        cm.choose(blocks(), **options)
+
+
+def test_bad_data_are_refused():
+    with pytest.raises(ValueError, match="negative"):
+        cm.choose(-blocks())

@@ -1,0 +1,60 @@
+"""The command ``choose``: its table, the command that follows from it, messages."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+import cometric as cm
+
+pytest.importorskip("anndata")
+pytest.importorskip("typer")
+from shell import run, write_table
+
+QUICK = ["--n-splits", "1", "--n-neighbors", "3"]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A table of 24 samples and 10 features, in the folder we stand in."""
+    monkeypatch.chdir(tmp_path)
+    return write_table(24, 10)
+
+
+def test_choose_gives_what_choose_gives(data):
+    found = json.loads(run("choose", "x.csv", *QUICK, "--seed", "3", "--json").stdout)
+    choice = cm.choose(data, n_splits=1, n_neighbors=3, random_state=3)
+    assert [row["name"] for row in found["table"]] == [row.name for row in choice.table]
+    assert [row["loss"] for row in found["table"]] == [row.loss for row in choice.table]
+    assert found["settings"] == choice.settings
+    assert (found["best"], found["gains"]) == (choice.best, choice.gains)
+    assert found["advice"] == choice.advice
+    assert (found["samples"], found["features"]) == (24, 5)
+
+
+def test_the_command_that_is_printed_learns(data):
+    text = run("choose", "x.csv", *QUICK, "-q").stdout
+    assert re.search(r"candidate +loss", text)
+    words = shlex.split(text.splitlines()[-1].removeprefix("To learn: "))
+    assert words[:3] == ["cometric", "learn", "x.csv"]
+    run(*words[1:], "--tol", "0.1", "-q")
+    assert cm.load("result.npz").converged
+
+
+def test_the_command_reads_the_data_in_the_same_way(data):
+    found = json.loads(run("choose", "x.csv", "--transpose", *QUICK, "--json").stdout)
+    assert "--transpose" in found["learn"].split()
+    assert found["samples"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--n-splits", "0"], "--n-splits is '0'; pass a whole number, at least 1"),
+        (["--n-neighbors", "23"], "`x.csv` has 24 rows .* more than --n-neighbors"),
+        (["--n-features", "1"], "`x.csv` has 2 columns .* by --n-features"),
+    ],
+)
+def test_bad_options_are_named_as_on_the_command_line(data, words, said):
+    assert re.search(said, run("choose", "x.csv", *words, code=2).stderr)
