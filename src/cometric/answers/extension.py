@@ -17,7 +17,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.maps.norms import PairNorms, norm_matrix
+from cometric.maps.norms import PairNorms
 from cometric.transports.base import Resources
 
 if TYPE_CHECKING:
@@ -103,12 +103,15 @@ class HeldDistances:
         self.cost = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
         self.transport, self.norm, self.tol = options.transport, options.norm, options.tol
         self.scale = formula.transport_weight / value
-        self.weight = _norm_weight(result, of, value) / value
+        self._norms, self.weight = None, 0.0
+        if not formula.is_plain:
+            known = getattr(problem, of).full_histograms
+            self._norms = PairNorms(options.norm, known, full, of)
+            self.weight = _norm_weight(result, of, value, self._norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
         resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
         self.phi: Any = self.transport.lift(Histograms(hist), resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
-        self._norms = PairNorms(full, options.norm) if self.weight > 0.0 else None
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
 
@@ -149,14 +152,13 @@ class HeldDistances:
             )
 
 
-def _norm_weight(result: Result, of: str, value: float) -> float:
-    """The factor of the norm, before the division by lam or mu."""
+def _norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
+    """The factor of the norm R between the learned items, before the division by lam or mu."""
     formula, known = result.problem.formula, getattr(result.problem, of)
     other = "features" if of == "samples" else "samples"
     largest_cost = float(np.max(to_numpy(getattr(result, other))))
     if formula.restart == 0.0:
         return formula.norm_weight(largest_cost, 0.0, 1.0)
-    R = norm_matrix(known.full_histograms, result.parameters.norm)
     metric = known.reduce(to_numpy(getattr(result, of)))
     largest = formula.largest_transport(metric, value, R)
     return formula.norm_weight(largest_cost, largest, float(R.max()))

@@ -12,6 +12,7 @@ from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import differences, geometry
+from cometric.maps import references
 
 
 def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
@@ -19,27 +20,32 @@ def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
     if getattr(norm, "ndim", 0) == 2:
         raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
     pair = norm if isinstance(norm, tuple | list) and len(norm) == 2 else (norm, norm)
-    sides = (problem.samples, problem.features)
-    return Metrics(*(_norm(*args, device) for args in zip(sides, pair, strict=True)))
+    return Metrics(
+        _norm(problem.samples, pair[0], device, "samples"),
+        _norm(problem.features, pair[1], device, "features"),
+    )
 
 
-def _norm(side: Side, norm: Any, device: Any) -> Any:
+def _norm(side: Side, norm: Any, device: Any, of: str) -> Any:
     """R between the distinct items of a side; a matrix has rows for all kept items."""
     if not hasattr(norm, "shape") or np.ndim(norm) != 2:
-        return norm_matrix(side.full_histograms, norm, device)
+        return norm_matrix(side.full_histograms, norm, device, of)
     n = len(side.labels)
     if np.shape(norm) != (n, n):
         raise ValueError(f"`norm` has shape {np.shape(norm)}; this side has {n} items.")
     return norm_matrix(side.full_histograms, side.reduce(np.asarray(norm)))
 
 
-def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
-    """R(a_i - a_j) for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
+def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -> Matrix:
+    """R for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
 
-    With a torch ``device``, l1, l2 and linf are computed there and stay there.
+    With a torch ``device``, l1, l2 and linf are computed there and stay there. ``of`` tells which
+    items the histograms are of: the reference "local" compares features in another way.
     """
     hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
     k = hist.shape[0]
+    if is_reference(norm):
+        return references.fit(norm, hist, of).matrix
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)
@@ -56,7 +62,8 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
         description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
         raise ValueError(
             f"`norm` is {description}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
-            "or a pair of matrices (for samples, for features)."
+            f"{', '.join(map(repr, references.NAMES))}, or a pair of matrices (for samples, for "
+            "features)."
         )
     if matrix.shape != (k, k):
         raise ValueError(f"`norm` has shape {matrix.shape}; this side has {k} items.")
@@ -73,8 +80,15 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None) -> Matrix:
     return matrix
 
 
+def is_reference(norm: Any) -> bool:
+    """Whether R is a reference: not a norm of the difference of two histograms."""
+    return isinstance(norm, str) and norm in references.NAMES
+
+
 def norm_name(norm: Any) -> str:
-    """The name of a norm: "l1", "l2.5", "linf", "discrete", or "matrix"."""
+    """The name of a norm: "l1", "l2.5", "linf", "discrete", that of a reference, or "matrix"."""
+    if is_reference(norm):
+        return str(norm)
     power = norm_power(norm)
     if power is None:
         return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
@@ -93,18 +107,28 @@ def norm_power(norm: Any) -> float | None:
 
 
 class PairNorms:
-    """R(a_i - a_j) of any pairs, for norms that have a name.
+    """R of any pairs of histograms, for norms that have a name.
 
-    Computed from integer masses, as for the learned items.
+    Norms are computed from integer masses, as for the learned items. A reference is fitted to
+    the learned items ``known``, and places the others among them.
     """
 
-    def __init__(self, rows: sparse.csr_array, norm: str) -> None:
+    def __init__(self, norm: str, known: Histograms, rows: sparse.csr_array, of: str) -> None:
+        self._rows = Histograms(rows)
         self._discrete = norm == "discrete"
         self._power = 1.0 if self._discrete else norm_power(norm)
-        self._rows = Histograms(rows).integer_parts
+        self._reference = references.fit(norm, known, of) if is_reference(norm) else None
+        if self._reference is None:
+            self.known: Matrix = norm_matrix(known, norm)
+        else:
+            self.known = self._reference.matrix
+            self._places = self._reference.place(self._rows)
 
     def __call__(self, index: Index) -> Vector:
-        norms: Vector = QUANTUM * differences.pair_norms(*self._rows, index, self._power)
+        if self._reference is not None:
+            return self._reference.pairs(self._places, index)
+        parts = self._rows.integer_parts
+        norms: Vector = QUANTUM * differences.pair_norms(*parts, index, self._power)
         return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
 
 

@@ -20,7 +20,7 @@ from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap
-from cometric.maps.norms import norm_matrices, norm_name
+from cometric.maps.norms import is_reference, norm_matrices, norm_name
 from cometric.proofs.diagnosis import describe_triangle
 from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
@@ -196,7 +196,8 @@ def pairs_to_certify(problem: Problem) -> int:
 
 def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
     """Bounds on the rounding errors of the histograms of samples and of features."""
-    computed = norm_name(problem.formula.norm) not in ("discrete", "matrix")
+    norm = problem.formula.norm
+    computed = norm_name(norm) not in ("discrete", "matrix") and not is_reference(norm)
 
     def bound(side: Side, relative: float) -> Rounding:
         masses = quantization_errors(side.full, relative)

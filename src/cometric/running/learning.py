@@ -35,7 +35,7 @@ def learn(
     *,
     transport: Transport | None = None,
     restart: float = 0.0,
-    norm: Any = "l1",
+    norm: Any = "auto",
     solver: str | Solver[Any] = "auto",
     tol: float = DEFAULT_TOL,
     max_iter: int = 1000,
@@ -72,9 +72,9 @@ def learn(
         linear limit (correspondence analysis at tau = 0).
     tau
         Weight of the norm R: a number, at least 0; positive values make the answer unique.
-        "auto", the default, is ``restart=0.1`` (``tau=0.01`` for stochastic iteration, which cannot
-        restart), "paper" is 0.001. At its default, ignored when ``restart`` > 0.
-        See docs/choosing.md.
+        "auto", the default, is ``restart=0.5`` with ``norm="local"`` (``tau=0.01`` with l1 for
+        stochastic iteration, which cannot restart); "paper" is 0.001 with l1. At its default,
+        ignored when ``restart`` > 0. See docs/choosing.md.
     transport
         How histograms are compared, instead of ``eps``: ``cm.Exact()`` is eps = 0,
         ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, or an object of your own class
@@ -86,7 +86,10 @@ def learn(
 
         Unlike tau, the same alpha has the same weight on all data.
     norm
-        R: "l1", "l2", "linf", a power p >= 1, "discrete", or two matrices (samples, features).
+        R: "l1", "l2", "linf", a power p >= 1, "discrete"; a reference: "lsa" (TF-IDF and 30
+        singular vectors), "cosine", "hellinger", or "local", which combines several distances and
+        makes them relative to those in the neighborhood; or two matrices (samples, features).
+        "auto" is "local" for ``tau="auto"`` and "l1" otherwise.
     solver
         "auto" (policy iteration for eps = 0, Anderson acceleration for eps > 0, the closed form
         for eps infinite and tau = 0), "policy", "power", "anderson", "stochastic", or an object

@@ -33,6 +33,7 @@ from cometric.core.kinds import (
 )
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device
+from cometric.maps.references import NAMES
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Resources, Transport
 
@@ -45,8 +46,8 @@ those at 1e-6 to three digits, in half the time (docs/choosing.md)."""
 PAPER_TAU = 1e-3
 """The value of tau = "paper"."""
 
-AUTO_RESTART = 0.1
-"""The value of ``restart`` for tau = "auto": it did not perform poorly on any benchmark."""
+AUTO_RESTART, AUTO_NORM = 0.5, "local"
+"""What tau = "auto" means if neither ``restart`` nor ``norm`` is passed; see docs/usefulness.md."""
 
 AUTO_TAU = 1e-2
 """The value of tau = "auto" if a restart is not possible (stochastic iteration)."""
@@ -98,8 +99,8 @@ class Settings:
     tau: Any = _setting(
         DEFAULT_TAU,
         Number("a number, at least 0, auto or paper", names=("auto", "paper")),
-        "Weight of the norm. Positive values make the answer unique; auto means --restart 0.1, "
-        "paper 0.001.",
+        "Weight of the norm. Positive values make the answer unique; auto means --restart 0.5 with "
+        "--norm local, paper 0.001.",
     )
     transport: Any = _setting(
         None,
@@ -116,14 +117,15 @@ class Settings:
         "Share of the norm in every distance, instead of --tau.",
     )
     norm: Any = _setting(
-        "l1",
+        "auto",
         Choice(
-            "l1, l2, linf, discrete, or a power (a number, at least 1)",
-            ("l1", "l2", "linf", "discrete"),
+            f"auto, l1, l2, linf, discrete, {', '.join(NAMES)}, or a power (a number, at least 1)",
+            ("auto", "l1", "l2", "linf", "discrete", *NAMES),
             _read_power,
             "NORM",
         ),
-        "Norm: l1, l2, linf, discrete, or a power such as 3.",
+        f"l1, l2, linf, discrete, a power such as 3, or a reference: {', '.join(NAMES)}. "
+        "auto: local with --tau auto, otherwise l1.",
     )
     solver: Any = _setting(
         "auto",
@@ -211,8 +213,10 @@ class Settings:
         transport = self._find_transport()
         eps = self.eps if math.isnan(transport.eps) else transport.eps
         tau, restart = self._find_weights()
-        formula = Formula(tau, restart, self.norm)
-        self._set(transport=transport, eps=eps, tau=tau, restart=restart, formula=formula)
+        norm = self._find_norm()
+        formula = Formula(tau, restart, norm)
+        self._set(transport=transport, eps=eps)
+        self._set(tau=tau, restart=restart, norm=norm, formula=formula)
         automatic = isinstance(self.solver, str) and self.solver == "auto"
         self._set(
             kind_of_memory=transport.kind_of_memory(
@@ -289,6 +293,13 @@ class Settings:
                 "of the norm. Pass one of them."
             )
         return tau, float(self.restart)
+
+    def _find_norm(self) -> Any:
+        """R; "auto" is a reference with ``tau="auto"``, and the l1 norm otherwise."""
+        if not isinstance(self.norm, str) or self.norm != "auto":
+            return self.norm
+        default = self.tau == "auto" and self.restart == 0.0
+        return AUTO_NORM if default and not self.solver_traits.samples_pairs else "l1"
 
     def _check_together(self) -> None:
         """Raise if options exclude one another."""

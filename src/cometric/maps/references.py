@@ -1,0 +1,363 @@
+"""References: named matrices R that compare items as text and cell analysis usually do.
+
+A reference is fitted to the learned histograms and then places any histograms over the same bins,
+so that new items have distances to the learned ones. Its matrix is symmetric and positive between
+different items, which is all that the theory asks of R. "local" is not a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import ArpackError, LinearOperator, svds
+
+from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.types import Index, Matrix, Vector
+from cometric.kernels import differences
+
+NAMES = ("local", "lsa", "cosine", "hellinger")
+
+COMPONENTS = 30
+"""Singular vectors to keep; fewer if a cut there would divide equal singular values."""
+
+NEAR, AROUND = 10, 30
+"""Nearest items by which "local" scales each of its distances, and their sum."""
+
+NOISE = 0.9
+"""The part of the distance to the nearest item that "local" takes for noise."""
+
+SHARPNESS = 1.5
+"""The power to which "local" raises distances."""
+
+SMALLEST = 1e-6
+"""Distances between different items are at least this part of the mean distance."""
+
+SMALL = 200
+"""Size up to which singular vectors are computed from a dense matrix."""
+
+
+Embedding = Callable[[sparse.csr_array], Any]
+
+
+class Distance(Protocol):
+    """A distance between histograms, computed from what ``place`` returns for them."""
+
+    def place(self, hist: Histograms) -> Any: ...
+
+    def between(self, rows: Any, columns: Any) -> Matrix: ...
+
+    def pairs(self, items: Any, index: Index) -> Vector: ...
+
+
+class Vectors(NamedTuple):
+    """Rows of a dense or sparse matrix, and their squared lengths."""
+
+    rows: Any
+    squares: Vector
+
+
+class Euclidean:
+    """Distances between the vectors that ``embed`` computes from histograms.
+
+    With ``squared``, half their squares: of unit vectors, one minus the cosine.
+    """
+
+    def __init__(self, embed: Embedding, squared: bool = False) -> None:
+        self._embed, self._squared = embed, squared
+
+    def place(self, hist: Histograms) -> Vectors:
+        rows = self._embed(hist.rows)
+        return Vectors(rows, _sums_of_squares(rows))
+
+    def between(self, rows: Vectors, columns: Vectors) -> Matrix:
+        products = rows.rows @ columns.rows.T
+        squares: Matrix = products.toarray() if sparse.issparse(products) else products
+        squares *= -2.0
+        squares += rows.squares[:, None]
+        squares += columns.squares
+        distances: Matrix = self._finish(squares)
+        return distances
+
+    def pairs(self, items: Vectors, index: Index) -> Vector:
+        one, other = items.rows[index[:, 0]], items.rows[index[:, 1]]
+        distances: Vector = self._finish(_sums_of_squares(one - other))
+        return distances
+
+    def _finish(self, squares: Any) -> Any:
+        np.maximum(squares, 0.0, out=squares)  # rounding can make small ones negative
+        return 0.5 * squares if self._squared else np.sqrt(squares, out=squares)
+
+
+class Manhattan:
+    """l1 distances between the histograms that ``embed`` computes from others, unnormalized."""
+
+    def __init__(self, embed: Embedding) -> None:
+        self._embed = embed
+
+    def place(self, hist: Histograms) -> Histograms:
+        rows = self._embed(hist.rows)
+        rows.data /= np.repeat(rows.sum(axis=1), np.diff(rows.indptr))
+        return Histograms(rows)
+
+    def between(self, rows: Histograms, columns: Histograms) -> Matrix:
+        both = Histograms(sparse.vstack([rows.rows, columns.rows], format="csr"))
+        n, k = rows.shape[0], columns.shape[0]
+        i, j = np.mgrid[:n, n : n + k]
+        distances = self.pairs(both, np.stack([i.ravel(), j.ravel()], axis=1))
+        return distances.reshape(n, k)
+
+    def pairs(self, items: Histograms, index: Index) -> Vector:
+        distances: Vector = QUANTUM * differences.pair_norms(*items.integer_parts, index, 1.0)
+        return distances
+
+
+class Plain:
+    """One distance; small ones are raised, so that different items are apart."""
+
+    def __init__(self, hist: Histograms, distance: Distance) -> None:
+        self._distance = distance
+        placed = distance.place(hist)
+        self.matrix = _symmetric(distance.between(placed, placed))
+        self._smallest = SMALLEST * _mean(self.matrix)
+        np.maximum(self.matrix, self._smallest, out=self.matrix)
+        np.fill_diagonal(self.matrix, 0.0)
+
+    def place(self, hist: Histograms) -> Any:
+        return self._distance.place(hist)
+
+    def pairs(self, items: Any, index: Index) -> Vector:
+        return np.maximum(self._distance.pairs(items, index), self._smallest)
+
+
+class LocalItems(NamedTuple):
+    """Placed items: for each distance, and then for their sum, the scale around every item."""
+
+    places: list[Any]
+    scales: list[Vector]
+    noise: Vector
+    spread: Vector
+
+
+class Local:
+    """Several distances, each relative to those in the neighborhood, and without their noise.
+
+    In every distance d, items have a scale s_i: the mean distance to their ten nearest learned
+    items. The sum of all d_ij / sqrt(s_i s_j), each divided by its mean, is a distance a in which
+    sparse and dense neighborhoods, and noisy and clean items, are alike. Of a, 0.9 times the
+    distance to the nearest item, n_i, is taken for noise, and with t_i the mean of a - n_i
+    over the 30 nearest items ::
+
+        R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4).
+
+    The first of the distances must be positive between different items.
+    """
+
+    def __init__(self, hist: Histograms, distances: Sequence[Distance]) -> None:
+        self._distances = distances
+        self._known = [distance.place(hist) for distance in distances]
+        self._scales: list[Vector] = []
+        self._weights: list[float] = []
+        total = np.zeros((hist.shape[0], hist.shape[0]))
+        same = np.eye(hist.shape[0], dtype=bool)
+        for distance, placed in zip(distances, self._known, strict=True):
+            part = _symmetric(distance.between(placed, placed))
+            scale = self._scale(part, same)
+            part /= np.sqrt(np.outer(scale, scale))
+            mean = _mean(part)
+            self._scales.append(scale)
+            self._weights.append(1.0 / mean if mean > 0.0 else 0.0)
+            total += self._weights[-1] * part
+        noise, spread = self._noise_and_spread(total, same)
+        self.matrix = self._relative(total, (noise[:, None], noise), np.outer(spread, spread))
+        np.fill_diagonal(self.matrix, 0.0)
+
+    def place(self, hist: Histograms) -> LocalItems:
+        places = [distance.place(hist) for distance in self._distances]
+        scales: list[Vector] = []
+        total, same = np.zeros(()), None
+        for c, (distance, placed) in enumerate(zip(self._distances, places, strict=True)):
+            part = distance.between(placed, self._known[c])
+            if same is None:
+                same = part <= MERGE_TOLERANCE  # a new item that equals a learned one
+            scales.append(self._scale(part, same))
+            scale = np.sqrt(np.outer(scales[c], self._scales[c]))
+            total = total + self._weights[c] * part / scale
+        return LocalItems(places, scales, *self._noise_and_spread(total, same))
+
+    def pairs(self, items: LocalItems, index: Index) -> Vector:
+        i, j = np.asarray(index).T
+        total = np.zeros(len(i))
+        for c, distance in enumerate(self._distances):
+            scale = items.scales[c]
+            part = distance.pairs(items.places[c], index)
+            total += self._weights[c] * part / np.sqrt(scale[i] * scale[j])
+        spreads = items.spread[i] * items.spread[j]
+        noise = items.noise[i], items.noise[j]
+        distances: Vector = self._relative(total, noise, spreads)
+        return distances
+
+    @staticmethod
+    def _scale(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
+        scale: Vector = _near(distances, same, NEAR).mean(axis=1)
+        return np.maximum(scale, max(SMALLEST * float(scale.mean()), np.finfo(float).tiny))
+
+    @staticmethod
+    def _noise_and_spread(total: Matrix, same: Any) -> tuple[Vector, Vector]:
+        near = _near(total, same, AROUND)
+        noise = NOISE * near.min(axis=1)
+        return noise, (near - noise[:, None]).mean(axis=1)
+
+    @staticmethod
+    def _relative(total: Any, noise: tuple[Vector, Vector], spreads: Any) -> Any:
+        above = [np.maximum(total - part, SMALLEST * total) for part in noise]
+        return (above[0] * above[1] / spreads) ** (SHARPNESS / 2)
+
+
+def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
+    """The reference ``name`` between items of one side, "samples" or "features"."""
+    if name == "cosine":
+        return Plain(hist, Euclidean(_unit, squared=True))
+    if name == "hellinger":
+        return Plain(hist, Euclidean(lambda rows: _with_data(rows, np.sqrt(rows.data))))
+    damp = _damping(hist.rows)
+    tfidf = _tfidf(damp, hist.rows)
+    if name == "lsa":
+        return Plain(hist, Euclidean(_projection(tfidf, hist.rows)))
+    manhattan = Manhattan(damp)
+    if of == "features":
+        return Local(hist, [manhattan, Euclidean(_loadings(damp, hist.rows))])
+    return Local(hist, [manhattan, Euclidean(tfidf), Euclidean(_projection(tfidf, hist.rows))])
+
+
+# Embeddings
+
+
+def _damping(known: sparse.csr_array) -> Embedding:
+    """log(1 + x / median), with the median of the positive entries: large entries count less."""
+    median = float(np.median(known.data))
+    return lambda rows: _with_data(rows, np.log1p(rows.data / median))
+
+
+def _tfidf(damp: Embedding, known: sparse.csr_array) -> Embedding:
+    """Entries weighted by how few of the learned items have them, each row of length 1."""
+    n, d = known.shape
+    found = np.bincount(known.indices, minlength=d)
+    weight = np.log((1.0 + n) / (1.0 + found)) + 1.0
+
+    def embed(rows: sparse.csr_array) -> sparse.csr_array:
+        damped = damp(rows)
+        return _unit(_with_data(damped, damped.data * weight[damped.indices]))
+
+    return embed
+
+
+def _projection(embed: Embedding, known: sparse.csr_array) -> Embedding:
+    """Rows projected to the first singular vectors of the learned ones, then of length 1."""
+    vectors = _singular_vectors(embed(known))
+    return lambda rows: _unit(embed(rows) @ vectors)
+
+
+def _loadings(damp: Embedding, known: sparse.csr_array) -> Embedding:
+    """The same for rows that are centered and of length 1: the loadings of features in a PCA."""
+
+    def center(rows: sparse.csr_array) -> tuple[sparse.csr_array, Vector]:
+        damped = damp(rows)
+        means = damped.mean(axis=1)
+        variance = _sums_of_squares(damped) - rows.shape[1] * means**2
+        lengths = np.sqrt(np.maximum(variance, np.finfo(float).tiny))
+        data = damped.data / np.repeat(lengths, np.diff(damped.indptr))
+        return _with_data(damped, data), means / lengths
+
+    scaled, means = center(known)
+    vectors = _singular_vectors(
+        LinearOperator(
+            known.shape,
+            matvec=lambda v: scaled @ np.ravel(v) - means * np.sum(v),
+            rmatvec=lambda u: scaled.T @ np.ravel(u) - np.dot(means, np.ravel(u)),
+            matmat=lambda V: scaled @ V - np.outer(means, V.sum(axis=0)),
+            rmatmat=lambda U: scaled.T @ U - (means @ U)[None],
+            dtype=np.float64,
+        )
+    )
+
+    def embed(rows: sparse.csr_array) -> Matrix:
+        scaled, means = center(rows)
+        loadings: Matrix = _unit(scaled @ vectors - np.outer(means, vectors.sum(axis=0)))
+        return loadings
+
+    return embed
+
+
+def _singular_vectors(matrix: Any) -> Matrix:
+    """The first right singular vectors as columns, up to a gap between singular values."""
+    n, d = matrix.shape
+    if min(n, d) > SMALL:
+        start = np.random.default_rng(0).standard_normal(min(n, d))
+        try:
+            _, values, vectors = svds(matrix, COMPONENTS + 1, v0=start)
+            order = np.argsort(-values)
+            return _cut_at_gap(values[order], vectors[order])
+        except ArpackError:  # no convergence
+            pass
+    if not isinstance(matrix, LinearOperator):
+        dense = matrix.toarray()
+    else:
+        dense = matrix.rmatmat(np.eye(n)).T if n <= d else matrix.matmat(np.eye(d))
+    _, values, vectors = np.linalg.svd(dense, full_matrices=False)
+    return _cut_at_gap(values, vectors)
+
+
+def _cut_at_gap(values: Vector, vectors: Matrix) -> Matrix:
+    values = np.append(values, 0.0)
+    count = min(COMPONENTS, len(vectors))
+    while count and values[count - 1] - values[count] <= 1e-9 * values[0]:
+        count -= 1
+    return vectors[:count].T
+
+
+# Rows
+
+
+def _with_data(rows: sparse.csr_array, data: Vector) -> sparse.csr_array:
+    return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def _sums_of_squares(rows: Any) -> Vector:
+    squares = rows.multiply(rows) if sparse.issparse(rows) else rows * rows
+    return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
+
+
+def _unit(rows: Any) -> Any:
+    """Rows divided by their lengths; rows of zeros stay."""
+    lengths = np.sqrt(_sums_of_squares(rows))
+    lengths[lengths <= 1e-12] = np.inf
+    if sparse.issparse(rows):
+        return _with_data(rows, rows.data / np.repeat(lengths, np.diff(rows.indptr)))
+    return rows / lengths[:, None]
+
+
+# Matrices of distances
+
+
+def _symmetric(distances: Matrix) -> Matrix:
+    distances = 0.5 * (distances + distances.T)
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+def _mean(distances: Matrix) -> float:
+    n = len(distances)
+    return float(distances.sum() / (n * (n - 1)))
+
+
+def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:
+    """The ``count`` smallest distances of each row, or all, without those of ``same`` items."""
+    others = distances.shape[1] - int(same.sum(axis=1).max(initial=0))
+    count = min(count, others)
+    masked = np.where(same, np.inf, distances)
+    near: Matrix = np.partition(masked, count - 1, axis=1)[:, :count]
+    return near
