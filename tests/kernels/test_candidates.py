@@ -47,7 +47,7 @@ def test_the_lowest_of_all_bounds_in_their_order(parts, share, references, count
     rows = sparse.csr_array(parts["hist"])
     csr = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
     others = (parts["p"], parts["q"], parts["images"], parts["means"])
-    bounds, index = lowest(*csr, FIRST, *others, share, count, 2)
+    bounds, index = lowest(*csr, FIRST, *others, share, np.empty((0, 0)), count, 2)
     assert_allclose(bounds, np.sort(expected, axis=1)[:, :count], atol=1e-14)
     assert_allclose(np.take_along_axis(expected, index, axis=1), bounds, atol=1e-14)
     assert all(len(set(row)) == count for row in index.tolist())

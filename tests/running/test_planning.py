@@ -197,8 +197,8 @@ def small_machine(monkeypatch):
         {"eps": 0.1},
         {"eps": 0.1, "solver": "power"},
         {"eps": 0.1, "dtype": "float32"},
-        {"eps": 0.1, "memory_limit": 1e5},
-        {"eps": np.inf},
+        {"eps": 0.1, "restart": 0.1, "memory_limit": 1e5},
+        {"eps": np.inf, "restart": 0.1},
         {"eps": np.inf, "tau": 0.0},
     ],
 )

@@ -33,8 +33,8 @@ def test_both_metrics_solve_the_restarted_equations(eps, solver):
         assert_allclose(image, value * metric, rtol=1e-5, atol=1e-12)
 
 
-def test_an_automatic_tau_is_a_restart_of_a_tenth_at_every_door(tmp_path):
-    truth = cm.learn(X, restart=0.1, tol=1e-4)
+def test_an_automatic_tau_is_a_restart_with_the_local_reference_at_every_door(tmp_path):
+    truth = cm.learn(X, restart=0.5, norm="local", tol=1e-4)
     found = cm.learn(X, tau="auto", tol=1e-4)
     assert found.parameters == truth.parameters
     assert_array_equal(found.samples, truth.samples)

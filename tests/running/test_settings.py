@@ -118,7 +118,7 @@ def test_settings_are_frozen_and_complete():
     with pytest.raises(FrozenInstanceError):
         settings.tol = 1.0
     assert settings.transport == cm.Entropic(0.1)
-    assert (settings.tau, settings.restart) == (0.0, 0.1)
+    assert (settings.tau, settings.restart, settings.norm) == (0.0, 0.5, "local")
     assert settings.formula.restart == 0.1
     assert settings.torch_device is None
 

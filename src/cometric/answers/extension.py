@@ -17,7 +17,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.maps.norms import PairNorms
+from cometric.maps.norms import PairNorms, is_reference
 from cometric.transports.base import Resources
 
 if TYPE_CHECKING:
@@ -103,11 +103,13 @@ class HeldDistances:
         self.cost = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
         self.transport, self.norm, self.tol = options.transport, options.norm, options.tol
         self.scale = formula.transport_weight / value
-        self._norms, self.weight = None, 0.0
+        self.norms: PairNorms | None = None
+        self.has_reference = is_reference(options.norm)
+        self.weight = 0.0
         if not formula.is_plain:
             known = getattr(problem, of).full_histograms
-            self._norms = PairNorms(options.norm, known, full, of)
-            self.weight = _norm_weight(result, of, value, self._norms.known) / value
+            self.norms = PairNorms(options.norm, known, full, of)
+            self.weight = _norm_weight(result, of, value, self.norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
         resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
         self.phi: Any = self.transport.lift(Histograms(hist), resources)
@@ -121,8 +123,8 @@ class HeldDistances:
         for start in range(0, len(index), self.pairs_per_call):
             part = slice(start, start + self.pairs_per_call)
             values[part] = self.scale * self._pairs(index[part])
-            if self._norms is not None:
-                values[part] += self.weight * self._norms(index[part])
+            if self.norms is not None:
+                values[part] += self.weight * self.norms(index[part])
         return np.maximum(values, 0.0, out=values)
 
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
@@ -135,10 +137,8 @@ class HeldDistances:
             report(distances.size, distances.size)
         self._error = max(self._error, getattr(self.phi, "error", 0.0))
         distances *= self.scale
-        if self._norms is not None:
-            i, j = np.mgrid[rows, columns]
-            norms = self._norms(np.stack([i.ravel(), j.ravel()], axis=1))
-            distances += self.weight * norms.reshape(distances.shape)
+        if self.norms is not None:
+            distances += self.weight * self.norms.between(rows, columns)
         return _clip_at_zero(distances)
 
     def warn_if_unsolved(self) -> None:

@@ -2,7 +2,7 @@
 
 Histograms are CSR rows ``indptr``, ``bins``, ``weight``. The bound of row i and histogram b_j is
 
-    p_i + q_j - <x_i, b_j> + max_l |r_il - s_jl| + share (2 - 2 sum min(a_i, b_j)),
+    p_i + q_j - <x_i, b_j> + max_l |r_il - s_jl| + share (2 - 2 sum min(a_i, b_j)) + extra_ij,
 
 with x_i dense, so that only the bins of b_j are visited. As many rows as a vector has lanes are
 compared with all histograms at once, and the lowest bounds of each are collected in a heap.
@@ -86,11 +86,12 @@ def _replace_top(values, index, value, j):
 
 
 @parallel
-def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks):
+def lowest(indptr, bins, weight, first, p, q, images, means, share, extra, count, tasks):
     """The ``count`` lowest bounds of each row, in increasing order, and the histograms they are of.
 
     Rows are the histograms from ``first`` on, one for each of the ``images``, and not candidates
-    for themselves. Negative bounds are clipped to zero.
+    for themselves. Negative bounds are clipped to zero; ``extra`` is added then, and empty if there
+    is nothing to add.
     """
     rows, m = images.shape
     n, references = len(indptr) - 1, means.shape[1]
@@ -118,6 +119,8 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, count, tasks
                 for t in range(width):
                     row = begin + t
                     value = max(0.0, p[row] + q[j] + 2.0 * share + out[t])
+                    if extra.size:
+                        value += extra[row, j]
                     if value < bounds[row, 0] and j != first + row:
                         _replace_top(bounds[row], index[row], value, j)
             for t in range(width):

@@ -32,6 +32,9 @@ BLOCK = 4_000_000
 ROWS = 500
 """Largest number of samples in a block; progress is shown after each block."""
 
+SLACK = 1e-6
+"""References are lowered by this fraction: products of matrices round more than pairs do."""
+
 ROUNDING = 2.0**-51
 """Relative rounding error of one operation; bounds are lowered by its effect."""
 
@@ -141,7 +144,7 @@ class _Bounds:
     """Lower bounds of all distances, proved in docs/scale.md; the lowest are candidates.
 
     The bound of the distance between a_i and a_j is ``p_i + q_j - <x_i, a_j>``, with x dense, plus
-    the weighted l1 norm of their difference, which is exact.
+    their weighted l1 norm or reference, which is exact. Other norms are not part of the bound.
     """
 
     def __init__(self, distances: HeldDistances, tasks: int) -> None:
@@ -150,6 +153,8 @@ class _Bounds:
         self._p, self._q, self._means = (self._scale * part for part in bounds[:3])
         self._image = bounds.image
         self._share = distances.weight if distances.norm == "l1" else 0.0
+        self._norms, self._weight = distances.norms, distances.weight
+        self.dense = distances.has_reference  # bounds of all samples are in memory
 
     def lowest(self, rows: slice, count: int) -> tuple[Matrix, Index]:
         """The ``count`` lowest bounds of the samples ``rows``, in order, and their partners."""
@@ -158,9 +163,13 @@ class _Bounds:
         largest = max(float(np.abs(part).max(initial=0.0)) for part in parts)
         size = int(np.diff(self._hist.indptr).max()) + 16
         p = self._p[rows] - size * ROUNDING * (largest + self._share)
+        extra = np.empty((0, 0))
+        if self.dense and self._norms is not None:
+            extra = self._weight * self._norms.between(rows, slice(0, self._hist.shape[0]))
+            extra *= 1.0 - SLACK
         bounds, index = candidates.lowest(
-            *_csr_parts(self._hist), rows.start, p, self._q, image, self._means, self._share, count,
-            self._tasks,
+            *_csr_parts(self._hist), rows.start, p, self._q, image, self._means, self._share,
+            extra, count, self._tasks,
         )  # fmt: skip
         return bounds, index
 
@@ -175,6 +184,7 @@ class _Search:
 
     def blocks(self, progress: bool) -> Iterator[slice]:
         widest = max(self._distances.hist.shape[1], self._limit, BLOCK // ROWS)
+        widest = max(widest, self._n if self._bounds.dense else 0)
         with bar_of_pairs(progress, self._n, "sample", "finding neighbors") as report:
             for rows in _cut((self._n, widest)):
                 yield rows

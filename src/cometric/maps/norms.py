@@ -131,6 +131,13 @@ class PairNorms:
         norms: Vector = QUANTUM * differences.pair_norms(*parts, index, self._power)
         return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
 
+    def between(self, rows: slice, columns: slice) -> Matrix:
+        """R from the histograms ``rows`` to the histograms ``columns``."""
+        if self._reference is not None:
+            return self._reference.between(self._places, rows, columns)
+        i, j = np.mgrid[rows, columns]
+        return self(np.stack([i.ravel(), j.ravel()], axis=1)).reshape(i.shape)
+
 
 def _pairwise(hist: Histograms, p: float) -> Matrix:
     """Norms of differences of integer masses: differences are exact, also of close rows."""

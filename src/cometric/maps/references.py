@@ -36,6 +36,9 @@ SHARPNESS = 1.5
 SMALLEST = 1e-6
 """Distances between different items are at least this part of the mean distance."""
 
+BLOCK = 10_000_000
+"""Distances of new items to learned ones that are in memory at a time."""
+
 SMALL = 200
 """Size up to which singular vectors are computed from a dense matrix."""
 
@@ -44,7 +47,10 @@ Embedding = Callable[[sparse.csr_array], Any]
 
 
 class Distance(Protocol):
-    """A distance between histograms, computed from what ``place`` returns for them."""
+    """A distance between histograms, computed from what ``place`` returns for them.
+
+    The result of ``place`` has a method ``take`` for some of the items.
+    """
 
     def place(self, hist: Histograms) -> Any: ...
 
@@ -58,6 +64,9 @@ class Vectors(NamedTuple):
 
     rows: Any
     squares: Vector
+
+    def take(self, items: slice) -> Vectors:
+        return Vectors(self.rows[items], self.squares[items])
 
 
 class Euclidean:
@@ -132,6 +141,10 @@ class Plain:
     def pairs(self, items: Any, index: Index) -> Vector:
         return np.maximum(self._distance.pairs(items, index), self._smallest)
 
+    def between(self, items: Any, rows: slice, columns: slice) -> Matrix:
+        distances = self._distance.between(items.take(rows), items.take(columns))
+        return np.maximum(distances, self._smallest, out=distances)
+
 
 class LocalItems(NamedTuple):
     """Placed items: for each distance, and then for their sum, the scale around every item."""
@@ -166,7 +179,7 @@ class Local:
         for distance, placed in zip(distances, self._known, strict=True):
             part = _symmetric(distance.between(placed, placed))
             scale = self._scale(part, same)
-            part /= np.sqrt(np.outer(scale, scale))
+            part /= _outer(scale, scale)
             mean = _mean(part)
             self._scales.append(scale)
             self._weights.append(1.0 / mean if mean > 0.0 else 0.0)
@@ -177,27 +190,44 @@ class Local:
 
     def place(self, hist: Histograms) -> LocalItems:
         places = [distance.place(hist) for distance in self._distances]
+        n, known = hist.shape[0], len(self._scales[0])
+        step = max(1, BLOCK // known)
+        blocks = [self._around(places, slice(i, min(i + step, n))) for i in range(0, n, step)]
+        *scales, noise, spread = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        return LocalItems(places, scales, noise, spread)
+
+    def _around(self, places: list[Any], rows: slice) -> list[Vector]:
+        """The scales of some items, their noise and their spread, by the learned items."""
         scales: list[Vector] = []
         total, same = np.zeros(()), None
-        for c, (distance, placed) in enumerate(zip(self._distances, places, strict=True)):
-            part = distance.between(placed, self._known[c])
+        for c, distance in enumerate(self._distances):
+            part = distance.between(places[c].take(rows), self._known[c])
             if same is None:
-                same = part <= MERGE_TOLERANCE  # a new item that equals a learned one
+                same = part <= MERGE_TOLERANCE  # an item that equals a learned one
             scales.append(self._scale(part, same))
-            scale = np.sqrt(np.outer(scales[c], self._scales[c]))
-            total = total + self._weights[c] * part / scale
-        return LocalItems(places, scales, *self._noise_and_spread(total, same))
+            total = total + self._weights[c] * part / _outer(scales[c], self._scales[c])
+        return [*scales, *self._noise_and_spread(total, same)]
 
     def pairs(self, items: LocalItems, index: Index) -> Vector:
         i, j = np.asarray(index).T
         total = np.zeros(len(i))
         for c, distance in enumerate(self._distances):
-            scale = items.scales[c]
+            scale = np.sqrt(items.scales[c])
             part = distance.pairs(items.places[c], index)
-            total += self._weights[c] * part / np.sqrt(scale[i] * scale[j])
-        spreads = items.spread[i] * items.spread[j]
-        noise = items.noise[i], items.noise[j]
+            total += self._weights[c] * part / (scale[i] * scale[j])
+        noise, spreads = (items.noise[i], items.noise[j]), items.spread[i] * items.spread[j]
         distances: Vector = self._relative(total, noise, spreads)
+        return distances
+
+    def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
+        total = np.zeros(())
+        for c, distance in enumerate(self._distances):
+            placed, scale = items.places[c], items.scales[c]
+            part = distance.between(placed.take(rows), placed.take(columns))
+            total = total + self._weights[c] * part / _outer(scale[rows], scale[columns])
+        noise = items.noise[rows, None], items.noise[columns]
+        spreads = np.outer(items.spread[rows], items.spread[columns])
+        distances: Matrix = self._relative(total, noise, spreads)
         return distances
 
     @staticmethod
@@ -347,6 +377,11 @@ def _symmetric(distances: Matrix) -> Matrix:
     distances = 0.5 * (distances + distances.T)
     np.fill_diagonal(distances, 0.0)
     return distances
+
+
+def _outer(one: Vector, other: Vector) -> Matrix:
+    """Geometric means of all pairs; no product underflows."""
+    return np.outer(np.sqrt(one), np.sqrt(other))
 
 
 def _mean(distances: Matrix) -> float:
