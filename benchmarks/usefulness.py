@@ -40,7 +40,9 @@ PAGE = ROOT / "docs" / "usefulness.md"
 CANDIDATES: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": {"tau": "paper"},
-    "restart 0.1": {"restart": 0.1, "norm": "l1"},
+    "restart 0.1, l1": {"restart": 0.1, "norm": "l1"},
+    "restart 0.3, lsa": {"restart": 0.3, "norm": "lsa"},
+    "restart 0.3, local": {"restart": 0.3, "norm": "local"},
 }
 """Arguments of ``cm.learn``. A value that is a function is called with the data, as in
 ``"norm": lambda X: (baselines.lsa(X), baselines.lsa(X.T))``; with ``"X": function`` the function
