@@ -54,7 +54,7 @@ right.set(title="tau, at eps = 0.1", xlabel="turns", ylabel="distance from featu
 right.legend(frameon=False)
 
 # %%
-# Rules of thumb: start with the defaults. ``tau="auto"`` is ``restart=0.5``
-# with ``norm="local"``: a reference contributes a fixed share, whatever the data. For up to a thousand samples, if you need guarantees, use
-# ``eps=0`` and ``r.certify()``. If a solve does not converge, its message says which of the two to
-# change, and in which direction.
+# Rules of thumb: start with the defaults. ``tau="auto"`` is ``restart=0.5`` with
+# ``norm="local"``: a reference contributes a fixed share, whatever the data. For up to a thousand
+# samples, if you need guarantees, use ``eps=0`` and ``r.certify()``. If a solve does not converge,
+# its message says which of the two to change, and in which direction.
