@@ -119,7 +119,7 @@ def test_settings_are_frozen_and_complete():
         settings.tol = 1.0
     assert settings.transport == cm.Entropic(0.1)
     assert (settings.tau, settings.restart, settings.norm) == (0.0, 0.5, "local")
-    assert settings.formula.restart == 0.1
+    assert settings.formula.restart == 0.5
     assert settings.torch_device is None
 
 

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences
+from cometric.kernels import differences, geometry
 
 NAMES = ("local", "lsa", "cosine", "hellinger")
 
@@ -38,6 +38,9 @@ SMALLEST = 1e-6
 
 BLOCK = 10_000_000
 """Distances of new items to learned ones that are in memory at a time."""
+
+PAIRS = 2_000_000
+"""Pairs of histograms in one call of a kernel."""
 
 SMALL = 200
 """Size up to which singular vectors are computed from a dense matrix."""
@@ -113,11 +116,25 @@ class Manhattan:
         return Histograms(rows)
 
     def between(self, rows: Histograms, columns: Histograms) -> Matrix:
-        both = Histograms(sparse.vstack([rows.rows, columns.rows], format="csr"))
+        if rows is columns:
+            all_pairs: Matrix = QUANTUM * geometry.pairwise_norms(*rows.integer_parts, 1.0)
+            return all_pairs
         n, k = rows.shape[0], columns.shape[0]
-        i, j = np.mgrid[:n, n : n + k]
-        distances = self.pairs(both, np.stack([i.ravel(), j.ravel()], axis=1))
-        return distances.reshape(n, k)
+        one, other = rows.integer_parts, columns.integer_parts
+        both = (
+            np.concatenate([one[0], one[0][-1] + other[0][1:]]),
+            np.concatenate([one[1], other[1]]),
+            np.concatenate([one[2], other[2]]),
+        )
+        distances = np.empty((n, k))
+        step = max(1, PAIRS // k)
+        for start in range(0, n, step):
+            end = min(start + step, n)
+            i, j = np.mgrid[start:end, n : n + k]
+            index = np.stack([i.ravel(), j.ravel()], axis=1)
+            norms = differences.pair_norms(*both, index, 1.0)
+            distances[start:end] = QUANTUM * norms.reshape(end - start, k)
+        return distances
 
     def pairs(self, items: Histograms, index: Index) -> Vector:
         distances: Vector = QUANTUM * differences.pair_norms(*items.integer_parts, index, 1.0)
