@@ -103,7 +103,7 @@ def test_halves_of_the_features_have_nothing_in_common():
     first, second = hide_features(X, 2, np.random.default_rng(0))
     for split in (first, second):
         assert split.visible.shape == (6, 5)
-        assert split.hidden.shape == (6, COMPONENTS)
+        assert split.hidden.shape == (6, 5)
         assert_allclose((split.hidden**2).sum(axis=1), 1.0)
         used = {column.tobytes() for column in split.visible.toarray().T}
         whole = {column.tobytes() for column in X.toarray().T}

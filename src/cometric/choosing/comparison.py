@@ -76,7 +76,7 @@ def choose(
     """Compare settings of ``learn``, and common distances, without labels.
 
     Half of the features are hidden. Each candidate gives distances between samples from the other
-    half. What is hidden of a sample is a vector v_i of length 1, its first five components by
+    half. What is hidden of a sample is a vector v_i of length 1, its first ten components by
     latent semantic analysis of the hidden half; it is predicted by the mean p_i of those of its
     nearest samples. The loss is one minus the cosine, averaged over samples and over splits: ::
 

@@ -12,7 +12,7 @@ from cometric import baselines
 from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
-COMPONENTS = 5
+COMPONENTS = 10
 """Components of the hidden half that are predicted; see docs/notes/choosing.md."""
 
 
