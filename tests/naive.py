@@ -134,3 +134,14 @@ def two_bin_cost(a, b, cost, eps):
     log_rest = -np.logaddexp(np.longdouble(0), z - d)
     log_plan = np.log(b) + np.stack([log_share, log_rest])
     return float((np.exp(log_plan) * (cost + eps * log_plan)).sum())
+
+
+def smooth(X, distances, k):
+    """Each row averaged with its k nearest rows, weights exp(-2 (d / d_k)^2)."""
+    averaged = []
+    for i, row in enumerate(distances):
+        others = sorted((j for j in range(len(X)) if j != i), key=lambda j: (row[j], j))[:k]
+        radius = row[others[-1]] or 1.0
+        weights = {i: 1.0, **{j: np.exp(-2 * (row[j] / radius) ** 2) for j in others}}
+        averaged.append(sum(w * X[j] for j, w in weights.items()) / sum(weights.values()))
+    return np.array(averaged)

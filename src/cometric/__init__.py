@@ -19,6 +19,7 @@ _HOMES = {
     "learn_landmarks": "large.landmarks",
     "neighbor_graph": "large.neighbors",
     "distances_to_zarr": "large.pairwise",
+    "smooth": "answers.smoothing",
     "choose": "choosing.comparison",
     "Choice": "choosing.choice",
     "plan": "running.planning",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from cometric import scverse as scverse
     from cometric.answers.result import Result as Result
     from cometric.answers.result import load as load
+    from cometric.answers.smoothing import smooth as smooth
     from cometric.choosing.choice import Choice as Choice
     from cometric.choosing.comparison import choose as choose
     from cometric.core.cones import hilbert_distance as hilbert_distance

@@ -104,7 +104,7 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
     ax.axvline(choice.best_baseline.loss, color=COLORS[3], ls="--", lw=1.2)
     ax.set(
         title="Prediction of hidden features",
-        xlabel="loss (squared Hellinger distance)",
+        xlabel="loss (one minus the cosine)",
         yticks=range(len(rows)),
         yticklabels=[row.name for row in rows],
     )

@@ -9,9 +9,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric import baselines
 from cometric.choosing import comparison
 from cometric.choosing.choice import Choice, Row
 from cometric.choosing.hiding import (
+    COMPONENTS,
     hide_features,
     prediction_losses,
     standard_error,
@@ -40,8 +42,8 @@ def naive_loss(distances, hidden, k):
     for i in range(len(hidden)):
         others = sorted((j for j in range(len(hidden)) if j != i), key=lambda j: distances[i][j])
         mean = [sum(hidden[j][b] for j in others[:k]) / k for b in range(len(hidden[i]))]
-        root = sum(math.sqrt(p * h) for p, h in zip(mean, hidden[i], strict=True))
-        losses.append(1.0 - root)
+        product = sum(p * v for p, v in zip(mean, hidden[i], strict=True))
+        losses.append(1.0 - product / math.sqrt(sum(p * p for p in mean)))
     return losses
 
 
@@ -50,15 +52,31 @@ def test_the_loss_is_that_of_its_slow_twin(k):
     rng = np.random.default_rng(0)
     points = rng.random((15, 2))
     distances = np.linalg.norm(points[:, None] - points, axis=2)
-    hidden = rng.dirichlet(np.full(7, 0.3), 15)
+    hidden = rng.normal(size=(15, 7))
+    hidden /= np.linalg.norm(hidden, axis=1, keepdims=True)
     assert_allclose(prediction_losses(distances, hidden, k), naive_loss(distances, hidden, k))
 
 
 def test_equal_samples_are_predicted_without_loss():
-    hidden = np.repeat([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], 3, axis=0)
+    hidden = np.repeat([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]], 3, axis=0)
     apart = np.kron(1 - np.eye(2), np.ones((3, 3)))
     assert_allclose(prediction_losses(apart, hidden, 2), 0.0, atol=1e-15)
     assert_allclose(prediction_losses(1 - apart, hidden, 3), 1.0)
+
+
+def test_vectors_that_cancel_predict_nothing():
+    hidden = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert_array_equal(prediction_losses(np.ones((3, 3)), hidden, 2)[0], 1.0)
+
+
+def test_hidden_vectors_are_those_of_latent_semantic_analysis():
+    X = blocks()
+    [split] = hide_features(sparse.csr_array(X), 1, np.random.default_rng(0))
+    columns = np.random.default_rng(0).permutation(60)
+    hidden = baselines.log_normalized(X[:, np.sort(columns[30:])])
+    distances = baselines.lsa(hidden, COMPONENTS)
+    assert_allclose(baselines.l2(split.hidden), distances, atol=1e-10)
+    assert split.hidden.shape == (60, COMPONENTS)
 
 
 def test_the_standard_error_counts_samples_and_splits():
@@ -86,7 +104,7 @@ def test_halves_of_the_features_have_nothing_in_common():
     for split in (first, second):
         assert split.visible.shape == (6, 5)
         assert split.hidden.shape == (6, 5)
-        assert_allclose(split.hidden.sum(axis=1), 1.0)
+        assert_allclose((split.hidden**2).sum(axis=1), 1.0)
         used = {column.tobytes() for column in split.visible.toarray().T}
         whole = {column.tobytes() for column in X.toarray().T}
         assert used < whole

@@ -8,16 +8,20 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric import baselines
 from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
+COMPONENTS = 10
+"""Components of the hidden half that are predicted; see docs/notes/choosing.md."""
+
 
 class Split(NamedTuple):
-    """Two halves of the data: one to learn from, and histograms to predict."""
+    """Two halves of the data: one to learn from, and vectors to predict."""
 
     samples: Index  # those with mass in both halves
     visible: sparse.csr_array  # samples x features, without empty ones
-    hidden: Matrix  # histograms as rows
+    hidden: Matrix  # vectors of length 1 as rows
 
 
 def subsample(
@@ -25,8 +29,8 @@ def subsample(
 ) -> tuple[Index, Index]:
     """Random samples in random order, and the features that vary the most between them.
 
-    The variance is that of the roots of masses, in which the loss is measured. All samples and
-    features have some mass in this part of ``X``.
+    The variance is that of the roots of masses, so that a few large ones do not decide. All
+    samples and features have some mass in this part of ``X``.
     """
     rows = rng.permutation(np.flatnonzero(np.diff(X.indptr) > 0))[:n_samples]
     part = normalize(X[rows])
@@ -49,7 +53,13 @@ def _split(visible: sparse.csr_array, hidden: sparse.csr_array) -> Split:
     samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
     visible = visible[samples]
     used = np.flatnonzero(visible.sum(axis=0) > 0)
-    return Split(samples, visible[:, used], normalize(hidden[samples]).toarray())
+    return Split(samples, visible[:, used], latent_vectors(hidden[samples]))
+
+
+def latent_vectors(X: sparse.csr_array) -> Matrix:
+    """The samples on the first components of latent semantic analysis, of length 1."""
+    n_components = min(COMPONENTS, *X.shape)
+    return baselines.lsa_vectors(baselines.log_normalized(X), n_components)
 
 
 def normalize(X: sparse.csr_array) -> sparse.csr_array:
@@ -58,17 +68,16 @@ def normalize(X: sparse.csr_array) -> sparse.csr_array:
 
 
 def prediction_losses(distances: Matrix, hidden: Matrix, n_neighbors: int) -> Matrix:
-    """Squared Hellinger distance of each histogram to the mean of its neighbors' ones.
+    """One minus the cosine between each vector and the mean of its neighbors' vectors.
 
-    ``1 - sum_k sqrt(h_ik p_ik)``, with p_i the mean of the hidden histograms of the nearest
-    samples of i.
+    ``1 - <v_i, p_i> / |p_i|``, with p_i the mean of the hidden vectors of the nearest samples of i.
     """
     index = nearest(distances, n_neighbors, skip_self=True)[0]
-    n = len(hidden)
-    rows = np.repeat(np.arange(n), n_neighbors)
-    weights = np.full(n * n_neighbors, 1.0 / n_neighbors)
-    average = sparse.csr_array((weights, (rows, index.ravel())), shape=(n, n))
-    losses: Matrix = 1.0 - np.sqrt((average @ hidden) * hidden).sum(axis=1)
+    means = np.zeros_like(hidden)
+    for column in index.T:
+        means += hidden[column]
+    length = np.linalg.norm(means, axis=1)
+    losses: Matrix = 1.0 - (means * hidden).sum(axis=1) / np.where(length > 0.0, length, 1.0)
     return losses
 
 

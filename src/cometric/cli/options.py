@@ -261,7 +261,7 @@ class Part(NamedTuple):
     n_samples: PartSamples = None
     n_features: PartFeatures = None
     n_splits: Splits = 4
-    n_neighbors: Predictors = 10
+    n_neighbors: Predictors = 20
     random_state: Seed = 0
 
 

@@ -142,7 +142,7 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
 
     Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros.
     """
-    data = _unwrap(X, name)
+    data = unwrap(X, name)
     if data.ndim != 2:
         raise ValueError(
             f"`{name}` has {counted(data.ndim, 'dimension')}; pass a matrix, samples by features. "
@@ -190,7 +190,7 @@ def check_indices(matrix: Any, name: str) -> None:
                 )
 
 
-def _unwrap(X: Any, name: str) -> Any:
+def unwrap(X: Any, name: str) -> Any:
     """The NumPy array or SciPy sparse matrix inside ``X``, by duck typing."""
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):  # AnnData
         if X.X is None:

@@ -1,0 +1,196 @@
+"""The function ``smooth``: data averaged over the nearest samples, or features, to learn again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.answers.result import Result
+from cometric.core.inputs import counted, read_matrix, unwrap
+from cometric.core.kinds import check_number, shown
+from cometric.core.nearest import check_neighbors, nearest, nearest_stored
+from cometric.core.types import Index, Matrix
+
+SIDES = ("samples", "features")
+
+
+def smooth(
+    X: Any, distances: Any, n_neighbors: int = 15, *, of: str = "samples", keep: float = 1.0
+) -> Any:
+    """The data, each sample averaged with its nearest samples: T X.
+
+    Row i of T has weights for sample i and its ``n_neighbors`` nearest samples j, ::
+
+        T_ij = exp(-2 (d_ij / r_i)^2) / sum_l exp(-2 (d_il / r_i)^2),
+
+    with r_i the distance to the farthest of them. Features are averaged likewise: X Sᵀ, with the
+    weights S of the nearest features.
+
+    Parameters
+    ----------
+    X
+        As for :func:`learn`.
+    distances
+        The :class:`Result` of ``learn(X)``; or distances between the samples, of any origin, as a
+        square matrix, such as ``cm.baselines.lsa(X)``. A sparse matrix has the distances of
+        the nearest samples only, such as the ``graph`` of :func:`neighbor_graph`. For
+        ``of="features"`` distances between features, for ``of="both"`` a pair.
+    n_neighbors
+        Number of neighbors, the sample itself not counted.
+    of
+        What is averaged: "samples", "features" or "both".
+    keep
+        Share of the mass of each sample to keep, at most 1: its largest entries that together have
+        this share, scaled to the same sum as before. The largest entry of each feature is kept as
+        well, so no feature becomes empty. Averages have several times as many
+        nonzero entries as the data, and learning from them takes longer in proportion or worse.
+
+    Returns
+    -------
+    array or csr_array
+        Of the shape of ``X``, sparse if ``X`` is. Samples and features that are empty, and were
+        left out by ``learn(X, drop_empty=True)``, stay empty.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 40, 30)
+    >>> first = cm.learn(X)
+    >>> again = cm.learn(cm.smooth(X, first, 5))
+    """
+    if of not in (*SIDES, "both"):
+        raise ValueError(f"`of` is {shown(of)}; choose 'samples', 'features' or 'both'.")
+    check_number("keep", keep)
+    if not 0.0 < keep <= 1.0:
+        raise ValueError(f"`keep` is {keep}; pass a share of the mass, above 0 and at most 1.")
+    data = unwrap(X, "X")
+    matrix = read_matrix(data, "X")
+    for side in SIDES if of == "both" else (of,):
+        part = matrix if side == "samples" else matrix.T.tocsr()
+        weights = _weights_of(distances, side, of, part.shape[0], n_neighbors)
+        part = sparse.csr_array(weights @ part)
+        matrix = part if side == "samples" else part.T.tocsr()
+    matrix.sort_indices()
+    if keep < 1.0:
+        matrix = largest_entries(matrix, keep)
+    return matrix if sparse.issparse(data) else matrix.toarray()
+
+
+def _weights_of(
+    distances: Any, side: str, of: str, count: int, n_neighbors: int
+) -> sparse.csr_array:
+    """The weights of the items of one side of the data, ``count`` in number."""
+    if not isinstance(distances, Result):
+        given = distances if of != "both" else _pair(distances)[SIDES.index(side)]
+        return neighbor_weights(_read(given, side, count), n_neighbors)
+    weights = neighbor_weights(getattr(distances, side), n_neighbors)
+    kept = getattr(distances.problem, side).kept
+    if count == weights.shape[0]:
+        return weights
+    if count != len(kept):
+        raise ValueError(
+            f"`X` has {count} {side}, but `distances` is a result of {len(kept)}. Pass the data "
+            "it was learned from."
+        )
+    return _spread(weights, kept)
+
+
+def neighbor_weights(distances: Any, n_neighbors: int) -> sparse.csr_array:
+    """The matrix T of :func:`smooth`: rows sum to 1, the item itself has the largest weight."""
+    n = distances.shape[0]
+    check_neighbors(n_neighbors, n - 1)
+    if sparse.issparse(distances):
+        fewest = int(np.diff(distances.indptr).min())
+        if fewest < n_neighbors:
+            raise ValueError(
+                f"`distances` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
+                f"`n_neighbors` = {n_neighbors}."
+            )
+        index, near = nearest_stored(distances, n_neighbors)
+    else:
+        index, near = nearest(distances, n_neighbors, skip_self=True)
+    index = np.column_stack([np.arange(n), index])
+    near = np.column_stack([np.zeros(n), near])
+    radius = near[:, -1:]
+    weights = np.exp(-2.0 * (near / np.where(radius > 0.0, radius, 1.0)) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return _rows(index, weights)
+
+
+def _rows(index: Index, weights: Matrix) -> sparse.csr_array:
+    n, k = index.shape
+    rows = sparse.csr_array((weights.ravel(), index.ravel(), np.arange(0, n * k + 1, k)), (n, n))
+    rows.sort_indices()  # so that equal samples get equal sums
+    return rows
+
+
+def _spread(weights: sparse.csr_array, kept: Any) -> sparse.csr_array:
+    """Weights of all items, from those of the kept ones; the others stay as they are."""
+    where = np.flatnonzero(kept)
+    spread = sparse.coo_array(weights)
+    others = np.flatnonzero(~kept)
+    rows = np.concatenate([where[spread.row], others])
+    columns = np.concatenate([where[spread.col], others])
+    values = np.concatenate([spread.data, np.ones(len(others))])
+    return sparse.csr_array((values, (rows, columns)), shape=(len(kept), len(kept)))
+
+
+def largest_entries(X: sparse.csr_array, share: float) -> sparse.csr_array:
+    """The largest entries of each row that have this share of its sum, scaled to the same sum.
+
+    Entries equal to the last of them are kept as well, and so are the largest of each column.
+    """
+    top = np.zeros(X.shape[1])
+    np.maximum.at(top, X.indices, X.data)
+    kept = X.data >= top[X.indices]
+    factor = np.ones(X.nnz)
+    for start, end in zip(X.indptr[:-1], X.indptr[1:], strict=True):
+        row = X.data[start:end]
+        if not len(row):
+            continue
+        falling = -np.sort(-row)
+        total = np.cumsum(falling)
+        last = min(int(np.searchsorted(total, share * total[-1])), len(row) - 1)
+        kept[start:end] |= row >= falling[last]
+        factor[start:end] = row.sum() / row[kept[start:end]].sum()
+    sparser = X.copy()
+    sparser.data = np.where(kept, X.data * factor, 0.0)
+    sparser.eliminate_zeros()
+    return sparser
+
+
+# What the user passes as distances
+
+
+def _pair(distances: Any) -> tuple[Any, Any]:
+    if not isinstance(distances, tuple | list) or len(distances) != 2:
+        raise ValueError(
+            f"`distances` is {shown(distances)}; for `of='both'` pass a result, or a pair: "
+            "distances between samples, and between features."
+        )
+    return distances[0], distances[1]
+
+
+def _read(distances: Any, side: str, count: int) -> Any:
+    """Distances between ``count`` items, checked; a graph without its diagonal if sparse."""
+    matrix = unwrap(distances, "distances")
+    if matrix.dtype.kind not in "biuf":
+        raise ValueError(f"`distances` has dtype {matrix.dtype}; pass a result, or numbers.")
+    if matrix.shape != (count, count):
+        raise ValueError(
+            f"`distances` has shape {matrix.shape}; `X` has {count} {side}, so pass an array of "
+            f"shape {(count, count)}."
+        )
+    if sparse.issparse(matrix):
+        graph = sparse.coo_array(matrix)  # explicit zeros are distances
+        off = graph.row != graph.col
+        parts = graph.data[off].astype(np.float64), (graph.row[off], graph.col[off])
+        matrix = sparse.csr_array(parts, shape=graph.shape)
+        matrix.sort_indices()  # ties go to the lower number
+    values = matrix.data if sparse.issparse(matrix) else matrix
+    for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
+        if bad.any():
+            raise ValueError(f"`distances` has {counted(int(bad.sum()), 'entry')} that are {what}.")
+    return matrix
