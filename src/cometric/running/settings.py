@@ -115,6 +115,12 @@ class Settings:
         Number("a number, at least 0 and below 1", below=1.0),
         "Share of the norm in every distance, instead of --tau.",
     )
+    saturate: float = _setting(
+        0.0,
+        Number(),
+        "Distances of this fraction of the largest one, and longer ones, count as nearly equal "
+        "in transport. 0: off.",
+    )
     norm: Any = _setting(
         "l1",
         Choice(
@@ -211,7 +217,7 @@ class Settings:
         transport = self._find_transport()
         eps = self.eps if math.isnan(transport.eps) else transport.eps
         tau, restart = self._find_weights()
-        formula = Formula(tau, restart, self.norm)
+        formula = Formula(tau, restart, self.norm, float(self.saturate))
         self._set(transport=transport, eps=eps, tau=tau, restart=restart, formula=formula)
         automatic = isinstance(self.solver, str) and self.solver == "auto"
         self._set(
