@@ -71,7 +71,8 @@ class Formula:
         top = float(cost.max())
         if not 0.0 < self.saturate < LINEAR or not 0.0 < top < np.inf:
             return cost
-        values = namespace(cost).expm1((cost / top) / -self.saturate)
+        scale = max(self.saturate, 2.0**-1000)  # below, quotients overflow; h is 1 all the same
+        values = namespace(cost).expm1((cost / top) / -scale)
         values /= values.min()  # at the largest cost: exactly 1 there
         values *= top
         return values

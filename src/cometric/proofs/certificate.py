@@ -38,11 +38,11 @@ class Certificate:
     """Proved bounds for a pair of metrics.
 
     ``value`` is an interval that contains lam * mu. ``samples_error`` and ``features_error`` bound
-    the Hilbert distance to the true singular vectors (unless plain transport): with maxima 1, every
-    entry is right up to a factor of at most exp(bound). ``gap`` is the largest relative width of the proved
-    intervals of all transport distances. ``rounding`` bounds the relative effect of the rounding
-    of masses on a distance; it is included in all bounds. ``about`` describes the data that the
-    bounds hold for.
+    the Hilbert distance to the true singular vectors (with a norm term or saturated costs): with
+    maxima 1, every entry is right up to a factor of at most exp(bound). ``gap`` is the largest
+    relative width of the proved intervals of all transport distances. ``rounding`` bounds the
+    relative effect of the rounding of masses on a distance; it is included in all bounds. ``about``
+    describes the data that the bounds hold for.
     """
 
     tau: float
@@ -307,8 +307,9 @@ def _saturated_bounds(
     """
 
     def kappa(nearest: float, radii: Vector) -> Vector:
-        x = np.maximum(nearest / saturate * np.exp(-radii) * (1 - 4 * ROUNDING), 1e-300)
-        factor: Vector = x / np.expm1(np.minimum(x, 700.0))  # falls with x
+        x = nearest / saturate * np.exp(-radii) * (1 - 4 * ROUNDING)
+        x = np.clip(x, 1e-300, 700.0)
+        factor: Vector = x / np.expm1(x)  # falls with x
         return np.minimum(factor * (1 + 4 * ROUNDING), 1.0)
 
     def image(theta: float, factors: Vector, radii: Vector) -> Vector:

@@ -321,8 +321,8 @@ class Settings:
             )
         if transport.freezes and self.formula.is_plain:
             raise ValueError(
-                "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided "
-                "on one machine."
+                "`client` needs tau > 0 at eps = 0, or a positive `restart` or `saturate`: "
+                "uniqueness is decided on one machine."
             )
 
     def _find_device(self) -> Any:
