@@ -14,8 +14,8 @@ LINEAR = 2.0**53
 """Values of ``saturate`` from which on g(C) = C up to rounding."""
 
 SATURATION_ERROR = 2.0**-48
-"""Relative error of computed saturated costs: four divisions and products, and two values of expm1
-with 4 units in the last place each; docs/theory.md, section 2.2."""
+"""Bound on the relative error of computed saturated costs: five quotients and products, and two
+values of expm1 with 4 units in the last place each; docs/theory.md, section 3.8."""
 
 
 @dataclass(frozen=True)
