@@ -53,6 +53,7 @@ PARTS = {
     "laws_of_metrics": Part(suites.laws, (suites.OF_METRICS, 10_000)),
     "certificates": Part(numbers.certificates, (1_000,)),
     "fractions": Part(numbers.fractions, (10_000,), (40,)),
+    "saturated": Part(numbers.saturated, (2_000,), (40,)),
     "sinkhorn": Part(numbers.sinkhorn, (1_000,), (20,)),
     "closed_forms": Part(suites.closed_forms),
     "traps": Part(suites.traps),

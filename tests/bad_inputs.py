@@ -116,6 +116,11 @@ def options():
             {"restart": value, "tau": 0.0},
             "`restart` is .*; pass a number",
         )
+    for value in NOT_NUMBERS:
+        yield f"saturate = {value!r}", {"saturate": value}, "`saturate` is .*; pass a number"
+    yield "saturate < 0", {"saturate": -0.1}, "`saturate` is -0.1; it must not be negative"
+    yield "saturate, NaN", {"saturate": np.nan}, "`saturate` is nan; it must not be negative"
+    yield "saturate, inf", {"saturate": np.inf}, "`saturate` is inf; it must be finite"
     yield "restart = 1", {"restart": 1.0, "tau": 0.0}, "`restart` is .*below 1"
     yield (
         "tau, restart",

@@ -6,6 +6,7 @@ largest cost; the linear program of :func:`transport_cost` keeps its constraints
 serves as a second opinion on small problems.
 """
 
+import math
 import warnings
 
 import numpy as np
@@ -54,22 +55,32 @@ def norms(hist, p):
     return np.array([[np.linalg.norm(a - b, ord=p) for b in hist] for a in hist])
 
 
-def lift(hist, cost, tau=0.0, p=1):
-    """Phi(C)_ij = W_C(a_i, a_j) + tau |C|_inf R(a_i - a_j)."""
+def saturated(cost, s):
+    """g(C) = |C| h(C / |C|) with h(x) = (1 - exp(-x / s)) / (1 - exp(-1 / s)); C for s = 0."""
+    if s == 0.0:
+        return cost
+    top = max(map(max, cost.tolist()))
+    return np.array(
+        [[top * math.expm1(-c / top / s) / math.expm1(-1 / s) for c in row] for row in cost]
+    )
+
+
+def lift(hist, cost, tau=0.0, p=1, s=0.0):
+    """Phi(C)_ij = W_g(C)(a_i, a_j) + tau |C|_inf R(a_i - a_j)."""
     distances = np.zeros((len(hist), len(hist)))
     for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
-        distances[i, j] = distances[j, i] = emd(hist[i], hist[j], cost)
+        distances[i, j] = distances[j, i] = emd(hist[i], hist[j], saturated(cost, s))
     return distances + tau * cost.max() * norms(hist, p)
 
 
-def power_iteration(X, tau, steps, p=1):
+def power_iteration(X, tau, steps, p=1, s=0.0):
     """(C, D, lam, mu) after ``steps`` rounds of Phi_B, Phi_A, from the l1 distances of rows."""
     A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
     D = norms(A, 1) / norms(A, 1).max()
     for _ in range(steps):
-        C = lift(B, D, tau, p)
+        C = lift(B, D, tau, p, s)
         lam, C = C.max(), C / C.max()
-        D = lift(A, C, tau, p)
+        D = lift(A, C, tau, p, s)
         mu, D = D.max(), D / D.max()
     return C, D, lam, mu
 

@@ -21,7 +21,7 @@ from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.norms import norm_matrices, norm_matrix
-from cometric.maps.regularized import Regularized
+from cometric.maps.regularized import Regularized, couple
 from cometric.maps.tiled import TiledEntropicMap, TiledMap
 from cometric.solvers.power import PowerIteration
 from lifts import exact_lifts, regularize
@@ -29,6 +29,7 @@ from strategies import costs, data_matrices, fewer, lifts, metrics, positive_cos
 
 TAU = 0.1
 ALPHA = 0.2
+SATURATE = 0.3
 
 # U <= k |a - b|_1 for each norm: the constant of the Lipschitz bound 1 + 2 tau k (C4).
 CONSTANTS = {"l1": 1.0, "l2": 2.0**-0.5, "discrete": 0.5}
@@ -47,6 +48,24 @@ def restarted(hist):
     return Regularized(
         ExactMap(hist), Formula(restart=ALPHA), norm_matrix(sparse.csr_array(hist), "discrete")
     )
+
+
+def saturated(hist):
+    R = norm_matrix(sparse.csr_array(hist), "l1")
+    return Regularized(ExactMap(hist), Formula(TAU, saturate=SATURATE), R)
+
+
+def saturated_restart(hist):
+    R = norm_matrix(sparse.csr_array(hist), "discrete")
+    return Regularized(ExactMap(hist), Formula(restart=ALPHA, saturate=SATURATE), R)
+
+
+def only_saturated(hist):
+    return Regularized(ExactMap(hist), Formula(saturate=SATURATE), None)
+
+
+def saturated_entropic(hist):
+    return Regularized(EntropicMap(hist, 0.5), Formula(saturate=SATURATE), None)
 
 
 def in_tiles(hist):
@@ -75,12 +94,14 @@ def limit_with_tau(hist):
 EXACT_MAPS = (
     {"exact": ExactMap, "tiles": in_tiles}
     | {norm: with_norm(norm) for norm in CONSTANTS}
-    | {"restart": restarted}
+    | {"restart": restarted, "saturated": saturated}
+    | {"saturated restart": saturated_restart, "only saturated": only_saturated}
 )
 ENTROPIC_MAPS = {
     "entropic": entropic,
     "entropic tiles": entropic_tiles,
     "entropic tensors": entropic_tensors,
+    "saturated entropic": saturated_entropic,
 }
 MAPS = EXACT_MAPS | ENTROPIC_MAPS | {"limit": LimitMap, "limit with tau": limit_with_tau}
 every_map = pytest.mark.parametrize("make_map", MAPS.values(), ids=MAPS.keys())
@@ -167,6 +188,36 @@ def test_restarts_contract_by_the_same_lemma(data, lift):
     ratios = phi(other)[live] / image
     before, after = hilbert_distance(cost, other), np.log(ratios.max() / ratios.min())
     assert after <= np.log(1 - theta + theta * np.exp(before)) + 1e-9
+
+
+@fewer(2)
+@given(data=st.data(), lift=lifts(cost=positive_costs), s=st.floats(0.02, 10.0))
+def test_saturation_contracts_by_lemma_7(data, lift, s):
+    _, cost, _ = lift
+    other = data.draw(positive_costs(len(cost)))
+    formula, off = Formula(saturate=s), ~np.eye(len(cost), dtype=bool)
+    x = min(matrix[off].min() / matrix.max() for matrix in (cost, other)) / s
+    kappa = x / np.expm1(min(x, 700.0))
+    before = hilbert_distance(cost, other)
+    after = hilbert_distance(formula.saturated(cost), formula.saturated(other))
+    assert after <= kappa * before + 1e-12
+
+
+@fewer(2)
+@given(data=st.data(), lift=lifts(cost=positive_costs))
+def test_saturated_maps_contract_by_lemmas_1_and_7(data, lift):
+    hist, cost, _ = lift
+    other = data.draw(positive_costs(len(cost)))
+    phi, formula = saturated(hist), Formula(saturate=SATURATE)
+    live = phi.R > 1e-6
+    assume(live.any())
+    image = phi(cost)[live]
+    theta = (only_saturated(hist)(cost)[live] / image).max()
+    ratios = phi(other)[live] / image
+    before = hilbert_distance(formula.saturated(cost), formula.saturated(other))
+    after = np.log(ratios.max() / ratios.min())
+    assert after <= np.log(1 - theta + theta * np.exp(before)) + 1e-9
+    assert before <= hilbert_distance(cost, other) + 1e-12
 
 
 @every_map
@@ -316,6 +367,22 @@ def test_ten_steps_are_those_of_the_naive_power_iteration(X):
     C, D, lam, mu = naive.power_iteration(X, TAU, steps=10)
     solver, phi = PowerIteration(), maps_of(X, "l1")
     now = solver.init(phi, norm_matrices(Problem.from_data(X), "l1"))
+    for _ in range(10):
+        now = solver.step(phi, now)
+    assert_allclose(now.metrics.samples, D, rtol=1e-11)
+    assert_allclose(now.metrics.features, C, rtol=1e-11)
+    assert_allclose(now.values, (lam, mu), rtol=1e-12)
+
+
+@fewer(5)
+@given(X=data_matrices())
+def test_ten_saturated_steps_are_those_of_the_naive_power_iteration(X):
+    C, D, lam, mu = naive.power_iteration(X, TAU, steps=10, s=SATURATE)
+    problem = Problem.from_data(X)
+    norms = norm_matrices(problem, "l1")
+    solver = PowerIteration()
+    phi = couple(exact_lifts(problem), Formula(TAU, saturate=SATURATE), norms)
+    now = solver.init(phi, norms)
     for _ in range(10):
         now = solver.step(phi, now)
     assert_allclose(now.metrics.samples, D, rtol=1e-11)

@@ -97,11 +97,11 @@ def _certify(seed: int) -> tuple[int, int, str]:
             return seed, 0, " ".join(str(error).split()) or "bound exceeded"
 
 
-def fractions(count: int) -> Outcome:
+def fractions(count: int, saturated: bool = False) -> Outcome:
     """Certificates beside the same problems in exact rational arithmetic."""
     certified: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    for seed, kind, said in on_all_cores(_beside_fractions, range(count)):
+    for seed, kind, said in on_all_cores(partial(_beside_fractions, saturated), range(count)):
         certified[kind] += said is not None
         if said:
             wrong[kind] += 1
@@ -109,18 +109,23 @@ def fractions(count: int) -> Outcome:
     kinds = ", ".join(f"{name} {found:,}" for name, found in certified.items())
     exceeded = ", ".join(f"{name} {found:,}" for name, found in wrong.items())
     return Outcome(
-        f"{certified.total():,} small problems of {count:,} with something to learn, solved in "
-        f"exact fractions ({kinds}), two answers each",
+        f"{certified.total():,} small problems{' with saturated costs' * saturated} of {count:,} "
+        f"with something to learn, solved in exact fractions ({kinds}), two answers each",
         f"the truth leaves a certificate (C2 or C3) in {wrong.total():,}"
         + (f" ({exceeded})" if exceeded else ""),
         not wrong and certified.total() > 0,
     )
 
 
-def _beside_fractions(seed: int) -> tuple[int, str, list[str] | None]:
+def saturated(count: int) -> Outcome:
+    """The same with saturated costs: restarted, with tau, and with neither."""
+    return fractions(count, saturated=True)
+
+
+def _beside_fractions(saturated: bool, seed: int) -> tuple[int, str, list[str] | None]:
     from test_rational import check_against_fractions
 
-    return seed, *check_against_fractions(seed)
+    return seed, *check_against_fractions(seed, saturated)
 
 
 def sinkhorn(count: int) -> Outcome:

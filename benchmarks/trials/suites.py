@@ -20,6 +20,8 @@ OF_MAPS = {
     "contraction": [
         "test_the_hilbert_distance_contracts_as_lemma_1_says",
         "test_restarts_contract_by_the_same_lemma",
+        "test_saturation_contracts_by_lemma_7",
+        "test_saturated_maps_contract_by_lemmas_1_and_7",
     ],
     "metrics stay metrics": ["test_a_metric_is_lifted_to_a_metric"],
     "permutation": [

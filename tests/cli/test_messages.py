@@ -74,6 +74,7 @@ BAD_VALUES = [
     (["--tau", "abc"], "--tau is 'abc'; pass a number, at least 0, auto or paper."),
     (["--tau", "-0.1"], "--tau is '-0.1'; pass a number, at least 0, auto or paper."),
     (["--tau", "inf"], "--tau is 'inf'; pass a number, at least 0, auto or paper."),
+    (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),
     (["--restart", "1"], "--restart is '1'; pass a number, at least 0 and below 1."),
     (["--norm", "best"], "--norm is 'best'; pass auto, l1, l2, linf, discrete, "),
     (["--norm", "0.5"], "--norm is '0.5'; pass auto, l1, l2, linf, discrete, "),

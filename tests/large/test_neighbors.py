@@ -20,11 +20,14 @@ OPTIONS = [
     (0.1, 0.0, "l1", 0.2),
     (0.1, 0.0, "local", 0.5),
     (0.0, 0.0, "cosine", 0.3),
+    (0.0, 0.05, "l1", 0.0, 0.3),
+    (0.1, 0.0, "l1", 0.2, 0.3),
+    (float("inf"), 0.1, "l1", 0.0, 0.3),
 ]
 
 
-def learned(eps, tau, norm="l1", restart=0.0):
-    options = {"tol": 1e-4, "drop_empty": True}
+def learned(eps, tau, norm="l1", restart=0.0, saturate=0.0):
+    options = {"tol": 1e-4, "drop_empty": True, "saturate": saturate}
     return cm.learn(X[:30], eps=eps, tau=tau, norm=norm, restart=restart, **options)
 
 

@@ -57,7 +57,7 @@ def random_data(seed):
     return kind, X if rng.random() < 0.5 else X.T.copy(), rng
 
 
-def check_against_fractions(seed):
+def check_against_fractions(seed, saturated=False):
     """For answers to a random problem, what exceeds its certificate; also the kind of the data."""
     kind, X, rng = random_data(seed)
     norm = str(rng.choice(["l1", "l1", "l1", "l2", "linf", "discrete"]))
@@ -65,12 +65,18 @@ def check_against_fractions(seed):
     if rng.random() < 0.3:
         share = {"tau": 0.0, "restart": float(rng.choice([0.02, 0.1, 0.5]))}
     tol = 10.0 ** rng.uniform(-13, -2)
+    if saturated:
+        if rng.random() < 0.2:
+            share = {"tau": 0.0}
+        share["saturate"] = float(rng.choice([0.05, 0.2, 0.5, 2.0, 100.0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # repeats, a wide range, a tiny tolerance
         try:
             result = cm.learn(X, eps=0, norm=norm, tol=tol, **share)
         except ValueError:  # all rows or all columns are proportional: nothing to learn
             return kind, None
+        if not result.converged and share["tau"] == 0.0 and "restart" not in share:
+            return kind, None  # no positive pair need exist
         truth = rational.singular_vectors(
             result.problem, X, norm=norm, start=result._distinct().features, **share
         )
@@ -103,6 +109,12 @@ def exceeded(answer, truth):
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_no_certificate_is_exceeded(seed):
     _, wrong = check_against_fractions(seed)
+    assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(3 * len(KINDS)))
+def test_no_certificate_of_saturated_costs_is_exceeded(seed):
+    _, wrong = check_against_fractions(seed, saturated=True)
     assert not wrong
 
 

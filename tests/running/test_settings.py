@@ -149,6 +149,7 @@ def test_what_is_not_a_transport_is_refused(wrong):
     [
         {},
         {"eps": 0.0, "tau": 0.0},
+        {"saturate": 0.2, "restart": 0.1},
         {"transport": cm.Limit(), "tau": "paper", "norm": 3},
         {"solver": cm.AndersonIteration(memory=3), "dtype": "f4", "memory_limit": 10**9},
         {"solver": "stochastic", "random_state": np.int64(3), "client": "local"},

@@ -173,6 +173,7 @@ def explain(
     if first == second:  # equal histograms: nothing moves
         return Explanation(items, 0.0, 1.0, [])
     pair = side.histograms.take([first, second])
+    cost = problem.formula.saturated(cost)
     source, target, mass = transport.plan(pair, cost)
     moves = source != target
     costs = mass * cost[source, target]

@@ -100,7 +100,8 @@ class HeldDistances:
             bins, cost, value = problem.samples, result.samples, lam
         check_norm(result, of)
         self.hist, self.full = hist, full
-        self.cost = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
+        reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
+        self.cost = formula.saturated(reduced)
         self.transport, self.norm, self.tol = options.transport, options.norm, options.tol
         self.scale = formula.transport_weight / value
         self.norms: PairNorms | None = None
@@ -178,7 +179,7 @@ def _clip_at_zero(distances: Matrix) -> Matrix:
 
 def check_norm(result: Result, of: str) -> None:
     """Raise if the norm is a matrix, which has no values for new items."""
-    if not result.problem.formula.is_plain and result.parameters.norm == "matrix":
+    if result.problem.formula.has_norm and result.parameters.norm == "matrix":
         raise ValueError(
             f"`norm` was a pair of matrices, which have no entries for new {of}. "
             "Learn with a norm that has a name, or with tau = 0."

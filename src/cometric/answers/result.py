@@ -47,6 +47,7 @@ class Parameters:
     max_iter: int
     restart: float = 0.0
     transport: Any = None  # the Transport; by default the one for eps
+    saturate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.transport is None:
@@ -70,12 +71,13 @@ class Parameters:
             max_iter=int(stored["max_iter"]),
             restart=_number({"restart": 0.0, **stored}, "restart"),
             transport=None if transport is None else transports.from_json(transport),
+            saturate=_number({"saturate": 0.0, **stored}, "saturate"),
         )
 
     @property
     def formula(self) -> Formula:
-        """The norm term of distances; norms given as matrices by name only."""
-        return Formula(self.tau, self.restart, self.norm)
+        """The formula of distances; norms given as matrices by name only."""
+        return Formula(self.tau, self.restart, self.norm, self.saturate)
 
 
 def _number(stored: Mapping[str, Any], name: str) -> float:
@@ -152,6 +154,8 @@ class Result:
         weight = (
             f"tau = {options.tau:g}" if not options.restart else f"restart = {options.restart:g}"
         )
+        if options.saturate:
+            weight += f", saturate = {options.saturate:g}"
         transport = str(options.transport)
         if not math.isnan(options.eps):
             transport = f"eps = {options.eps:g}"
@@ -358,7 +362,7 @@ def check_result(result: Result) -> None:
         )
     for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
-    for name in ("eps", "tau", "tol", "restart"):
+    for name in ("eps", "tau", "tol", "restart", "saturate"):
         value = getattr(options, name)
         unknown = name == "eps" and math.isnan(options.transport.eps)
         valid = isinstance(value, Real) and float(value) >= 0.0

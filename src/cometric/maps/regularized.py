@@ -1,9 +1,10 @@
-"""Any distance map plus the norm term, which keeps all distances positive."""
+"""Any distance map with a formula: saturated costs, and the norm term."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from cometric.core.types import (
 
 
 def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metrics) -> Coupled:
-    """Both lifts with the norm term of a formula; the lifts themselves if it has none."""
+    """Both lifts with a formula; the lifts themselves if it is plain transport."""
     to_samples, to_features = lifts
     if formula.is_plain:
         return Coupled(to_samples, to_features)
@@ -39,7 +40,7 @@ class Regularized:
     phi
         The map of the transport part.
     formula
-        With a positive weight of R.
+        Saturation of costs, and the weight of R.
     R
         Symmetric matrix with zero diagonal, positive between different histograms.
     """
@@ -52,13 +53,15 @@ class Regularized:
         return self.phi.shape
 
     def __repr__(self) -> str:
-        formula = self.formula
+        formula, transport = self.formula, repr(self.phi)
+        if formula.saturate > 0.0:
+            transport = f"{transport} of costs saturated at {formula.saturate:g}"
         if formula.restart > 0.0:
-            return f"{1 - formula.restart:g} {self.phi!r} + {formula.restart:g} |.| R / |R|"
-        return f"{self.phi!r} + {formula.tau:g} |C| R"
+            return f"{1 - formula.restart:g} {transport} + {formula.restart:g} |.| R / |R|"
+        return f"{transport} + {formula.tau:g} |C| R" if formula.tau > 0.0 else transport
 
     def __call__(self, cost: Matrix) -> Matrix:
-        distances: Matrix = self.formula.distances(self.phi(cost), self.R, float(cost.max()))
+        distances: Matrix = self._add(self.phi, self.R, cost)
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
@@ -67,7 +70,8 @@ class Regularized:
         if self.formula.restart > 0.0:
             chosen: Vector = self(cost)[i, j]
             return chosen
-        return self._add(partial(self.phi.pairs, index=index), self.R[i, j], cost)
+        distances: Vector = self._add(partial(self.phi.pairs, index=index), self.R[i, j], cost)
+        return distances
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """For each part of the pairs, its distances as a function of the cost; stores solutions."""
@@ -75,13 +79,18 @@ class Regularized:
         norms = [self.R[index[:, 0], index[:, 1]] for index in parts]
         return [partial(self._add, *args) for args in zip(distances, norms, strict=True)]
 
-    def _add(self, transport: Callable[[Matrix], Vector], R: Vector, cost: Matrix) -> Vector:
-        distances: Vector = self.formula.distances(transport(cost), R, float(cost.max()))
-        return distances
+    def _add(self, transport: Callable[[Matrix], Any], R: Any, cost: Matrix) -> Any:
+        """The distances, given their transport part as a function of the saturated cost."""
+        moved = transport(self.formula.saturated(cost))
+        return self.formula.distances(moved, R, float(cost.max()))
 
     def freeze(self, cost: Matrix) -> Regularized:
-        """The map with the couplings of ``phi`` frozen at ``cost``, but not the norm term."""
-        return Regularized(freezable(self.phi).freeze(cost), self.formula, self.R)
+        """The map with the couplings of ``phi`` frozen at ``cost``, but not the norm term.
+
+        Saturation is not frozen either: with couplings P the frozen transport is <P, g(C)>.
+        """
+        frozen = freezable(self.phi).freeze(self.formula.saturated(cost))
+        return Regularized(frozen, self.formula, self.R)
 
     def couplings(self) -> Regularized:
         """The map that the last ``freeze`` returned, rebuilt from memory."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cometric.core.cones import log_width
-from cometric.core.formula import Formula
+from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
 from cometric.core.problem import Problem
 from cometric.core.sides import Side
@@ -27,17 +27,22 @@ from cometric.proofs.uniqueness import Uniqueness, uniqueness
 ROUNDING = 2.0**-50
 """Relative slack for the few operations between a proved bound and the number shown."""
 
+RADII = 4000
+"""Number of radii, up to ``WIDEST``, that are tried for a ball around a saturated pair."""
+
+WIDEST = 10.0
+
 
 @dataclass(frozen=True)
 class Certificate:
     """Proved bounds for a pair of metrics.
 
     ``value`` is an interval that contains lam * mu. ``samples_error`` and ``features_error`` bound
-    the Hilbert distance to the true singular vectors (tau > 0): with maxima 1, every entry is
-    right up to a factor of at most exp(bound). ``gap`` is the largest relative width of the proved
-    intervals of all transport distances. ``rounding`` bounds the relative effect of the rounding
-    of masses on a distance; it is included in all bounds. ``about`` describes the data that the
-    bounds hold for.
+    the Hilbert distance to the true singular vectors (with a norm term or saturated costs): with
+    maxima 1, every entry is right up to a factor of at most exp(bound). ``gap`` is the largest
+    relative width of the proved intervals of all transport distances. ``rounding`` bounds the
+    relative effect of the rounding of masses on a distance; it is included in all bounds. ``about``
+    describes the data that the bounds hold for.
     """
 
     tau: float
@@ -54,11 +59,12 @@ class Certificate:
     restart: float = 0.0
     rounding: float = 0.0
     about: str = "the histograms as stored"
+    saturate: float = 0.0
 
     @property
     def contracts(self) -> bool:
-        """Whether the norm term makes the map a contraction, hence its singular vectors unique."""
-        return self.tau > 0 or self.restart > 0
+        """Whether norm term or saturation contract, so that the singular vectors are unique."""
+        return self.tau > 0 or self.restart > 0 or self.saturate > 0
 
     def __str__(self) -> str:
         low, high = self.value
@@ -70,12 +76,12 @@ class Certificate:
                 "(Hilbert distance to the true ones)"
             )
         elif self.contracts:
-            weight = "restart" if self.restart > 0 else "tau"
-            error = f"no bound: the residual is too large for this {weight}"
+            option = Formula(self.tau, self.restart, saturate=self.saturate).uniqueness_name
+            error = f"no bound: the residual is too large for this {option}"
         else:
             error = "no bound exists at tau = 0, where a small residual proves nothing"
         worst = max(self.triangle)
-        shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.contracts else ""
+        shrinks = f"; a full sweep shrinks errors to {self.rate:.4g}" if self.rate < 1 else ""
         return "\n".join(
             [
                 "Certificate, from one exact transport sweep on each side",
@@ -109,6 +115,7 @@ class _Side(NamedTuple):
     theta: float  # largest share of transport in Phi
     gap: float  # largest relative width of an interval for W
     cap: float  # a-priori bound on the singular value
+    nearest: float  # smallest cost between different bins, over the largest
     rounding: float  # largest relative widening by rounding errors
 
 
@@ -165,6 +172,11 @@ def prove(
     b = _bound(to_features, samples, features, formula, norms.features, spreads.features, second)
     r1, r2 = log_width((a.low, a.high)), log_width((b.low, b.high))
     samples_error, features_error = _vector_bounds(r1, r2, a.theta, b.theta)
+    rate = a.theta * b.theta
+    if formula.saturate > 0.0:
+        ball = _saturated_bounds(r1, r2, a, b, formula.saturate)
+        samples_error, features_error = min(samples_error, ball[0]), min(features_error, ball[1])
+        rate = min(rate, ball[2])
     return Certificate(
         tau=formula.tau,
         pairs=n * (n - 1) // 2 + m * (m - 1) // 2,
@@ -173,7 +185,7 @@ def prove(
         residuals=(r1, r2),
         samples_error=samples_error,
         features_error=features_error,
-        rate=a.theta * b.theta,
+        rate=rate,
         largest_values=(b.cap, a.cap),
         triangle=(
             float(geometry.triangle_violation(np.ascontiguousarray(samples)) / samples.max()),
@@ -181,9 +193,10 @@ def prove(
         ),
         uniqueness=uniqueness(metrics, to_samples, to_features)
         if formula.is_plain
-        else Uniqueness(True, 1, 1, f"since {formula.weight_name} > 0"),
+        else Uniqueness(True, 1, 1, f"since {formula.uniqueness_name} > 0"),
         restart=formula.restart,
         rounding=max(a.rounding, b.rounding),
+        saturate=formula.saturate,
     )
 
 
@@ -239,7 +252,9 @@ def _bound(
     error: Rounding,
 ) -> _Side:
     """Bounds that hold for all histograms within rounding errors; docs/theory.md, section 3.8."""
-    lower, upper = phi.bounds(cost)
+    lower, upper = phi.bounds(formula.saturated(cost))
+    if formula.saturate > 0.0:
+        lower, upper = lower * (1 - SATURATION_ERROR), upper * (1 + SATURATION_ERROR)
     i, j = off = np.triu_indices(len(image), 1)
     masses, norms = error.masses[i] + error.masses[j], error.norms[i] + error.norms[j]
     moved = 0.5 * cost.max() * masses  # largest effect on a transport distance
@@ -259,11 +274,12 @@ def _bound(
         low=float((below / image[off]).min()) * (1 - ROUNDING),
         high=float((above / image[off]).max()) * (1 + ROUNDING),
         theta=1.0
-        if formula.is_plain
+        if not formula.has_norm
         else float((transport_high / (transport_high + term_low)).max()) * (1 + ROUNDING),
         gap=float(gap.max()),
         # A restarted distance is at most the largest transport distance.
         cap=float(largest.max()) * (1 + ROUNDING),
+        nearest=float(cost[~np.eye(len(cost), dtype=bool)].min() / top),
         rounding=float(np.nan_to_num(widening, nan=0.0).max()),
     )
 
@@ -280,3 +296,34 @@ def _vector_bounds(r1: float, r2: float, theta_a: float, theta_b: float) -> tupl
     samples = (q1 * (1 - theta_a) + theta_a * both) / room
     slack = 1 + 16 * ROUNDING
     return float(np.log1p(samples) * slack), float(np.log1p(features) * slack)
+
+
+def _saturated_bounds(
+    r1: float, r2: float, a: _Side, b: _Side, saturate: float
+) -> tuple[float, float, float]:
+    """The bounds for samples and features, and the rate, of Lemma 8 in docs/theory.md.
+
+    They are the radii of a ball around the pair that the maps take into itself; infinite if
+    none is found. Within it, saturation shrinks the Hilbert metric by ``kappa``.
+    """
+
+    def kappa(nearest: float, radii: Vector) -> Vector:
+        x = nearest / saturate * np.exp(-radii) * (1 - 4 * ROUNDING)
+        x = np.clip(x, 1e-300, 700.0)
+        factor: Vector = x / np.expm1(x)  # falls with x
+        return np.minimum(factor * (1 + 4 * ROUNDING), 1.0)
+
+    def image(theta: float, factors: Vector, radii: Vector) -> Vector:
+        grown: Vector = np.log1p(theta * np.expm1(factors * radii))
+        return grown * (1 + 16 * ROUNDING)
+
+    features = np.geomspace(max(r2, 1e-17), WIDEST, RADII) if r2 < WIDEST else np.empty(0)
+    of_features = kappa(a.nearest, features)
+    samples = (r1 + image(a.theta, of_features, features)) * (1 + ROUNDING)
+    of_samples = kappa(b.nearest, samples)
+    fits = (r2 + image(b.theta, of_samples, samples)) * (1 + ROUNDING) <= features
+    if not fits.any():
+        return float("inf"), float("inf"), 1.0
+    k = int(np.argmax(fits))
+    rate = a.theta * b.theta * of_features[k] * of_samples[k]
+    return float(samples[k]), float(features[k]), float(rate)

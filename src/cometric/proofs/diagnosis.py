@@ -48,6 +48,7 @@ class Diagnosis:
     negatives: int
     triangle: tuple[float, float]
     restart: float = 0.0
+    saturate: float = 0.0
 
     def __str__(self) -> str:
         samples, features = self.residuals
@@ -106,6 +107,7 @@ def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: fl
             float(geometry.triangle_violation(features) / features.max()),
         ),
         restart=problem.formula.restart,
+        saturate=problem.formula.saturate,
     )
 
 
@@ -132,11 +134,12 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
         farthest = np.unravel_index(np.argmax(ratios), metric.shape)
         index = np.concatenate([index, [np.sort(farthest)]])
     i, j = index.T
+    saturated = formula.saturated(cost)
     if isinstance(phi, BoundedMap):
-        low, high = phi.bounds(cost, index)
+        low, high = phi.bounds(saturated, index)
         transport = 0.5 * (low + high)
     else:
-        low = high = transport = phi.pairs(cost, index)
+        low = high = transport = phi.pairs(saturated, index)
     largest = float(transport.max())
     weight = formula.norm_weight(float(cost.max()), largest, float(R.max()))
     image = formula.transport_weight * transport + weight * R[i, j]

@@ -35,6 +35,7 @@ def learn(
     *,
     transport: Transport | None = None,
     restart: float = 0.0,
+    saturate: float = 0.0,
     norm: Any = "auto",
     solver: str | Solver[Any] = "auto",
     tol: float = DEFAULT_TOL,
@@ -85,6 +86,13 @@ def learn(
             Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
 
         Unlike tau, the same alpha has the same weight on all data.
+    saturate
+        With s > 0, transport is under the saturated cost g(C) instead of C, on both sides::
+
+            g(C) = |C| h(C / |C|),   h(x) = (1 - exp(-x / s)) / (1 - exp(-1 / s)).
+
+        Distances well above s times the largest count as nearly equal, small ones keep their
+        proportions. All theorems for eps = 0 remain; see docs/theory.md, section 2.2.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete"; a reference: "lsa" (TF-IDF and 30
         singular vectors), "cosine", "hellinger", or "local", which combines several distances and

@@ -36,9 +36,12 @@ NEEDS = {
 """By kind of solve: with a history of metrics, without, the linear limit, its closed form."""
 
 
-def dense_memory(n: int, m: int, kind: str) -> float:
-    """Bytes of all matrices of the size of a metric at the peak, without those of maps."""
-    return NEEDS[kind].bytes(n, m)
+def dense_memory(n: int, m: int, kind: str, saturated: bool = False) -> float:
+    """Bytes of all matrices of the size of a metric at the peak, without those of maps.
+
+    With ``saturated`` costs there is one more, that of the larger side.
+    """
+    return NEEDS[kind].bytes(n, m) + 8.0 * saturated * max(n, m) ** 2
 
 
 def memory_for_maps(
@@ -52,15 +55,16 @@ def memory_for_maps(
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
     kind, on_cpu = settings.kind_of_memory, settings.torch_device is None
     free = (free_memory() if on_cpu else free_on(settings.torch_device)) + allocated
-    needed = dense_memory(n, m, kind)
+    saturated = settings.formula.saturate > 0.0
+    needed = dense_memory(n, m, kind, saturated)
     if needed + promised <= free:
         if settings.memory_limit is not None:
             return float(settings.memory_limit)
         return min(free / 2, free - needed) if on_cpu else SHARE_ON_DEVICES * free
     remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
-    if kind in ("accelerated", "linear") and dense_memory(n, m, "plain") + promised <= free:
-        power = dense_memory(n, m, "plain") / 1e9
-        remedies.insert(0, f"pass solver='power', which needs about {power:.3g} GB")
+    power = dense_memory(n, m, "plain", saturated)
+    if kind in ("accelerated", "linear") and power + promised <= free:
+        remedies.insert(0, f"pass solver='power', which needs about {power / 1e9:.3g} GB")
     if promised and needed <= free:
         remedies.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
     advice = ", or ".join(remedies)

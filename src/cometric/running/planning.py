@@ -219,7 +219,8 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
     kind = run.settings.kind_of_memory
     if run.settings.transport.freezes and not policy:
         kind = "plain"
-    dense, plain = dense_memory(n, m, kind), dense_memory(n, m, "plain")
+    saturated = run.settings.formula.saturate > 0.0
+    dense, plain = (dense_memory(n, m, name, saturated) for name in (kind, "plain"))
     peak = run.settings.transport.peak_memory(lifts, dense, plain, policy, share_of_moves)
     return data + float(peak)
 
@@ -261,7 +262,8 @@ def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
     if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
         advice.append("dtype='float32', or a GPU with device='cuda'")
     if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):
-        power = dense_memory(planned.samples, planned.features, "plain")
+        size = planned.samples, planned.features
+        power = dense_memory(*size, "plain", settings.formula.saturate > 0.0)
         if power < planned.available:
             advice.append(f"solver='power' needs {power / 1e9:.2g} GB and more iterations")
     if settings.transport.freezes:

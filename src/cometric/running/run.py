@@ -137,6 +137,7 @@ class Run:
                 max_iter=int(settings.max_iter),
                 restart=settings.restart,
                 transport=settings.transport,
+                saturate=settings.formula.saturate,
             ),
             problem=self.problem,
             norms=self._norm_matrices(),

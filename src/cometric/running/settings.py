@@ -116,6 +116,12 @@ class Settings:
         Number("a number, at least 0 and below 1", below=1.0),
         "Share of the norm in every distance, instead of --tau.",
     )
+    saturate: float = _setting(
+        0.0,
+        Number(),
+        "Distances of this fraction of the largest one, and longer ones, count as nearly equal "
+        "in transport. 0: off.",
+    )
     norm: Any = _setting(
         "auto",
         Choice(
@@ -214,7 +220,7 @@ class Settings:
         eps = self.eps if math.isnan(transport.eps) else transport.eps
         tau, restart = self._find_weights()
         norm = self._find_norm()
-        formula = Formula(tau, restart, norm)
+        formula = Formula(tau, restart, norm, float(self.saturate))
         self._set(transport=transport, eps=eps)
         self._set(tau=tau, restart=restart, norm=norm, formula=formula)
         automatic = isinstance(self.solver, str) and self.solver == "auto"
@@ -326,8 +332,8 @@ class Settings:
             )
         if transport.freezes and self.formula.is_plain:
             raise ValueError(
-                "`client` needs tau > 0 at eps = 0, or a positive `restart`: uniqueness is decided "
-                "on one machine."
+                "`client` needs tau > 0 at eps = 0, or a positive `restart` or `saturate`: "
+                "uniqueness is decided on one machine."
             )
 
     def _find_device(self) -> Any:

@@ -25,8 +25,11 @@ from cometric.saving.folder import (
 )
 from cometric.saving.state import Arrays
 
-SCHEMA = (2, 0)
+SCHEMA = (2, 1)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
+
+ADDED = {"saturate": 0.0}
+"""Options that checkpoints of schema (2, 0) lack, with the values that they had."""
 
 
 class UnknownSchema(CheckpointError):
@@ -163,7 +166,7 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
         state = state_name(number)
         saved = Saved(
             number=number,
-            asked=dict(content["asked"]),
+            asked=ADDED | dict(content["asked"]),
             used=dict(content["used"]),
             stage=int(content["stage"]),
             iterate=dict(content["iterate"]),
