@@ -107,7 +107,7 @@ class HeldDistances:
         self.norms: PairNorms | None = None
         self.has_reference = is_reference(options.norm)
         self.weight = 0.0
-        if not formula.is_plain:
+        if formula.has_norm:
             known = getattr(problem, of).full_histograms
             self.norms = PairNorms(options.norm, known, full, of)
             self.weight = _norm_weight(result, of, value, self.norms.known) / value

@@ -32,11 +32,11 @@ from cometric.running.learning import learn
 from cometric.running.settings import Settings, options
 
 CANDIDATES: dict[str, dict[str, Any]] = {
-    "restart 0.1": {"restart": 0.1},
-    "restart 0.3": {"restart": 0.3},
-    "restart 0.5": {"restart": 0.5},
-    "eps 0.3": {"eps": 0.3, "restart": 0.1},
-    "eps 1": {"eps": 1.0, "restart": 0.1},
+    "default": {},
+    "local 0.2": {"restart": 0.2, "norm": "local"},
+    "eps 0.3": {"eps": 0.3},
+    "lsa 0.3": {"restart": 0.3, "norm": "lsa"},
+    "l1 0.1": {"restart": 0.1, "norm": "l1"},
     "paper": {"tau": "paper"},
 }
 """The settings that are compared by default, by name."""
