@@ -7,7 +7,7 @@ candidates and baselines and over our candidates alone; with the accuracy of dis
 features, which is what matters, and with that of the distances from half of them that the loss
 ranks, averaged over the splits. Then accuracies of distances from all features: of the one with
 the smallest loss, of the most accurate one, and of the best learned and best baseline by loss. The
-samples are the same for all. Twenty minutes on two cores.
+samples are the same for all. About half an hour on two cores.
 """
 
 import argparse

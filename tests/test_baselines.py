@@ -75,6 +75,9 @@ def test_lsa_keeps_the_first_singular_vectors():
     kept = U[:, :2] * S[:2]
     want = euclidean(kept / np.linalg.norm(kept, axis=1, keepdims=True))
     assert_allclose(baselines.lsa(COUNTS, 2), want, atol=1e-10)
+    vectors = baselines.lsa_vectors(COUNTS, 2)
+    assert_allclose(np.linalg.norm(vectors, axis=1), 1.0)
+    assert_allclose(euclidean(vectors), want, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", FORMS)

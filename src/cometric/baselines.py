@@ -33,6 +33,7 @@ __all__ = [
     "loadings",
     "log_normalized",
     "lsa",
+    "lsa_vectors",
     "pca",
     "read_gene2vec",
     "scvi",
@@ -117,6 +118,19 @@ def lsa(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
     Pass counts through :func:`log_normalized` first if few features make up most of a sample.
     """
     return l2(lsa_vectors(X, n_components, random_state))
+
+
+def lsa_vectors(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
+    """The vectors of length 1 that :func:`lsa` compares, one per sample."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
+    weighted = _tfidf(X)
+    _check_components(n_components, min(weighted.shape))
+    model = TruncatedSVD(n_components, random_state=random_state)
+    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
+        vectors: Matrix = normalize(model.fit_transform(weighted))
+    return vectors
 
 
 def correspondence(X: Any, n_components: int = 30) -> Matrix:
@@ -296,19 +310,6 @@ def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: i
         return l2(model.get_latent_representation())
     finally:
         torch.set_num_threads(threads)
-
-
-def lsa_vectors(X: Any, n_components: int, random_state: int | None = 0) -> Matrix:
-    """The vectors of length 1 that :func:`lsa` compares, one per sample."""
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
-
-    weighted = _tfidf(X)
-    _check_components(n_components, min(weighted.shape))
-    model = TruncatedSVD(n_components, random_state=random_state)
-    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
-        vectors: Matrix = normalize(model.fit_transform(weighted))
-    return vectors
 
 
 def _dense(X: Any) -> Matrix:
