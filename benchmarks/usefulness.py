@@ -37,12 +37,21 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "benchmarks" / "out" / "usefulness.json"
 PAGE = ROOT / "docs" / "usefulness.md"
 
+QUICK = {"dtype": "float32", "tol": 1e-2}
+
+
+def smoothed(X: Any) -> Any:
+    """The data averaged over learned neighbors."""
+    return cm.smooth(X, cm.learn(X, restart=0.3, norm="local", **QUICK), keep=0.8)
+
+
 CANDIDATES: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": {"tau": "paper"},
     "restart 0.1, l1": {"restart": 0.1, "norm": "l1"},
     "restart 0.3, lsa": {"restart": 0.3, "norm": "lsa"},
     "restart 0.3, local": {"restart": 0.3, "norm": "local"},
+    "smoothed": {"X": smoothed, **QUICK},
 }
 """Arguments of ``cm.learn``. A value that is a function is called with the data, as in
 ``"norm": lambda X: (baselines.lsa(X), baselines.lsa(X.T))``; with ``"X": function`` the function

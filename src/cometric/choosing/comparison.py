@@ -88,8 +88,9 @@ def choose(
         As for :func:`learn`. Empty samples and features are left out.
     candidates
         Options of :func:`learn` by a name of your choice, such as
-        ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default a few values of
-        ``restart``, ``eps`` and ``tau``. Baselines are always compared as well.
+        ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default the
+        defaults of ``learn`` and a few values of ``restart``, ``norm``, ``eps`` and ``tau``.
+        Baselines are always compared as well.
     n_samples, n_features
         Size of the part of the data that is used: random samples, and the features that vary the
         most, this many to learn from and as many to hide. By default at most 500 of each; fewer

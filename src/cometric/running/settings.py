@@ -47,7 +47,7 @@ PAPER_TAU = 1e-3
 """The value of tau = "paper"."""
 
 AUTO_RESTART, AUTO_NORM = 0.5, "local"
-"""What tau = "auto" means if neither ``restart`` nor ``norm`` is passed; see docs/usefulness.md."""
+"""``restart`` and ``norm`` for tau = "auto", where they are not passed; see docs/usefulness.md."""
 
 AUTO_TAU = 1e-2
 """The value of tau = "auto" if a restart is not possible (stochastic iteration)."""
