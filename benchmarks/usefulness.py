@@ -228,7 +228,9 @@ def measure_learned(
 ) -> dict[str, dict[str, Any]]:
     """The rows of both sides; if learning fails, that of the samples says why."""
     warm_up(device)
-    notes = {"settings": {key: str(value) for key, value in options.items()}} | where(device)
+    notes = {
+        "settings": {key: getattr(value, "__name__", str(value)) for key, value in options.items()}
+    } | where(device)
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():

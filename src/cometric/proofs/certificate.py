@@ -20,7 +20,7 @@ from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap
-from cometric.maps.norms import is_reference, norm_matrices, norm_name
+from cometric.maps.norms import norm_matrices, norm_power
 from cometric.proofs.diagnosis import describe_triangle
 from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
@@ -209,8 +209,7 @@ def pairs_to_certify(problem: Problem) -> int:
 
 def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
     """Bounds on the rounding errors of the histograms of samples and of features."""
-    norm = problem.formula.norm
-    computed = norm_name(norm) not in ("discrete", "matrix") and not is_reference(norm)
+    computed = norm_power(problem.formula.norm) is not None  # from the masses of the histograms
 
     def bound(side: Side, relative: float) -> Rounding:
         masses = quantization_errors(side.full, relative)
