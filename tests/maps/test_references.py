@@ -80,7 +80,8 @@ def naive_local(parts):
             if i != j:
                 above = (total[i, j] - noise[i]) * (total[i, j] - noise[j])
                 R[i, j] = (above / (spread[i] * spread[j])) ** 0.75
-    return R
+    pairs = R[~np.eye(n, dtype=bool)]
+    return np.minimum(R, np.quantile(pairs, 0.99, method="inverted_cdf"))
 
 
 def test_cosine_and_hellinger_are_those_of_scipy():

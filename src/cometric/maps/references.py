@@ -33,6 +33,10 @@ NOISE = 0.9
 SHARPNESS = 1.5
 """The power to which "local" raises distances."""
 
+FAR = 0.99
+"""The share of all pairs beyond which "local" calls items equally far apart: a few outliers would
+otherwise decide how much all other distances weigh."""
+
 SMALLEST = 1e-6
 """Distances between different items are at least this part of the mean distance."""
 
@@ -181,9 +185,9 @@ class Local:
     distance to the nearest item, n_i, is taken for noise, and with t_i the mean of a - n_i
     over the 30 nearest items ::
 
-        R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4).
+        R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
 
-    The first of the distances must be positive between different items.
+    or the 99 % quantile of all these, where they are larger. The first of the distances must be positive between different items.
     """
 
     def __init__(self, hist: Histograms, distances: Sequence[Distance]) -> None:
@@ -202,8 +206,11 @@ class Local:
             self._weights.append(1.0 / mean if mean > 0.0 else 0.0)
             total += self._weights[-1] * part
         noise, spread = self._noise_and_spread(total, same)
+        self._farthest = np.inf
         self.matrix = self._relative(total, (noise[:, None], noise), np.outer(spread, spread))
         np.fill_diagonal(self.matrix, 0.0)
+        self._farthest = _quantile(self.matrix, FAR)
+        np.minimum(self.matrix, self._farthest, out=self.matrix)
 
     def place(self, hist: Histograms) -> LocalItems:
         places = [distance.place(hist) for distance in self._distances]
@@ -258,10 +265,10 @@ class Local:
         noise = NOISE * near.min(axis=1)
         return noise, (near - noise[:, None]).mean(axis=1)
 
-    @staticmethod
-    def _relative(total: Any, noise: tuple[Vector, Vector], spreads: Any) -> Any:
+    def _relative(self, total: Any, noise: tuple[Vector, Vector], spreads: Any) -> Any:
         above = [np.maximum(total - part, SMALLEST * total) for part in noise]
-        return (above[0] * above[1] / spreads) ** (SHARPNESS / 2)
+        relative = (above[0] * above[1] / spreads) ** (SHARPNESS / 2)
+        return np.minimum(relative, self._farthest)
 
 
 def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
@@ -404,6 +411,13 @@ def _outer(one: Vector, other: Vector) -> Matrix:
 def _mean(distances: Matrix) -> float:
     n = len(distances)
     return float(distances.sum() / (n * (n - 1)))
+
+
+def _quantile(distances: Matrix, share: float) -> float:
+    """The smallest distance that this share of the pairs does not exceed."""
+    n = len(distances)
+    rank = n + int(np.ceil(share * n * (n - 1))) - 1  # the diagonal comes first
+    return float(np.partition(distances, rank, axis=None)[rank])
 
 
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:
