@@ -187,7 +187,9 @@ class Local:
 
         R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
 
-    or the 99 % quantile of all these, where they are larger. The first of the distances must be positive between different items.
+    or the 99 % quantile of all these, where they are larger.
+
+    The first of the distances must be positive between different items.
     """
 
     def __init__(self, hist: Histograms, distances: Sequence[Distance]) -> None:
