@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -82,7 +83,11 @@ class Mahalanobis(Quadratic):
 
     def __post_init__(self) -> None:
         scale: Any = self.scale
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < scale < float("inf"):
+        if (
+            isinstance(scale, bool)
+            or not isinstance(scale, Real)
+            or not 0 < float(scale) < math.inf
+        ):
             raise ValueError(f"`scale` is {scale!r}; it must be positive and finite.")
 
     def lift(self, hist: Histograms, resources: Resources) -> MahalanobisMap:
