@@ -28,8 +28,8 @@ print(result)
 print(result.certify())
 
 # %%
-# All that works with a learned metric works here. ``norm=(None, C)`` is the alternative: both metrics
-# are learned, and the known one is a prior for the features.
+# All that works with a learned metric works here. ``norm=(None, C)`` is the alternative: both
+# metrics are learned, and the known one is a prior for the features.
 
 learned = cm.learn(digits.X, eps=0.1, norm=(None, C))
 order = np.argsort(digits.labels, kind="stable")
