@@ -61,7 +61,7 @@ def pairwise_norms(indptr, bins, values, p):
     return norms
 
 
-ROWS, CHUNK = 16, 256
+ROWS, CHUNK = 32, 512
 """Rows and columns of the block of detours that is compared at a time: it stays in the cache."""
 
 
