@@ -37,6 +37,8 @@ _HOMES = {
     "Exact": "transports.exact",
     "Entropic": "transports.entropic",
     "Limit": "transports.limit",
+    "Laplacian": "transports.quadratic",
+    "Mahalanobis": "transports.quadratic",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
@@ -94,6 +96,8 @@ if TYPE_CHECKING:
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact
     from cometric.transports.limit import Limit as Limit
+    from cometric.transports.quadratic import Laplacian as Laplacian
+    from cometric.transports.quadratic import Mahalanobis as Mahalanobis
 
 __all__ = [*_HOMES, "datasets"]
 

@@ -26,6 +26,7 @@ from cometric.running.settings import mirrors_settings
 if TYPE_CHECKING:
     from cometric.proofs.certificate import Certificate
     from cometric.proofs.diagnosis import Diagnosis
+    from cometric.proofs.lifting import LiftCheck
 
 
 class NotConverged(
@@ -65,7 +66,8 @@ class WassersteinSingularVectors(
     Attributes
     ----------
     sample_distances_, feature_distances_
-        The two metrics, (n, n) and (m, m), maximum 1; m counts the features not dropped.
+        The two metrics, (n, n) and (m, m), maximum 1; m counts the features not dropped. If one
+        was given, both are in its units.
     singular_values_
         lam and mu.
     converged_
@@ -187,7 +189,7 @@ class WassersteinSingularVectors(
         return (near, index) if return_distance else index
 
     @cached_property
-    def certificate_(self) -> Certificate | Diagnosis:
+    def certificate_(self) -> Certificate | Diagnosis | LiftCheck:
         check_is_fitted(self)
         return self.result_.certify(n_threads=self.n_threads)
 

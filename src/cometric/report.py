@@ -30,6 +30,7 @@ from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs, duration
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, describe_triangle
+from cometric.proofs.lifting import LiftCheck
 
 try:
     import jinja2
@@ -73,7 +74,7 @@ def write(
     feature_names: Sequence[Any] | None = None,
     title: str | None = None,
     force: bool = False,
-    certificate: Certificate | Diagnosis | None = None,
+    certificate: Certificate | Diagnosis | LiftCheck | None = None,
     method: str = "tsne",
     random_state: int = 0,
     progress: bool = False,
@@ -319,8 +320,10 @@ def _percent(share: float) -> str:
     return f"{digits}\u00a0%"
 
 
-def _sentences(certificate: Certificate | Diagnosis) -> list[str]:
+def _sentences(certificate: Certificate | Diagnosis | LiftCheck) -> list[str]:
     """A certificate in sentences."""
+    if isinstance(certificate, LiftCheck):
+        return [f"{_capitalize(' '.join(line.split()))}." for line in str(certificate).split("\n")]
     triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
     triangle = f"{_capitalize(triangle)}."
     if isinstance(certificate, Diagnosis):

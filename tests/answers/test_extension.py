@@ -367,7 +367,7 @@ def test_only_samples_and_features_can_be_new(result):
 
 def test_norms_given_as_matrices_say_nothing_of_new_items():
     r = learn(X, eps=0, tau=0.05, norm=(1 - np.eye(14), 1 - np.eye(9)))
-    with pytest.raises(ValueError, match="`norm` was a pair of matrices"):
+    with pytest.raises(ValueError, match="`norm` was a matrix for samples"):
         r.transform(NEW)
 
 

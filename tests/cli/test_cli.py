@@ -148,6 +148,8 @@ def test_options_reach_learn(data, monkeypatch):
         "restart": 0.25,
         "saturate": 0.3,
         "norm": 3.0,
+        "samples": None,
+        "features": None,
         "solver": "power",
         "tol": 1e-3,
         "max_iter": 7,

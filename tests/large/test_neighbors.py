@@ -127,7 +127,7 @@ def test_too_many_neighbors_are_refused():
 def test_norms_given_as_matrices_are_refused():
     norms = tuple(np.ones((k, k)) - np.eye(k) for k in (30, 25))
     result = cm.learn(X[:30], eps=math.inf, tau=0.1, norm=norms, tol=1e-3)
-    with pytest.raises(ValueError, match="`norm` was a pair of matrices"):
+    with pytest.raises(ValueError, match="`norm` was a matrix"):
         cm.neighbor_graph(result, X, 3)
 
 

@@ -17,7 +17,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.maps.norms import PairNorms, is_reference
+from cometric.maps.norms import PairNorms, is_reference, name_for
 from cometric.transports.base import Resources
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NUMBERS_PER_CALL = 25_000_000
 """Largest number of pairs in one call, times the mean support size of histograms."""
 
 BELOW_ZERO = 1e-6
-"""Distances below minus this (the largest learned one is 1) are not due to rounding."""
+"""Distances below minus this, times the largest learned one, are not due to rounding."""
 
 
 def extend(
@@ -102,20 +102,22 @@ class HeldDistances:
         self.hist, self.full = hist, full
         reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
         self.cost = formula.saturated(reduced)
-        self.transport, self.norm, self.tol = options.transport, options.norm, options.tol
+        self.transport, self.tol = options.transport, options.tol
+        self.norm = name_for(options.norm, of)
         self.scale = formula.transport_weight / value
         self.norms: PairNorms | None = None
-        self.has_reference = is_reference(options.norm)
+        self.has_reference = is_reference(self.norm)
         self.weight = 0.0
         if formula.has_norm:
             known = getattr(problem, of).full_histograms
-            self.norms = PairNorms(options.norm, known, full, of)
+            self.norms = PairNorms(self.norm, known, full, of)
             self.weight = _norm_weight(result, of, value, self.norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
         resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
         self.phi: Any = self.transport.lift(Histograms(hist), resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
+        self._largest = float(np.max(to_numpy(getattr(result, of))))
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
 
     def pairs(self, index: Index) -> Vector:
@@ -140,7 +142,7 @@ class HeldDistances:
         distances *= self.scale
         if self.norms is not None:
             distances += self.weight * self.norms.between(rows, columns)
-        return _clip_at_zero(distances)
+        return _clip_at_zero(distances, self._largest)
 
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
@@ -165,22 +167,26 @@ def _norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
     return formula.norm_weight(largest_cost, largest, float(R.max()))
 
 
-def _clip_at_zero(distances: Matrix) -> Matrix:
+def _clip_at_zero(distances: Matrix, largest: float) -> Matrix:
     """The distances, negative ones set to 0 in place; warns unless these are rounding errors."""
-    below = int((distances < -BELOW_ZERO).sum())
+    below = int((distances < -BELOW_ZERO * largest).sum())
     if below:
         warn(
             f"{below} entropic distances of new items are negative (lowest {distances.min():.3g}, "
-            "the largest learned one is 1): the entropic kernel is not positive. They are clipped "
-            "to 0; learn with a smaller `eps` or a larger `tau`."
+            f"the largest learned one is {largest:g}): the entropic kernel is not positive. They "
+            "are clipped to 0; learn with a smaller `eps` or a larger `tau`."
         )
     return np.maximum(distances, 0.0, out=distances)
 
 
 def check_norm(result: Result, of: str) -> None:
-    """Raise if the norm is a matrix, which has no values for new items."""
-    if result.problem.formula.has_norm and result.parameters.norm == "matrix":
+    """Raise if new items have no distances: their metric was given, or the norm is a matrix."""
+    if result.problem.fixed == of:
         raise ValueError(
-            f"`norm` was a pair of matrices, which have no entries for new {of}. "
+            f"The distances between {of} were given, not learned, so there are none of new {of}."
+        )
+    if result.problem.formula.has_norm and name_for(result.parameters.norm, of) == "matrix":
+        raise ValueError(
+            f"`norm` was a matrix for {of}, which has no entries for new ones. "
             "Learn with a norm that has a name, or with tau = 0."
         )

@@ -29,6 +29,7 @@ from cometric.files.hdf5 import TooLarge
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
+from cometric.proofs.lifting import LiftCheck
 from cometric.transports.base import Resources, Transport
 
 SCHEMA, READABLE = 3, (2, 3)
@@ -92,9 +93,11 @@ class Result:
     Attributes
     ----------
     samples, features
-        The distances D (n, n) and C (m, m): symmetric, zero diagonal, maximum 1.
+        The distances D (n, n) and C (m, m): symmetric, zero diagonal, maximum 1. If one of them
+        was given, both are in its units.
     values
-        The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D.
+        The singular values (lam, mu) of Phi_B(D) = lam C, Phi_A(C) = mu D; if C was given,
+        (NaN, 1), if D was given, (1, NaN).
     status
         How the solve ended; ``status.value`` is a text.
     history
@@ -145,12 +148,7 @@ class Result:
 
     def __str__(self) -> str:
         n, m = len(self.samples), len(self.features)
-        lam, mu = self.values
-        low, high = self.bracket
-        options = self.parameters
-        product = f"lam mu = {lam * mu:.8g}"
-        if options.transport.monotone:  # the interval is proved
-            product = f"lam mu in [{low:.10g}, {high:.10g}]"
+        options, fixed = self.parameters, self.problem.fixed
         weight = (
             f"tau = {options.tau:g}" if not options.restart else f"restart = {options.restart:g}"
         )
@@ -159,37 +157,63 @@ class Result:
         transport = str(options.transport)
         if not math.isnan(options.eps):
             transport = f"eps = {options.eps:g}"
-        lines = [
-            f"Learned a distance between {n} samples and one between {m} features",
-            f"  {self.status.value}",
-            f"  residual         {self.residual:.2e} (tolerance {options.tol:.0e}, Hilbert metric)",
-            f"  singular values  lam = {lam:.6f}, mu = {mu:.6f}, {product}",
-            f"  options          {transport}, {weight}, norm {options.norm}, {options.solver}",
-        ]
+        if fixed:
+            (n, computed), (m, _) = sorted(
+                ((n, "samples"), (m, "features")), key=lambda side: side[1] == fixed
+            )
+            outcome = "computed" if self.converged else self.status.value
+            lines = [
+                f"Computed a distance between {n} {computed} from a given one between {m} {fixed}",
+                f"  {outcome}",
+                f"  largest          {float(getattr(self, computed).max()):.6g} between "
+                f"{computed}, {float(getattr(self, fixed).max()):.6g} between {fixed}",
+                f"  options          {transport}, {weight}, norm {options.norm}",
+            ]
+        else:
+            lines = [
+                f"Learned a distance between {n} samples and one between {m} features",
+                f"  {self.status.value}",
+                f"  residual         {self.residual:.2e} (tolerance {options.tol:.0e}, Hilbert "
+                "metric)",
+                f"  singular values  {self._describe_values()}",
+                f"  options          {transport}, {weight}, norm {options.norm}, {options.solver}",
+            ]
         if self.history:
             last = self.history[-1]
-            lines.append(
-                f"  work             {last.iteration} iterations, {last.sweeps} transport "
-                f"sweeps, {last.seconds:.2f} s"
-            )
+            work = f"{last.iteration} iterations, {last.sweeps} transport sweeps, "
+            lines.append(f"  work             {'' if fixed else work}{last.seconds:.2f} s")
         return "\n".join(lines)
+
+    def _describe_values(self) -> str:
+        """The singular values, and their product: an interval if it is proved."""
+        (lam, mu), (low, high) = self.values, self.bracket
+        product = f"lam mu = {lam * mu:.8g}"
+        if self.parameters.transport.monotone:
+            product = f"lam mu in [{low:.10g}, {high:.10g}]"
+        return f"lam = {lam:.6f}, mu = {mu:.6f}, {product}"
 
     def certify(
         self, n_threads: int | None = None, *, progress: bool = False
-    ) -> Certificate | Diagnosis:
+    ) -> Certificate | Diagnosis | LiftCheck:
         """Proved error bounds of this pair of metrics, from new maps and one exact sweep each.
 
         Takes about as long as two or three transport sweeps. Returns a
         :class:`~cometric.proofs.certificate.Certificate` for eps = 0, and a
         :class:`~cometric.proofs.diagnosis.Diagnosis` for eps > 0, where residuals prove nothing.
+        If one metric was given, a :class:`~cometric.proofs.lifting.LiftCheck` of the other: all
+        pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
-        pairs = transport.pairs_to_judge(self.problem)
+        fixed = bool(self.problem.fixed)
+        index = transport.pairs_of_lift(self.problem) if fixed else np.empty((0, 2), np.int64)
+        pairs = len(index) if fixed else transport.pairs_to_judge(self.problem)
         with bar_of_pairs(progress, pairs, doing="certifying") as report:
             for lift in lifts:
                 lift.on_progress = report if progress else None
+            if fixed:
+                return transport.judge_lift(self.problem, self._distinct(), lifts, index)
             return transport.judge(self.problem, self._distinct(), lifts)
 
     def explain(self, i: int | str, j: int | str, of: str = "samples") -> Explanation:
@@ -379,6 +403,8 @@ def check_result(result: Result) -> None:
         f"its status is converged, but the residual {result.residual:.3g} is not "
         f"below the tolerance {options.tol:.3g}",
     )
+    if problem.fixed:
+        return
     lam, mu = result.values
     low, high = result.bracket
     require(0.0 < lam < math.inf and 0.0 < mu < math.inf, f"its singular values are {lam}, {mu}")

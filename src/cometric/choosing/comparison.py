@@ -44,7 +44,15 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
 """How candidates are learned, where they do not say otherwise: neighbors need no more."""
 
-NOT_COMPARED = ("client", "progress", "callback", "checkpoint", "checkpoint_every")
+NOT_COMPARED = (
+    "samples",
+    "features",
+    "client",
+    "progress",
+    "callback",
+    "checkpoint",
+    "checkpoint_every",
+)
 OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
 """Options that candidates may have."""
 

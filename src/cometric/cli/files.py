@@ -20,6 +20,12 @@ def read(path: Path, transpose: bool, read_limit: float) -> AnnData:
     return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
 
 
+def read_given(options: dict[str, Any], read_limit: float) -> dict[str, AnnData]:
+    """The metrics that are given as files, by the name of their option."""
+    paths = {side: options.get(side) for side in ("samples", "features")}
+    return {side: read(path, False, read_limit) for side, path in paths.items() if path is not None}
+
+
 def write(
     result: Result,
     path: Path,

@@ -59,11 +59,12 @@ def learn(
         raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
     data, matrix = read_source(console, path, source)
     console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
+    given = files.read_given(options, source.read_limit)
     histogram_options = {name: options[name] for name in slots.HISTOGRAMS}
     note = origin.note(path, source.transpose, source.matrix, histogram_options, key_added)
     try:
         with noting(note):
-            result = cometric.learn(matrix, progress=console.progress, **in_bytes(options))
+            result = cometric.learn(matrix, progress=console.progress, **in_bytes(options) | given)
     except cometric.Interrupted as interruption:
         if checkpoint is None:
             files.save_partial(interruption, output)
@@ -174,7 +175,8 @@ def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> No
     code is 0, and the output includes advice.
     """
     _, matrix = read_source(console, path, source)
-    planned = cometric.plan(matrix, progress=console.progress, **in_bytes(options))
+    given = files.read_given(options, source.read_limit)
+    planned = cometric.plan(matrix, progress=console.progress, **in_bytes(options) | given)
     facts = {"command": "plan", "input": str(path), **asdict(planned)}
     code = Exit.CONVERGED if planned.fits else Exit.DOES_NOT_FIT
     console.answer(console.translate(str(planned)), facts, code)
@@ -224,8 +226,8 @@ def _facts(result: Result) -> dict[str, Any]:
         "message": result.status.value,
         "converged": result.converged,
         "residual": result.residual,
-        "values": result.values,
-        "bracket": result.bracket,
+        "values": None if result.problem.fixed else result.values,
+        "bracket": None if result.problem.fixed else result.bracket,
         "iterations": result.iterations,
         "sweeps": last.sweeps if last else 0,
         "seconds": last.seconds if last else 0.0,

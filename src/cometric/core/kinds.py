@@ -171,7 +171,8 @@ class Folder(Kind):
 class Choice(Kind):
     """One of some names; in Python other values too, which are checked elsewhere.
 
-    Stored as "matrix" in JSON if it is an array or a sequence.
+    Stored as "matrix" in JSON if it is an array or a sequence; a pair of which one has a name, as a
+    list.
     """
 
     allowed: str = "a name"
@@ -189,7 +190,33 @@ class Choice(Kind):
     def to_json(self, value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
+        if isinstance(value, tuple | list) and any(isinstance(part, str | Real) for part in value):
+            return [self.to_json(part) for part in value]
         return float(value) if isinstance(value, Real) else "matrix"
+
+
+@dataclass(frozen=True)
+class Metric(Kind):
+    """A matrix of distances, which is checked where the data are known, or None.
+
+    On the command line, a file. Stored as "matrix" in JSON.
+    """
+
+    allowed: str = "a file with a square matrix of distances"
+    metavar = "FILE"
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, str | Real) or callable(value):
+            raise ValueError(
+                f"`{name}` is {shown(value)}; pass a square matrix, the distances between all "
+                f"{name}."
+            )
+
+    def read(self, text: str) -> Path:
+        return Path(text)
+
+    def to_json(self, value: Any) -> Any:
+        return None if value is None else "matrix"
 
 
 @dataclass(frozen=True)

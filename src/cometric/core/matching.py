@@ -32,7 +32,7 @@ def find_bins(
     if names is not None and learned is not None:
         if fits and tuple(np.array(names, dtype=object)[kept]) == learned:
             return np.flatnonzero(kept)
-        if fits or not _is_numbering(names):  # 0, 1, 2, ... cannot be matched
+        if fits or not is_numbering(names):  # 0, 1, 2, ... cannot be matched
             return _match(names, learned, bins, across or ())
     if not fits:
         raise ValueError(
@@ -141,6 +141,6 @@ def _nothing_in_common(
     )
 
 
-def _is_numbering(names: Sequence[str]) -> bool:
+def is_numbering(names: Sequence[str]) -> bool:
     """Whether the names are 0, 1, 2, ..., the default of pandas and AnnData."""
     return all(name == str(k) for k, name in enumerate(names))

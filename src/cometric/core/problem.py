@@ -51,6 +51,7 @@ class Problem:
     smoothing: float = 0.0  # mass added to every bin
     mass_error: float = NORMALIZED  # bound on the relative error of every mass in `full`
     formula: Formula = PLAIN
+    fixed: str = ""  # "samples" or "features" if their metric is given: repeats are not merged
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -76,6 +77,7 @@ class Problem:
         smoothing: float = 0.0,
         drop_empty: bool = False,
         formula: Formula | None = None,
+        fixed: str = "",
     ) -> Problem:
         """The histograms of the rows and of the columns of ``X``.
 
@@ -100,6 +102,8 @@ class Problem:
             have some); ``kept`` of each side is the mask of the others.
         formula
             The norm term of distances, beside transport; none by default.
+        fixed
+            "samples" or "features" if the metric of this side is given. Its repeats are not merged.
 
         Notes
         -----
@@ -107,9 +111,9 @@ class Problem:
         warning; ``Side.expand`` brings them back at distance 0.
         """
         _check_options(normalization_steps, smoothing)
-        samples, features = make_sides(X, normalization_steps, smoothing, drop_empty)
+        samples, features = make_sides(X, normalization_steps, smoothing, drop_empty, fixed)
         error = SMOOTHED if smoothing else NORMALIZED
-        return cls(samples, features, float(smoothing), error, formula or PLAIN)
+        return cls(samples, features, float(smoothing), error, formula or PLAIN, fixed)
 
     def mass_errors(self) -> tuple[float, float]:
         """Bounds on the relative error of the masses of samples and of features in ``hist``.
@@ -190,6 +194,8 @@ class Problem:
             "smoothing": np.array(self.smoothing),
             "mass_error": np.array(self.mass_error),
         }
+        if self.fixed:
+            arrays["fixed"] = np.array(self.fixed)
         for name in ("samples", "features"):
             side: Side = getattr(self, name)
             arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
@@ -214,7 +220,10 @@ class Problem:
         # Version 0.1 stored no bound: its sums were rounded once per entry.
         entries = max(np.diff(side.full.indptr).max() for side in (samples, features))
         error = arrays.get("mass_error", SMOOTHED + 4 * entries * 2.0**-53)
-        problem = cls(samples, features, float(arrays["smoothing"]), float(error))
+        fixed = str(arrays.get("fixed", ""))
+        require(fixed in ("", "samples", "features"), f"its fixed side is {fixed!r}")
+        smoothing = float(arrays["smoothing"])
+        problem = cls(samples, features, smoothing, float(error), fixed=fixed)
         check_problem(problem)
         require(NORMALIZED <= problem.mass_error < 1e-6, "its masses are too far from exact")
         return problem

@@ -22,7 +22,8 @@ class Side:
     """The histograms of one side, distinct ones only.
 
     Items with equal histograms are at distance 0, and at equal distances from all others. So
-    transport treats them as one: one histogram on this side, one bin on the other.
+    transport treats them as one: one histogram on this side, one bin on the other. Items whose
+    metric is given are not merged: it may tell them apart.
     """
 
     hist: sparse.csr_array  # distinct histograms over the distinct bins; rows sum to 1
@@ -73,7 +74,7 @@ class Side:
 
 
 def make_sides(
-    X: Any, normalization_steps: int, smoothing: float, drop_empty: bool
+    X: Any, normalization_steps: int, smoothing: float, drop_empty: bool, fixed: str = ""
 ) -> tuple[Side, Side]:
     """The samples and the features of ``X``; see :meth:`Problem.from_data`."""
     if isinstance(X, tuple) and len(X) == 2:
@@ -93,8 +94,10 @@ def make_sides(
         A, B = normalize(matrix), normalize(matrix.T.tocsr())
         sources = ("`X`", "row"), ("`X`", "column")
     A, B = smooth(A, smoothing), smooth(B, smoothing)
-    rows = _label(A, *sources[0], "samples")
-    columns = _label(B, *sources[1], "features")
+    rows, columns = (
+        np.arange(hist.shape[0]) if name == fixed else _label(hist, *source, name)
+        for hist, source, name in zip((A, B), sources, ("samples", "features"), strict=True)
+    )
     return (
         make_side(A, rows, columns, kept[0], names[0], scales[0]),
         make_side(B, columns, rows, kept[1], names[1], scales[1]),

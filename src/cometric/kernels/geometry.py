@@ -61,31 +61,46 @@ def pairwise_norms(indptr, bins, values, p):
     return norms
 
 
+ROWS, CHUNK = 32, 512
+"""Rows and columns of the block of detours that is compared at a time: it stays in the cache."""
+
+
 @njit
-def _violation_from(cost, k):
-    """The part of :func:`triangle_violation` with this k."""
-    shortest = cost[k].copy()
-    for s in range(len(cost)):
-        leg, rest = cost[k, s], cost[s]
-        for l in range(len(cost)):
-            detour = leg + rest[l]
-            shortest[l] = detour if detour < shortest[l] else shortest[l]
+def _violation_of(cost, first):
+    """The part of :func:`triangle_violation` with k from ``first`` on, ``ROWS`` of them, l >= k."""
+    d = len(cost)
+    last = min(first + ROWS, d)
     worst = 0.0
-    for l in range(len(cost)):
-        worst = max(worst, cost[k, l] - shortest[l])
+    shortest = np.empty((ROWS, CHUNK))
+    for left in range(first, d, CHUNK):
+        width = min(CHUNK, d - left)
+        for k in range(first, last):
+            shortest[k - first, :width] = cost[k, left : left + width]
+        for s in range(d):
+            rest = cost[s, left : left + width]
+            for k in range(first, last):
+                leg, row = cost[s, k], shortest[k - first]
+                for l in range(width):
+                    detour = leg + rest[l]
+                    row[l] = detour if detour < row[l] else row[l]
+        for k in range(first, last):
+            for l in range(width):
+                worst = max(worst, cost[k, left + l] - shortest[k - first, l])
     return worst
 
 
 @parallel
 def triangle_violation(cost):
-    """Max over k, l, s of C_kl - (C_ks + C_sl): positive when a detour is shorter."""
-    worst = np.zeros(len(cost))
-    finished = np.zeros(len(cost), np.bool_)
-    for k in prange(len(cost)):
-        worst[k] = _violation_from(cost, k)
-        finished[k] = True
+    """Max over k, l, s of C_kl - (C_ks + C_sl), C symmetric: positive when a detour is shorter."""
+    blocks = (len(cost) + ROWS - 1) // ROWS
+    worst = np.zeros(blocks)
+    finished = np.zeros(blocks, np.bool_)
+    for one in prange((blocks + 1) // 2):  # a long and a short block: equal work for every thread
+        for block in range(one, blocks - one, max(1, blocks - 1 - 2 * one)):
+            worst[block] = _violation_of(cost, block * ROWS)
+            finished[block] = True
     check_finished(finished)
     largest = 0.0
-    for k in range(len(cost)):
-        largest = max(largest, worst[k])
+    for block in range(blocks):
+        largest = max(largest, worst[block])
     return largest

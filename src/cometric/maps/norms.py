@@ -17,16 +17,28 @@ from cometric.maps import references
 
 def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
     """R between the distinct samples and between the distinct features; see ``norm_matrix``."""
-    if getattr(norm, "ndim", 0) == 2:
-        raise ValueError("`norm` is one matrix; pass two, (for samples, for features).")
-    pair = norm if isinstance(norm, tuple | list) and len(norm) == 2 else (norm, norm)
     return Metrics(
-        _norm(problem.samples, pair[0], device, "samples"),
-        _norm(problem.features, pair[1], device, "features"),
+        side_norm(problem, norm, "samples", device), side_norm(problem, norm, "features", device)
     )
 
 
-def _norm(side: Side, norm: Any, device: Any, of: str) -> Any:
+def side_norm(problem: Problem, norm: Any, of: str, device: Any = None) -> Matrix:
+    """R between the distinct items of one side; a pair has one entry for each side."""
+    if getattr(norm, "ndim", 0) == 2:
+        raise ValueError(
+            "`norm` is one matrix; pass two, (for samples, for features), or None for one of them."
+        )
+    if is_pair(norm):
+        norm = norm[0 if of == "samples" else 1]
+    return _norm(getattr(problem, of), norm, device, of)
+
+
+def is_pair(norm: Any) -> bool:
+    """Whether R is given for samples and features separately."""
+    return isinstance(norm, tuple | list) and len(norm) == 2
+
+
+def _norm(side: Side, norm: Any, device: Any, of: str) -> Matrix:
     """R between the distinct items of a side; a matrix has rows for all kept items."""
     if not hasattr(norm, "shape") or np.ndim(norm) != 2:
         return norm_matrix(side.full_histograms, norm, device, of)
@@ -86,13 +98,24 @@ def is_reference(norm: Any) -> bool:
 
 
 def norm_name(norm: Any) -> str:
-    """The name of a norm: "l1", "l2.5", "linf", "discrete", that of a reference, or "matrix"."""
+    """The name of a norm: "l1", "l2.5", "linf", "discrete", that of a reference, or "matrix".
+
+    For a pair of which at least one has a name, both, as in "l1, matrix".
+    """
+    if is_pair(norm):
+        names = [norm_name(part) for part in norm]
+        return "matrix" if names == ["matrix", "matrix"] else ", ".join(names)
     if is_reference(norm):
         return str(norm)
     power = norm_power(norm)
     if power is None:
         return "discrete" if isinstance(norm, str) and norm == "discrete" else "matrix"
     return f"l{power!r}".removesuffix(".0")
+
+
+def name_for(name: str, of: str) -> str:
+    """The name of the norm of one side, from that of both."""
+    return name.split(", ")[0 if of == "samples" else -1]
 
 
 def norm_power(norm: Any) -> float | None:

@@ -128,7 +128,7 @@ class _Side(NamedTuple):
 
 def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix) -> _Side:
     """Compare ``metric`` with the image of ``cost`` on some pairs, solved again."""
-    index = _sample(len(metric))
+    index = sample_pairs(len(metric))
     if formula.restart > 0.0:
         ratios = metric / formula.restart_ratios(R)
         farthest = np.unravel_index(np.argmax(ratios), metric.shape)
@@ -152,7 +152,7 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
     )
 
 
-def _sample(n: int) -> Index:
+def sample_pairs(n: int) -> Index:
     """All pairs, or ``SAMPLE`` of them, drawn with a fixed seed."""
     index = all_pairs(n)
     if len(index) <= SAMPLE:

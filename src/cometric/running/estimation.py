@@ -21,7 +21,7 @@ from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.kernels import threads
 from cometric.maps.exact import is_metric
-from cometric.maps.norms import norm_matrix, norm_name
+from cometric.maps.norms import is_pair, norm_matrix, norm_name
 from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
 from cometric.running.run import Run
 from cometric.transports.base import Lifts
@@ -76,6 +76,8 @@ def estimate(run: Run, lifts: Lifts, report: Callable[..., None]) -> Estimate:
 
     ``report`` is called after each iteration of a part.
     """
+    if run.problem.fixed:
+        return _estimate_lift(run, lifts)
     began = clock()
     setup = sum(_norm_seconds(run, side) for side in (run.problem.samples, run.problem.features))
     sweeps = [_call_seconds(run, lifts, k) for k in range(2)]
@@ -89,6 +91,22 @@ def estimate(run: Run, lifts: Lifts, report: Callable[..., None]) -> Estimate:
         if result.whole or growth < 1.5:
             return result
         goal *= min(growth, 30.0)
+
+
+def _estimate_lift(run: Run, lifts: Lifts) -> Estimate:
+    """The time of computing one metric from the other, which is given: a single call."""
+    of_samples = run.problem.fixed == "features"
+    side, k = (run.problem.samples, 0) if of_samples else (run.problem.features, 1)
+    setup = _norm_seconds(run, side) if run.problem.formula.has_norm else 0.0
+    cost = run.problem.formula.saturated(run.start[1 - k])
+    seconds = setup + _call_seconds(run, lifts, k, cost)
+    margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
+    return Estimate(
+        (seconds / margin, seconds, seconds * margin),
+        (1, 1, 1),
+        1.0,
+        f"some of the distances between {'samples' if of_samples else 'features'}",
+    )
 
 
 def _from_parts(
@@ -183,15 +201,17 @@ def _sum(per_iteration: Vector, iterations: int) -> float:
 # Calls of maps
 
 
-def _call_seconds(run: Run, lifts: Lifts, k: int) -> float:
+def _call_seconds(run: Run, lifts: Lifts, k: int, cost: Matrix | None = None) -> float:
     """Seconds of a call of the k-th map for all its histograms, from calls for some of them.
 
-    With the simplex method the first call, without trees to start from; with Sinkhorn a sweep.
+    With the simplex method the first call, without trees to start from; with Sinkhorn a sweep, or
+    a solve if the ``cost`` is given.
     """
     lift = lifts[k]
     sides = run.problem.samples, run.problem.features
     exact = run.settings.transport.freezes
-    hist, cost = sides[k].histograms, _some_cost(sides[1 - k], exact)
+    hist = sides[k].histograms
+    cost = _some_cost(sides[1 - k], exact) if cost is None else cost
     order = np.random.default_rng(0).permutation(hist.shape[0])
     check = _metric_check(cost, lift.threads) if exact else 0.0
     count = FEWEST
@@ -245,8 +265,9 @@ def _norm_seconds(run: Run, side: Side) -> float:
     """Seconds for R between all items of a side, and for the l1 distances to start from."""
     part, norm = side.full_histograms.take(slice(MOST_BINS)), run.settings.norm
     began = clock()
-    if norm_name(norm) != "matrix":
-        norm_matrix(part, norm, run.settings.torch_device)
+    for name in norm if is_pair(norm) else (norm,):
+        if norm_name(name) != "matrix":
+            norm_matrix(part, name, run.settings.torch_device)
     if norm_name(norm) != "l1":
         norm_matrix(part, "l1")
     return (clock() - began) * _nodes(side.full) / _nodes(part.rows)

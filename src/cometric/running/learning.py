@@ -37,6 +37,8 @@ def learn(
     restart: float = 0.0,
     saturate: float = 0.0,
     norm: Any = "auto",
+    samples: Any = None,
+    features: Any = None,
     solver: str | Solver[Any] = "auto",
     tol: float = DEFAULT_TOL,
     max_iter: int = 1000,
@@ -96,8 +98,15 @@ def learn(
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete"; a reference: "lsa" (TF-IDF and 30
         singular vectors), "cosine", "hellinger", or "local", which combines several distances and
-        makes them relative to those in the neighborhood; or two matrices (samples, features).
+        makes them relative to those in the neighborhood; or two matrices (samples, features), one
+        of which may be a name, or None for "auto": a known metric that guides one side only.
         "auto" is "local" for ``tau="auto"`` and "l1" otherwise.
+    samples, features
+        A metric C between the features that is known, so that it is not learned: ``samples`` of
+        the result is its lift Phi_A(C), in the units of C, and ``features`` is C itself. For
+        example the distances of word vectors, for Word Mover's distances. A square matrix, or a
+        DataFrame whose names are matched with those of ``X``. Here the default is tau = 0: R is
+        added if ``tau``, ``restart`` or ``norm`` is passed. ``samples=D`` likewise.
     solver
         "auto" (policy iteration for eps = 0, Anderson acceleration for eps > 0, the closed form
         for eps infinite and tau = 0), "policy", "power", "anderson", "stochastic", or an object
@@ -156,6 +165,7 @@ def learn(
         smoothing=smoothing,
         drop_empty=drop_empty,
         formula=settings.formula,
+        fixed=settings.fixed,
     )
     run = Run.prepare(settings, problem)
     result = run.learn() if checkpoint is None else _learn_with_checkpoints(run)
@@ -199,8 +209,7 @@ def resume(
         )
     arrays, stored = read_data(folder, saved), dict(saved.asked)
     try:
-        if stored["norm"] == "matrix":
-            stored["norm"] = arrays["samples_norm"], arrays["features_norm"]
+        stored["norm"] = _stored_norm(stored["norm"], arrays)
         if client is not None and not stored["client"]:
             raise ValueError(
                 f"`client` has no effect: `{folder}` was started without one. Leave it out."
@@ -224,6 +233,17 @@ def resume(
     problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
     run = Run.prepare(settings, problem)
     return _learn_with_checkpoints(run, saved)
+
+
+def _stored_norm(norm: Any, arrays: dict[str, Any]) -> Any:
+    """R as it was passed: matrices are stored with the data, and named "matrix" in the options."""
+    if norm != "matrix" and not isinstance(norm, list):
+        return norm
+    names = ("matrix", "matrix") if norm == "matrix" else norm
+    return tuple(
+        arrays[f"{side}_norm"] if name == "matrix" else name
+        for side, name in zip(("samples", "features"), names, strict=True)
+    )
 
 
 def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:

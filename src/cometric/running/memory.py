@@ -32,8 +32,10 @@ NEEDS = {
     "plain": Matrices(6.5, 5.6, 4.9, 4.7),
     "linear": Matrices(16.0, 5.0, 6.0, 3.4),
     "closed": Matrices(3.5, 5.4, 0.7, 2.0),
+    "lift": Matrices(2.0, 2.0, 4.0, 4.0),
 }
-"""By kind of solve: with a history of metrics, without, the linear limit, its closed form."""
+"""By kind of solve: with a history of metrics, without, the linear limit, its closed form, the lift
+of a given metric."""
 
 
 def dense_memory(n: int, m: int, kind: str, saturated: bool = False) -> float:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from cometric.core.inputs import counted
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.machine.devices import free_memory, free_on
@@ -21,6 +20,7 @@ from cometric.running.memory import dense_memory, memory_for_maps
 from cometric.running.rehearsal import clock
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
+from cometric.running.start import NOTHING, given_metrics
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
 
@@ -96,10 +96,10 @@ class Plan:
             lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
         if self.measured:
             low, high = self.iterations
-            count = f"{low}" if low == high else f"{low} to {high}"
+            count = counted(low, "iteration") if low == high else f"{low} to {high} iterations"
             lines.append(
                 f"  time        about {duration(self.total)} "
-                f"({' to '.join(map(duration, self.total_range))}): {count} iterations, "
+                f"({' to '.join(map(duration, self.total_range))}): {count}, "
                 f"{duration(self.seconds)} each on average"
             )
             lines.append(f"  measured    {self.measured}")
@@ -149,14 +149,17 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         smoothing=settings.smoothing,
         drop_empty=settings.drop_empty,
         formula=settings.formula,
+        fixed=settings.fixed,
     )
     reading = clock() - began
-    nothing = Metrics(np.empty((0, 0)), np.empty((0, 0)))
+    start = nothing = Metrics(NOTHING, NOTHING)
+    if problem.fixed:
+        start = given_metrics(problem, getattr(settings, problem.fixed))
     try:
         memory = memory_for_maps(problem, settings)
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
-    return _plan(Run(settings, problem, nothing, nothing, memory), reading, progress)
+    return _plan(Run(settings, problem, nothing, start, memory), reading, progress)
 
 
 def _plan(run: Run, reading: float, progress: bool) -> Plan:
@@ -173,7 +176,7 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
         engine=settings.transport.engine(lifts, _solver_name(run, lifts)),
         memory=memory,
         available=available,
-        operations=settings.transport.operations(run.problem),
+        operations=0.0 if run.problem.fixed else settings.transport.operations(run.problem),
         seconds=math.nan,
         sweeps=0,
         fits=memory <= available,
@@ -203,6 +206,8 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
 def _solver_name(run: Run, lifts: Lifts) -> str:
     """The name of the solver, for the description of the engine."""
     solver = run.settings.solver
+    if run.problem.fixed:
+        return "one"
     if isinstance(solver, str):
         if run.settings.kind_of_memory == "closed":
             return "closed"
@@ -217,7 +222,7 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
     data = OVERHEAD + BYTES_PER_ENTRY * float(run.problem.samples.hist.nnz)
     policy = _solver_name(run, lifts) == "policy"
     kind = run.settings.kind_of_memory
-    if run.settings.transport.freezes and not policy:
+    if run.settings.transport.freezes and not policy and not run.problem.fixed:
         kind = "plain"
     saturated = run.settings.formula.saturate > 0.0
     dense, plain = (dense_memory(n, m, name, saturated) for name in (kind, "plain"))

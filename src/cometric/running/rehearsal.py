@@ -197,8 +197,8 @@ def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
         rows, columns = rows[filled[0]], columns[filled[1]]
     if isinstance(norm, tuple | list):
         norm = tuple(
-            side.reduce(np.asarray(matrix))[np.ix_(chosen, chosen)]
-            for side, matrix, chosen in zip(sides, norm, (rows, columns), strict=True)
+            side.reduce(np.asarray(R))[np.ix_(chosen, chosen)] if np.ndim(R) == 2 else R
+            for side, R, chosen in zip(sides, norm, (rows, columns), strict=True)
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # different items may be equal in a part

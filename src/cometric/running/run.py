@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from signal import SIGTERM
 from typing import Any
 
+import numpy as np
+
 from cometric.answers.result import Parameters, Result
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, ConvergenceWarning, Interrupted
@@ -14,10 +16,10 @@ from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
 from cometric.machine.progress import Bar
 from cometric.machine.threads import workers
-from cometric.maps.norms import norm_matrices, norm_name
+from cometric.maps.norms import norm_matrices, norm_name, side_norm
 from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
-from cometric.running.start import starting_metrics
+from cometric.running.start import NOTHING, given_metrics, starting_metrics
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
 from cometric.transports.base import Lifts
@@ -43,6 +45,9 @@ class Run:
         """A run with its norms and starting metrics; raises if there is not enough memory."""
         memory = memory_for_maps(problem, settings)
         norm = problem.formula.norm
+        if problem.fixed:
+            given = given_metrics(problem, getattr(settings, problem.fixed))
+            return cls(settings, problem, _norm_of_lift(settings, problem), given, memory)
         norms = norm_matrices(problem, norm, settings.torch_device)
         l1 = norms if norm_name(norm) == "l1" else None
         start = starting_metrics(problem, settings.start, settings.random_state, l1)
@@ -95,6 +100,8 @@ class Run:
             checkpoint=self.checkpoint,
             bar=bar,
         )
+        if self.problem.fixed:
+            return solving.lift_given(lifts)
         solution: Solution = settings.transport.solve(solving, lifts)
         return solution
 
@@ -113,11 +120,15 @@ class Run:
         return stored
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
-        """R between all kept items, if given as matrices."""
-        if norm_name(self.settings.norm) != "matrix":
+        """R between all kept items, if given as matrices, or as a pair with one."""
+        if "matrix" not in norm_name(self.settings.norm):
             return None
-        samples, features = self.problem.samples, self.problem.features
-        return samples.expand(self.norms.samples), features.expand(self.norms.features)
+        sides = self.problem.samples, self.problem.features
+        samples, features = (
+            np.zeros((len(side.labels),) * 2) if R is NOTHING else side.expand(R)
+            for side, R in zip(sides, self.norms, strict=True)
+        )
+        return samples, features
 
     def _result(self, solution: Solution) -> Result:
         settings, metrics = self.settings, solution.iterate.metrics
@@ -150,6 +161,16 @@ class Run:
         interruption = Interrupted(f"interrupted; the partial result is in `.result`{hint}")
         interruption.result = result
         return interruption
+
+
+def _norm_of_lift(settings: Settings, problem: Problem) -> Metrics:
+    """R of the side that is computed from a given metric, if there is one."""
+    norms = Metrics(NOTHING, NOTHING)
+    if not problem.formula.has_norm:
+        return norms
+    of = "samples" if problem.fixed == "features" else "features"
+    R = side_norm(problem, problem.formula.norm, of, settings.torch_device)
+    return norms._replace(**{of: R})
 
 
 def shortfall(result: Result) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from cometric.core.kinds import (
     Folder,
     Function,
     Kind,
+    Metric,
     Named,
     Number,
     Object,
@@ -133,6 +134,18 @@ class Settings:
         f"l1, l2, linf, discrete, a power such as 3, or a reference: {', '.join(NAMES)}. "
         "auto: local with --tau auto, otherwise l1.",
     )
+    samples: Any = _setting(
+        None,
+        Metric(),
+        "Distances between the samples (.npy, .npz, .csv, .tsv), not to be learned: those between "
+        "features are computed from them.",
+    )
+    features: Any = _setting(
+        None,
+        Metric(),
+        "Distances between the features (.npy, .npz, .csv, .tsv), not to be learned: those between "
+        "samples are computed from them.",
+    )
     solver: Any = _setting(
         "auto",
         Named(choices=("auto", *SOLVERS), methods=("init", "step"), describe=solver_to_json),
@@ -208,6 +221,7 @@ class Settings:
     )
 
     # Computed from the options.
+    fixed: str = field(init=False, repr=False, compare=False)  # the side whose metric is given
     formula: Formula = field(init=False, repr=False, compare=False)
     torch_device: Any = field(init=False, repr=False, compare=False)  # None for the CPU
     solver_traits: Traits = field(init=False, repr=False, compare=False)
@@ -215,7 +229,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_kinds(self, options())
-        self._set(solver_traits=self._find_traits())
+        self._set(solver_traits=self._find_traits(), fixed=self._find_fixed())
         transport = self._find_transport()
         eps = self.eps if math.isnan(transport.eps) else transport.eps
         tau, restart = self._find_weights()
@@ -225,7 +239,9 @@ class Settings:
         self._set(tau=tau, restart=restart, norm=norm, formula=formula)
         automatic = isinstance(self.solver, str) and self.solver == "auto"
         self._set(
-            kind_of_memory=transport.kind_of_memory(
+            kind_of_memory="lift"
+            if self.fixed
+            else transport.kind_of_memory(
                 formula.is_plain, automatic, self.solver_traits.keeps_history
             ),
             torch_device=None if str(self.device) == "cpu" else self._find_device(),
@@ -242,11 +258,37 @@ class Settings:
             return traits_of(self.solver)
         return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver]())
 
+    def _find_fixed(self) -> str:
+        """The side whose metric is given, or ""."""
+        if self.samples is not None and self.features is not None:
+            raise ValueError(
+                "`samples` and `features` are both given, so nothing is left to compute. Pass one."
+            )
+        if self.samples is None and self.features is None:
+            return ""
+        fixed = "features" if self.samples is None else "samples"
+        for name, default in (("solver", "auto"), ("start", None), ("checkpoint", None)):
+            value = getattr(self, name)
+            if value is not default and not (isinstance(value, str) and value == default):
+                raise ValueError(
+                    f"`{name}` has no effect with `{fixed}`: the other metric is computed from it "
+                    f"in one step. Leave `{name}` out."
+                )
+        return fixed
+
     def resources(self, memory: float | None = None) -> Resources:
-        """Computing resources of maps; ``memory`` is the number of bytes that they may store."""
-        return Resources(
+        """Computing resources of maps; ``memory`` is the number of bytes that they may store.
+
+        If one metric is given, there is a single call: pairs are solved in it, in float64, and
+        nothing is stored for a next one.
+        """
+        resources = Resources(
             self.n_threads, memory, str(self.device), self.client, self.dtype, self.sweeps, self.tol
         )
+        if not self.fixed:
+            return resources
+        memory = 0.0 if self.torch_device is None else memory
+        return replace(resources, memory_limit=memory, dtype=np.float64, sweeps=None)
 
     def to_json(self) -> dict[str, Any]:
         """All options that change the result, by name."""
@@ -291,6 +333,8 @@ class Settings:
         if self.tau == "auto":
             if self.restart > 0.0:
                 return 0.0, float(self.restart)
+            if self.fixed and isinstance(self.norm, str) and self.norm == "auto":
+                return 0.0, 0.0
             return (AUTO_TAU, 0.0) if sampled else (0.0, AUTO_RESTART)
         tau = PAPER_TAU if self.tau == "paper" else float(self.tau)
         if self.restart > 0.0 and tau > 0.0:
@@ -301,11 +345,15 @@ class Settings:
         return tau, float(self.restart)
 
     def _find_norm(self) -> Any:
-        """R; "auto" is a reference with ``tau="auto"``, and the l1 norm otherwise."""
-        if not isinstance(self.norm, str) or self.norm != "auto":
-            return self.norm
-        default = self.tau == "auto" and self.restart == 0.0
-        return AUTO_NORM if default and not self.solver_traits.samples_pairs else "l1"
+        """R; "auto" is a reference with ``tau="auto"``, and the l1 norm otherwise.
+
+        In a pair, None stands for "auto".
+        """
+        default = self.tau == "auto" and self.restart == 0.0 and not self.fixed
+        name = AUTO_NORM if default and not self.solver_traits.samples_pairs else "l1"
+        if isinstance(self.norm, tuple | list) and len(self.norm) == 2:
+            return tuple(name if part is None else part for part in self.norm)
+        return name if isinstance(self.norm, str) and self.norm == "auto" else self.norm
 
     def _check_together(self) -> None:
         """Raise if options exclude one another."""
@@ -330,7 +378,7 @@ class Settings:
             raise ValueError(
                 f"`client` has no effect for {transport.name}, a product of matrices: leave it out."
             )
-        if transport.freezes and self.formula.is_plain:
+        if transport.freezes and self.formula.is_plain and not self.fixed:
             raise ValueError(
                 "`client` needs tau > 0 at eps = 0, or a positive `restart` or `saturate`: "
                 "uniqueness is decided on one machine."

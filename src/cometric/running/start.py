@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from cometric.core.cones import normalize
+from cometric.core.given import read_given
 from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics
 from cometric.maps.norms import norm_matrix
+
+NOTHING = np.empty((0, 0))
 
 
 def starting_metrics(
@@ -34,6 +37,13 @@ def starting_metrics(
             for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
         )
     )
+
+
+def given_metrics(problem: Problem, given: Any) -> Metrics:
+    """The metric of the side that is fixed, checked; an empty matrix for the other side."""
+    side: Side = getattr(problem, problem.fixed)
+    matrix = read_given(given, problem.fixed, side)
+    return Metrics(NOTHING, NOTHING)._replace(**{problem.fixed: matrix})
 
 
 def _random_metric(k: int, rng: np.random.Generator) -> Matrix:

@@ -28,8 +28,8 @@ from cometric.saving.state import Arrays
 SCHEMA = (2, 1)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
 
-ADDED = {"saturate": 0.0}
-"""Options that checkpoints of schema (2, 0) lack, with the values that they had."""
+ADDED = {"saturate": 0.0, "samples": None, "features": None}
+"""Options that earlier checkpoints lack, with the values that they had."""
 
 
 class UnknownSchema(CheckpointError):

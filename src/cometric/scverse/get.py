@@ -70,7 +70,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
             f"`adata` stores only nearest neighbors under {key!r}, and a result needs all "
             "distances. Learn with a larger `max_dense`, or use `cometric.learn`."
         )
-    if params["norm"] == "matrix":
+    if "matrix" in params["norm"]:
         raise ValueError(
             f"The norm under {key!r} was given as matrices, which an AnnData does not store. "
             "Use `cometric.learn` and `Result.save`."
@@ -80,6 +80,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
         problem = Problem.from_data(
             slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
             **{name: params[name] for name in slots.HISTOGRAMS if name in params},
+            fixed=str(params.get("fixed", "")),
         )
     if fingerprint(problem) != stored["fingerprint"]:
         raise ValueError(

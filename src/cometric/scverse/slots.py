@@ -18,6 +18,7 @@ from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
+from cometric.proofs.lifting import LiftCheck
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -69,6 +70,20 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
     return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
 
 
+def given_metric(adata: AnnData, side: str, key: str, use_raw: bool) -> Any:
+    """The distances between cells in ``obsp``, or between genes in ``varp``, under this name."""
+    where = "obsp" if side == "samples" else "varp"
+    place = getattr(adata, where)
+    if key not in place:
+        raise ValueError(f"`{side}` is {key!r}; `adata.{where}` has {list(place)}.")
+    if side == "features" and use_raw and not adata.raw.var_names.equals(adata.var_names):
+        raise ValueError(
+            "`features` is the name of an array in `adata.varp`, but `adata.raw` has other genes. "
+            "Pass the distances between those as a matrix."
+        )
+    return place[key]
+
+
 def store(
     adata: AnnData,
     result: Result,
@@ -76,7 +91,7 @@ def store(
     *,
     source: dict[str, Any],
     options: dict[str, Any],
-    certificate: Certificate | Diagnosis | None = None,
+    certificate: Certificate | Diagnosis | LiftCheck | None = None,
     max_dense: int = MAX_DENSE,
     n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
@@ -86,6 +101,7 @@ def store(
     limits = max_dense, n_neighbors
     slot = distances_key(key)
     used = {name: options[name] for name in HISTOGRAMS if name in options}
+    used |= {"fixed": result.problem.fixed} if result.problem.fixed else {}
     params = {**result.parameters.to_json(), **source, **used}
     stored: dict[str, Any] = {
         "params": {name: value for name, value in params.items() if value is not None},

@@ -63,7 +63,9 @@ def learn(
         Return a copy rather than writing to ``adata``.
     options
         All other options of :func:`cometric.learn`. Cells and genes without counts, common after
-        subsampling, are an error unless ``drop_empty=True``; their distances are then NaN.
+        subsampling, are an error unless ``drop_empty=True``; their distances are then NaN. A
+        metric that is given, ``features`` or ``samples``, may be the name of an array in ``varp``
+        or ``obsp``.
 
     Returns
     -------
@@ -83,8 +85,13 @@ def learn(
     check_number("max_dense", max_dense)
     check_count("n_neighbors", n_neighbors)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
+    given = {
+        side: slots.given_metric(adata, side, options[side], use_raw)
+        for side in ("samples", "features")
+        if isinstance(options.get(side), str)
+    }
     try:
-        result = cometric.running.learning.learn(data, eps, tau, **options)
+        result = cometric.running.learning.learn(data, eps, tau, **options | given)
     except BadData as error:
         if data is adata and error.fault is Fault.NEGATIVE:
             raise ValueError(

@@ -14,11 +14,14 @@ from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
+from cometric.transports.quadratic import Laplacian, Mahalanobis
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
     "entropic": Entropic,
     "limit": Limit,
+    "laplacian": Laplacian,
+    "mahalanobis": Mahalanobis,
 }
 """Transports that files and checkpoints can store, by name."""
 

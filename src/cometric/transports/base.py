@@ -18,6 +18,7 @@ from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.tiled import TiledMap
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose
+from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.solvers.loop import Solution
 from cometric.transports.solving import Solving
 
@@ -155,6 +156,16 @@ class Transport:
     def pairs_to_judge(self, problem: Problem) -> int:
         """The largest number of transport problems that :meth:`judge` solves."""
         return pairs_to_diagnose(problem)
+
+    def judge_lift(
+        self, problem: Problem, metrics: Metrics, lifts: Lifts, index: Index
+    ) -> LiftCheck:
+        """A check of the metric that was computed from a given one, for the pairs ``index``."""
+        return check_lift(problem, metrics, lifts, index)
+
+    def pairs_of_lift(self, problem: Problem) -> Index:
+        """The pairs that such a check solves again: all for exact transport, or a sample."""
+        return pairs_to_check(problem, every=self.freezes)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """Source bin, target bin and mass of every flow between two histograms."""

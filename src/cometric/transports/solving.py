@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from cometric.core.arrays import on_device, to_numpy
 from cometric.core.problem import Problem
-from cometric.core.types import Coupled, DistanceMap, Iterate, Metrics, Solver, Status, traits_of
+from cometric.core.types import (
+    Coupled,
+    DistanceMap,
+    Iterate,
+    Matrix,
+    Metrics,
+    Record,
+    Solver,
+    Status,
+    traits_of,
+)
+from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
-from cometric.maps.regularized import couple
+from cometric.maps.regularized import Regularized, couple
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import (
     NOTHING_YET,
@@ -95,6 +109,48 @@ class Solving:
             spent=spent,
             stage=stage,
         )._replace(solver=name)
+
+    def lift_given(self, lifts: tuple[Any, Any]) -> Solution:
+        """The lift of the given metric, which ``start`` holds, as one iteration.
+
+        It is in the units of the given metric: the singular value is 1, the other one NaN.
+        """
+        began = time.perf_counter()
+        of_samples = self.problem.fixed == "features"
+        side = 0 if of_samples else 1
+        lift, R, given = lifts[side], self.norms[side], self.start[1 - side]
+        with self.bar.stage(Coupled(*lifts), Ahead(self.tol, 1)):
+            distances = self._lift(lift, R, given)
+        remark, status = "", Status.CONVERGED
+        if getattr(lift, "error", 0.0) > getattr(lift, "tol", math.inf):
+            status = Status.INNER_NOT_CONVERGED
+        if distances.min() < 0.0:
+            status = Status.NOT_PSD
+            remark = (
+                f"{int((distances < 0).sum()) // 2} pairs have negative distances (lowest "
+                f"{distances.min():.3g}, largest {distances.max():.3g}): the entropic kernel of "
+                f"`{self.problem.fixed}` is not positive."
+            )
+        metrics = Metrics(distances, given) if of_samples else Metrics(given, distances)
+        values = (math.nan, 1.0) if of_samples else (1.0, math.nan)
+        iterate = Iterate(metrics, values, 0.0, (math.nan, math.nan), sweeps=1)
+        record = Record(1, 0.0, *values, 1, time.perf_counter() - began)
+        if self.callback is not None:
+            self.callback(iterate, record)
+        return Solution(iterate, status, [record], remark, solver="given")
+
+    def _lift(self, lift: Any, R: Matrix, given: Matrix) -> Matrix:
+        formula, device = self.problem.formula, getattr(lift, "device", None)
+        if device is not None:
+            R, given = on_device(device, R), on_device(device, given)
+        phi = lift if formula.is_plain else Regularized(lift, formula, R)
+        try:
+            distances: Matrix = to_numpy(phi(given))
+        except SystemError as error:
+            if is_interruption(error):
+                raise KeyboardInterrupt from error
+            raise
+        return distances
 
     def confirm(self, phi: Coupled, solver: Solver[Any], solution: Solution) -> Solution:
         """Continue with full sweeps after a solver that samples pairs, to confirm its residual.

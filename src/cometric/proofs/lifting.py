@@ -1,0 +1,98 @@
+"""Checks of a metric that was computed from a given one, by solving its pairs again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cometric.core.problem import Problem
+from cometric.core.types import BoundedMap, Index, Matrix, Metrics
+from cometric.kernels import geometry
+from cometric.maps.checks import all_pairs
+from cometric.maps.norms import side_norm
+from cometric.proofs.diagnosis import describe_triangle, sample_pairs
+
+
+@dataclass(frozen=True)
+class LiftCheck:
+    """How accurately a metric is the lift of a given one.
+
+    ``of`` is the side that was computed. Its distances differ from the true values by at most
+    ``error`` times the largest of them, on ``pairs`` pairs solved again, out of ``count``. This is
+    ``proved`` if the map has bounds of its distances (dual solutions); otherwise it is the
+    difference of two computations. ``negatives`` and ``triangle`` are as in
+    :class:`~cometric.proofs.diagnosis.Diagnosis`.
+    """
+
+    of: str
+    error: float
+    proved: bool
+    pairs: int
+    count: int
+    negatives: int
+    triangle: tuple[float, float]
+
+    def __str__(self) -> str:
+        given = "features" if self.of == "samples" else "samples"
+        pairs = f"all {self.pairs}" if self.pairs == self.count else f"{self.pairs}"
+        side = 0 if self.of == "samples" else 1
+        lines = [
+            f"Check: the distances between {self.of} are the lift of the given ones of {given}",
+            f"  {'proved' if self.proved else 'recomputed':<15}each distance is within "
+            f"{self.error:.1e} of the largest of its true value, on {pairs} pairs solved again",
+            f"  negative       {self.negatives} distances",
+            f"  triangle       {describe_triangle(self.triangle[side], indent=17)}",
+        ]
+        return "\n".join(lines)
+
+
+def pairs_to_check(problem: Problem, every: bool) -> Index:
+    """The pairs of the computed side to solve again: ``every`` one, or a random sample."""
+    n = getattr(problem, _computed(problem)).hist.shape[0]
+    return all_pairs(n) if every else sample_pairs(n)
+
+
+def check_lift(
+    problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], index: Index
+) -> LiftCheck:
+    """Compare the computed metric with bounds of its distances, for the pairs ``index``."""
+    of, formula = _computed(problem), problem.formula
+    side = 0 if of == "samples" else 1
+    phi, metric, cost = lifts[side], metrics[side], metrics[1 - side]
+    n = len(metric)
+    count = n * (n - 1) // 2
+    R = side_norm(problem, formula.norm, of) if formula.has_norm else None
+    if R is not None and formula.restart > 0.0 and len(index) < count:
+        # A restart depends on the largest transport distance: that pair must be among them.
+        farthest = np.unravel_index(np.argmax(metric / formula.restart_ratios(R)), metric.shape)
+        index = np.concatenate([index, [np.sort(farthest)]])
+    i, j = index.T
+    saturated = formula.saturated(cost)
+    proved = isinstance(phi, BoundedMap)
+    low, high = phi.bounds(saturated, index) if proved else [phi.pairs(saturated, index)] * 2
+    negatives = int((high < 0).sum())
+    if R is not None:
+        top = float(cost.max())
+        low, high = (formula.distances(part, R[i, j], top) for part in (low, high))
+    found = metric[i, j]
+    error = float(np.maximum(abs(found - low), abs(high - found)).max())
+    return LiftCheck(
+        of=of,
+        error=error / float(metric.max()),
+        proved=proved,
+        pairs=len(index),
+        count=count,
+        negatives=negatives,
+        triangle=(_violation(metrics.samples), _violation(metrics.features)),
+    )
+
+
+def _computed(problem: Problem) -> str:
+    return "samples" if problem.fixed == "features" else "features"
+
+
+def _violation(metric: Matrix) -> float:
+    metric = np.ascontiguousarray(metric)
+    return float(geometry.triangle_violation(metric) / metric.max())

@@ -1,0 +1,94 @@
+"""Cheap lifts by quadratic forms instead of transport: graph Laplacians, Mahalanobis distances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+from cometric.core.histograms import Histograms
+from cometric.core.problem import Problem
+from cometric.core.types import Index, Matrix, Vector
+from cometric.maps.quadratic import LaplacianMap, MahalanobisMap, QuadraticMap
+from cometric.transports.base import Lifts, Resources, Transport
+from cometric.transports.limit import PRODUCT
+
+
+@dataclass(frozen=True)
+class Quadratic(Transport):
+    """A lift by a quadratic form of the difference of two histograms: products of matrices."""
+
+    on_clusters: ClassVar[bool] = False
+
+    def between(self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        return phi.between(cost, rows, columns)
+
+    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
+        return "linear" if keeps_history else "plain"
+
+    def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
+        raise NotImplementedError(
+            f"{type(self).__name__} moves no mass between bins, so there is no plan to explain. "
+            "Learn with cm.Exact() or cm.Entropic() for one."
+        )
+
+    def engine(self, lifts: Lifts, solver: str) -> str:
+        return "matrix products"
+
+    def operations(self, problem: Problem) -> float:
+        hists = problem.samples.hist, problem.features.hist
+        return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+
+    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
+        return PRODUCT * (n * (mean * (n + d) + n) + d * d)
+
+
+@dataclass(frozen=True)
+class Laplacian(Quadratic):
+    """Quadratic forms of graph Laplacians, of Auffenberg et al. (arXiv 2507.13094).
+
+    The costs are the weights of a graph between the bins, with the Laplacian L(C)::
+
+        Phi_A(C)_ij = <a_i - a_j, L(C) (a_i - a_j)>,   L(C) = diag(C 1) - C.
+
+    It is linear and monotone in C: an eigenvector problem of a nonnegative matrix. Results are
+    like squared distances, and not metrics.
+    """
+
+    name: ClassVar[str] = "the graph Laplacian"
+    monotone: ClassVar[bool] = True
+
+    def lift(self, hist: Histograms, resources: Resources) -> LaplacianMap:
+        return LaplacianMap(hist)
+
+
+@dataclass(frozen=True)
+class Mahalanobis(Quadratic):
+    """Mahalanobis distances by a kernel of the costs, after Auffenberg et al. (arXiv 2507.13094).
+
+    With the largest cost ``|C|``::
+
+        Phi_A(C)_ij = |C| <a_i - a_j, K (a_i - a_j)>^(1/2),   K_kl = exp(-C_kl / (scale |C|)).
+
+    Parameters
+    ----------
+    scale
+        Cost at which the kernel falls off, relative to the largest one; positive and finite. Small
+        values give Euclidean distances between histograms.
+    """
+
+    scale: float = 0.5
+    name: ClassVar[str] = "the Mahalanobis distance"
+
+    def __post_init__(self) -> None:
+        scale: Any = self.scale
+        if (
+            isinstance(scale, bool)
+            or not isinstance(scale, Real)
+            or not 0 < float(scale) < math.inf
+        ):
+            raise ValueError(f"`scale` is {scale!r}; it must be positive and finite.")
+
+    def lift(self, hist: Histograms, resources: Resources) -> MahalanobisMap:
+        return MahalanobisMap(hist, float(self.scale))
