@@ -37,6 +37,7 @@ _HOMES = {
     "Exact": "transports.exact",
     "Entropic": "transports.entropic",
     "Limit": "transports.limit",
+    "Unbalanced": "transports.unbalanced",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact
     from cometric.transports.limit import Limit as Limit
+    from cometric.transports.unbalanced import Unbalanced as Unbalanced
 
 __all__ = [*_HOMES, "datasets"]
 

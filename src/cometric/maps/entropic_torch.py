@@ -63,7 +63,7 @@ class TensorEntropicMap(SinkhornMap):
 
     Parameters
     ----------
-    hist, eps, sweeps, tol, max_sweeps, margin
+    hist, eps, rho, sweeps, tol, max_sweeps, margin
         As for :class:`EntropicMap`.
     device
         A torch device: "cuda", "cuda:1", "cpu".
@@ -85,6 +85,7 @@ class TensorEntropicMap(SinkhornMap):
         hist: Any,
         eps: float,
         *,
+        rho: float | None = None,
         device: Any = "cuda",
         sweeps: int | None = None,
         tol: float = 1e-10,
@@ -94,14 +95,14 @@ class TensorEntropicMap(SinkhornMap):
         engine: str = "auto",
         memory_limit: float | None = None,
     ) -> None:
-        super().__init__(eps, sweeps, tol, max_sweeps, margin)
+        super().__init__(eps, rho, sweeps, tol, max_sweeps, margin)
         if 1.0 / self.eps > SAFE[np.dtype(np.float64)]:
             raise ValueError(
                 f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
                 "only: pass device='cpu' or a larger `eps`."
             )
         self.device = torch_device(device)
-        rows = check_histograms(hist)
+        rows = check_histograms(hist, any_mass=rho is not None)
         self.shape = rows.shape
         sizes = np.diff(rows.indptr)
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
@@ -120,7 +121,7 @@ class TensorEntropicMap(SinkhornMap):
         n, d = self.shape
         return (
             f"TensorEntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, "
-            f"{self.engine}, {self.precision} on {self.device})"
+            f"{'' if self.rho is None else f'rho = {self.rho:g}, '}{self.engine}, {self.precision} on {self.device})"
         )
 
     # ---------------------------------------------------------------------------- layout
@@ -292,7 +293,9 @@ class TensorEntropicMap(SinkhornMap):
             some, other = i[at : at + step], j[at : at + step]
             scalings = start[some][:, None, :].contiguous()
             partner = self._hist[other][:, None, :]
-            part, _ = sweep(kernel, bins[some], masses[some], partner, scalings, limit, tol)
+            part, _ = sweep(
+                kernel, bins[some], masses[some], partner, scalings, limit, tol, ratio=self.ratio
+            )
             values[at : at + step] = part[:, 0]
         values = unit * (values - 0.5 * (own[i] + own[j]))
         values[i == j] = 0.0
@@ -337,7 +340,7 @@ class TensorEntropicMap(SinkhornMap):
         from cometric.kernels.sinkhorn_torch import self_terms
 
         limit, tol = (self.max_sweeps, SELF_TOL) if solve else (SELF_STEPS, 0.0)
-        values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol)
+        values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol, self.ratio)
         return values, errors
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
@@ -384,7 +387,7 @@ class TensorEntropicMap(SinkhornMap):
         with sinkhorn_torch.fast_products(self.precision == "tf32"):
             task.values, task.errors = sinkhorn_torch.sweep(
                 kernel, task.bins, task.masses, self._partners[task.block.first :], task.scalings,
-                limit, tol, fused.divide, fused.update, self._croppable,
+                limit, tol, fused.divide, fused.update, self._croppable, self.ratio,
             )  # fmt: skip
         task.errors.triu_(1)  # pairs below the diagonal do not count
         if self._croppable and limit > 1 and float(task.errors.max()) > tol:
@@ -398,7 +401,7 @@ class TensorEntropicMap(SinkhornMap):
         task.values, task.errors = sinkhorn_triton.sweep(
             kernel, task.bins, task.masses, self._indptr[first:], self._columns,
             self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
-            (task.values, task.errors) if resume else None,
+            (task.values, task.errors) if resume else None, self.ratio,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------- tensors

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cometric.core.arrays import is_tensor, namespace
-from cometric.maps.checks import check_eps, fill
+from cometric.maps.checks import check_eps, check_rho, fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 """Largest 1 / eps for which scalings cannot overflow; above it, float64, then the log domain."""
@@ -39,9 +39,17 @@ class SinkhornMap(ABC):
     _rounding: ClassVar[dict[str, float]]  # by precision, the marginal error due to rounding
 
     def __init__(
-        self, eps: float, sweeps: int | None, tol: float, max_sweeps: int, margin: float
+        self,
+        eps: float,
+        rho: float | None,
+        sweeps: int | None,
+        tol: float,
+        max_sweeps: int,
+        margin: float,
     ) -> None:
         self.eps = check_eps(eps)
+        self.rho = None if rho is None else check_rho(rho)
+        self.ratio = np.inf if self.rho is None else self.rho / self.eps  # of the kernels
         self.sweeps, self.tol, self.max_sweeps, self.margin = sweeps, tol, max_sweeps, margin
         self.error = np.inf
         self.on_progress: Callable[[int, int], None] | None = None

@@ -6,6 +6,7 @@ and a line in ``TRANSPORTS``.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,13 @@ from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
+from cometric.transports.unbalanced import Unbalanced
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
     "entropic": Entropic,
     "limit": Limit,
+    "unbalanced": Unbalanced,
 }
 """Transports that files and checkpoints can store, by name."""
 
@@ -28,6 +31,27 @@ def from_eps(eps: Any) -> Transport:
     if eps == 0.0:
         return Exact()
     return Limit() if eps == float("inf") else Entropic(float(eps))
+
+
+def from_text(text: str) -> Transport:
+    """The transport of a text such as ``unbalanced(0.1, rho=1)``; raises ValueError.
+
+    A registered name, and its parameters as Python would write them: numbers, texts, lists.
+    """
+    message = (
+        f"{text!r} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
+        "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)"
+    )
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            call = ast.Call(call, [], [])
+        kind = TRANSPORTS[call.func.id]  # type: ignore[attr-defined]
+        values = [ast.literal_eval(value) for value in call.args]  # type: ignore[attr-defined]
+        named = {part.arg: ast.literal_eval(part.value) for part in call.keywords}  # type: ignore[attr-defined]
+        return kind(*values, **named)
+    except (SyntaxError, KeyError, AttributeError, TypeError, RecursionError) as problem:
+        raise ValueError(message) from problem
 
 
 def to_json(transport: Transport) -> dict[str, Any]:
