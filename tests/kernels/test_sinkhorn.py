@@ -165,13 +165,12 @@ def test_a_pair_within_tolerance_is_left_alone(logs):
     assert_array_equal(state[room[1] : room[2]], 1.0)
 
 
-def test_scalings_out_of_range_give_nan_and_an_infinite_error():
+@pytest.mark.parametrize("ratio", [np.inf, 1.0])
+def test_scalings_out_of_range_give_nan_and_an_infinite_error(ratio):
     hist, cost = problem([5, 4], 9)
     data, start, target, room = arguments(hist)
-    kernel = np.exp(-cost * 1e4)  # K v underflows to zero
+    kernel, state = np.exp(-cost * 1e4), np.ones(4)  # K v underflows to zero
     values, errors = np.zeros(1), np.full(1, np.inf)
-    sinkhorn.sweep(
-        *data, kernel, start, target, np.ones(4), room, values, errors, np.inf, 9, 0.0, 1
-    )
+    sinkhorn.sweep(*data, kernel, start, target, state, room, values, errors, ratio, 9, 0.0, 1)
     assert np.isnan(values[0])
     assert errors[0] == np.inf

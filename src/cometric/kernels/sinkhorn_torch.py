@@ -125,9 +125,12 @@ def self_terms(hist, kernel, scaling, sweeps, tol, ratio=math.inf):
     for done in range(1, sweeps + 1):
         scaling.mul_(_goal(hist, image, ratio)).div_(image).sqrt_()
         torch.matmul(scaling, kernel, out=image)
-        if tol > 0.0 and done % CHECK == 0:
-            if not _self_errors(scaling, image, _goal(hist, image, ratio)).max() > tol:
-                break
+        if (
+            tol > 0.0
+            and done % CHECK == 0
+            and not _self_errors(scaling, image, _goal(hist, image, ratio)).max() > tol
+        ):
+            break
     errors = _self_errors(scaling, image, _goal(hist, image, ratio))
     if math.isfinite(ratio):
         potentials = torch.where(hist > 0, (scaling / hist).log(), 0.0)

@@ -122,8 +122,7 @@ class EntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         form = "log domain" if self.logs else self.precision
-        relaxed = "" if self.rho is None else f"rho = {self.rho:g}, "
-        return f"EntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, {relaxed}{form})"
+        return f"EntropicMap({n} histograms on {d} bins, {self._parameters}, {form})"
 
     @property
     def histograms(self) -> sparse.csr_array:

@@ -120,8 +120,8 @@ class TensorEntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         return (
-            f"TensorEntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, "
-            f"{'' if self.rho is None else f'rho = {self.rho:g}, '}{self.engine}, {self.precision} on {self.device})"
+            f"TensorEntropicMap({n} histograms on {d} bins, {self._parameters}, "
+            f"{self.engine}, {self.precision} on {self.device})"
         )
 
     # ---------------------------------------------------------------------------- layout

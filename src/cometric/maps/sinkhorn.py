@@ -74,6 +74,12 @@ class SinkhornMap(ABC):
             self._precision = name
             self._apply_precision()
 
+    @property
+    def _parameters(self) -> str:
+        """The parameters as text."""
+        eps = f"eps = {self.eps:g}"
+        return eps if self.rho is None else f"{eps}, rho = {self.rho:g}"
+
     def snapshot(self) -> dict[str, Any]:
         return {"self": self._self_scalings, "margin": self.margin, "error": self.error}
 

@@ -23,9 +23,9 @@ class Unbalanced(Entropic):
 
     ``<C, P> + M (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b))``
 
-    over all plans P >= 0, debiased as in :class:`Entropic`. No distance exceeds
-    (2 rho + eps) M, the price of leaving everything unmatched. ``learn`` divides every histogram by its sum, as for other transports;
-    :class:`EntropicMap` with ``rho`` takes histograms of any mass.
+    over all plans P >= 0, debiased as in :class:`Entropic`. No distance exceeds (2 rho + eps) M,
+    the price of leaving everything unmatched. ``learn`` divides every histogram by its sum, as for
+    other transports; :class:`EntropicMap` with ``rho`` takes histograms of any mass.
 
     Parameters
     ----------
