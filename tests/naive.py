@@ -168,6 +168,22 @@ def unbalanced_divergences(hist, cost, eps, rho):
     return W - 0.5 * (own[:, None] + own) + 0.5 * eps * np.max(cost) * gaps**2
 
 
+def pot_unbalanced(a, b, cost, eps, rho):
+    """The linear part <P, C> and the whole of unbalanced transport by POT, run until it rests.
+
+    POT's total cost leaves out the masses in the divergences KL: they are added here.
+    """
+    import ot
+
+    M = np.max(cost)
+    linear, log = ot.unbalanced.sinkhorn_unbalanced2(
+        a, b, cost, eps * M, rho * M, reg_type="kl", numItermax=100_000, stopThr=1e-15, log=True
+    )
+    plan = np.outer(a, b) * np.exp(log["logu"][:, None] + log["logv"] - cost / (eps * M))
+    missing = eps * (a.sum() * b.sum() - plan.sum()) + rho * (a.sum() + b.sum() - 2 * plan.sum())
+    return linear, log["total_cost"] + M * missing
+
+
 def two_bin_cost(a, b, cost, eps):
     """The same for two histograms of two bins each, in extended precision, to the last digit.
 
