@@ -157,7 +157,7 @@ class Result:
         if options.saturate:
             weight += f", saturate = {options.saturate:g}"
         transport = str(options.transport)
-        if not math.isnan(options.eps):
+        if not (options.transport.parameters() or math.isnan(options.eps)):
             transport = f"eps = {options.eps:g}"
         lines = [
             f"Learned a distance between {n} samples and one between {m} features",

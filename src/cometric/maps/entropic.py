@@ -97,11 +97,11 @@ class EntropicMap(SinkhornMap):
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        super().__init__(eps, rho, sweeps, tol, max_sweeps, margin)
         rows = check_histograms(hist, any_mass=rho is not None)
+        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
         self.precision = np.dtype(dtype).name
-        self.logs = 1.0 / self.eps > SAFE[FLOAT64]
-        n, _ = self.shape = rows.shape
+        self.logs = self._largest_log > SAFE[FLOAT64]
+        n = self.shape[0]
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair

@@ -95,15 +95,14 @@ class TensorEntropicMap(SinkhornMap):
         engine: str = "auto",
         memory_limit: float | None = None,
     ) -> None:
-        super().__init__(eps, rho, sweeps, tol, max_sweeps, margin)
-        if 1.0 / self.eps > SAFE[np.dtype(np.float64)]:
+        rows = check_histograms(hist, any_mass=rho is not None)
+        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
+        if self._largest_log > SAFE[np.dtype(np.float64)]:
             raise ValueError(
                 f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
                 "only: pass device='cpu' or a larger `eps`."
             )
         self.device = torch_device(device)
-        rows = check_histograms(hist, any_mass=rho is not None)
-        self.shape = rows.shape
         sizes = np.diff(rows.indptr)
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
         self._triton = has_triton and int(sizes.max()) <= WIDEST

@@ -106,8 +106,8 @@ class Settings:
         None,
         Object(
             kind=Transport,
-            examples="an object such as cm.Entropic(0.1) or cm.Unbalanced(0.1, rho=1), or one of "
-            "your own class that extends cm.Transport",
+            examples="an object such as cm.Exact() or cm.Unbalanced(0.1, rho=1), or one of your "
+            "own class that extends cm.Transport",
             describe=transports.to_json,
             parse=transports.from_text,
             allowed=f"{', '.join(transports.TRANSPORTS)}, with parameters as in "

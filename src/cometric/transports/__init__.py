@@ -7,6 +7,7 @@ and a line in ``TRANSPORTS``.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,20 +39,20 @@ def from_text(text: str) -> Transport:
 
     A registered name, and its parameters as Python would write them: numbers, texts, lists.
     """
-    message = (
-        f"{text!r} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
-        "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)"
-    )
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call: Any = ast.parse(text.strip(), mode="eval").body
         if isinstance(call, ast.Name):
             call = ast.Call(call, [], [])
-        kind = TRANSPORTS[call.func.id]  # type: ignore[attr-defined]
-        values = [ast.literal_eval(value) for value in call.args]  # type: ignore[attr-defined]
-        named = {part.arg: ast.literal_eval(part.value) for part in call.keywords}  # type: ignore[attr-defined]
-        return kind(*values, **named)
-    except (SyntaxError, KeyError, AttributeError, TypeError, RecursionError) as problem:
-        raise ValueError(message) from problem
+        kind = TRANSPORTS[call.func.id]
+        values = [ast.literal_eval(value) for value in call.args]
+        named = {part.arg: ast.literal_eval(part.value) for part in call.keywords}
+        inspect.signature(kind).bind(*values, **named)
+    except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
+        raise ValueError(
+            f"{text!r} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
+            "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)"
+        ) from wrong
+    return kind(*values, **named)
 
 
 def to_json(transport: Transport) -> dict[str, Any]:
