@@ -97,10 +97,16 @@ class TensorEntropicMap(SinkhornMap):
     ) -> None:
         rows = check_histograms(hist, any_mass=rho is not None)
         super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
-        if self._largest_log > SAFE[np.dtype(np.float64)]:
+        safe = SAFE[np.dtype(np.float64)]
+        if 1.0 / self.eps > safe:
             raise ValueError(
                 f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
                 "only: pass device='cpu' or a larger `eps`."
+            )
+        if self._largest_log > safe:
+            raise ValueError(
+                f"the masses of `hist` differ too much for `rho` = {rho:g} without the log domain, "
+                "which runs on the CPU only: pass device='cpu' or a smaller `rho`."
             )
         self.device = torch_device(device)
         sizes = np.diff(rows.indptr)
