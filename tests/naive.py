@@ -11,7 +11,7 @@ import warnings
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.special import logsumexp
+from scipy.special import logsumexp, xlogy
 
 
 def transport_cost(a, b, cost):
@@ -125,6 +125,63 @@ def sinkhorn_divergences(hist, cost, eps):
     W = np.array([[entropic_cost(a, b, cost, eps) for b in hist] for a in hist])
     own = np.diag(W)
     return W - 0.5 * (own[:, None] + own)
+
+
+def unbalanced_plan(a, b, cost, eps, rho, sweeps=200_000):
+    """The plan of unbalanced transport by damped Sinkhorn in the log domain, run until it rests.
+
+    The least <P, C> + M (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b)), M = max(C).
+    """
+    rows, columns = np.flatnonzero(a), np.flatnonzero(b)
+    log_a, log_b = np.log(a[rows]), np.log(b[columns])
+    log_kernel = log_a[:, None] + log_b - cost[np.ix_(rows, columns)] / (eps * np.max(cost))
+    f, g = np.zeros(len(rows)), np.zeros(len(columns))
+    damping = rho / (rho + eps)
+    for _ in range(sweeps):
+        f = damping * (log_a - logsumexp(log_kernel + g, axis=1))
+        after = damping * (log_b - logsumexp(log_kernel + f[:, None], axis=0))
+        moved, g = np.abs(after - g).max(), after
+        if moved < 1e-15 * max(1.0, np.abs(g).max()):
+            break
+    plan = np.zeros(np.shape(cost))
+    plan[np.ix_(rows, columns)] = np.exp(f[:, None] + g + log_kernel)
+    return plan
+
+
+def kl(p, q):
+    """The sum of p log(p / q) - p + q, with 0 log 0 = 0."""
+    return np.sum(xlogy(p, p) - xlogy(p, q) - p + q)
+
+
+def unbalanced_cost(a, b, cost, eps, rho, plan=None):
+    """Unbalanced transport: the objective of a plan, the best one by default."""
+    plan = unbalanced_plan(a, b, cost, eps, rho) if plan is None else plan
+    relaxed = kl(plan.sum(axis=1), a) + kl(plan.sum(axis=0), b)
+    return np.sum(plan * cost) + np.max(cost) * (eps * kl(plan, np.outer(a, b)) + rho * relaxed)
+
+
+def unbalanced_divergences(hist, cost, eps, rho):
+    """All debiased divergences, with the term for different masses."""
+    W = np.array([[unbalanced_cost(a, b, cost, eps, rho) for b in hist] for a in hist])
+    own, mass = np.diag(W), hist.sum(axis=1)
+    gaps = mass[:, None] - mass
+    return W - 0.5 * (own[:, None] + own) + 0.5 * eps * np.max(cost) * gaps**2
+
+
+def pot_unbalanced(a, b, cost, eps, rho):
+    """The linear part <P, C> and the whole of unbalanced transport by POT, run until it rests.
+
+    POT's total cost leaves out the masses in the divergences KL: they are added here.
+    """
+    import ot
+
+    M = np.max(cost)
+    linear, log = ot.unbalanced.sinkhorn_unbalanced2(
+        a, b, cost, eps * M, rho * M, reg_type="kl", numItermax=100_000, stopThr=1e-15, log=True
+    )
+    plan = np.outer(a, b) * np.exp(log["logu"][:, None] + log["logv"] - cost / (eps * M))
+    missing = eps * (a.sum() * b.sum() - plan.sum()) + rho * (a.sum() + b.sum() - 2 * plan.sum())
+    return linear, log["total_cost"] + M * missing
 
 
 def two_bin_cost(a, b, cost, eps):

@@ -85,6 +85,19 @@ def entropic_tensors(hist):
     return TensorEntropicMap(hist, 0.5, device="cpu")
 
 
+def unbalanced(hist):
+    return EntropicMap(hist, 0.5, rho=0.7)
+
+
+def unbalanced_tiles(hist):
+    return TiledEntropicMap(hist, 0.5, rho=0.7, tile=2)
+
+
+def unbalanced_tensors(hist):
+    pytest.importorskip("torch")
+    return TensorEntropicMap(hist, 0.5, rho=0.7, device="cpu")
+
+
 def limit_with_tau(hist):
     R = norm_matrix(sparse.csr_array(hist), "l1")
     return Regularized(LimitMap(hist), Formula(TAU), R)
@@ -102,6 +115,9 @@ ENTROPIC_MAPS = {
     "entropic tiles": entropic_tiles,
     "entropic tensors": entropic_tensors,
     "saturated entropic": saturated_entropic,
+    "unbalanced": unbalanced,
+    "unbalanced tiles": unbalanced_tiles,
+    "unbalanced tensors": unbalanced_tensors,
 }
 MAPS = EXACT_MAPS | ENTROPIC_MAPS | {"limit": LimitMap, "limit with tau": limit_with_tau}
 every_map = pytest.mark.parametrize("make_map", MAPS.values(), ids=MAPS.keys())
@@ -259,11 +275,11 @@ def test_what_a_map_remembers_does_not_change_its_answers(make_map, data, lift):
 
 
 @fewer(2)
-@given(lift=lifts(), power=st.floats(-3.0, 3.0))
-def test_the_interval_after_one_sweep_meets_the_one_at_the_end(lift, power):
+@given(lift=lifts(), power=st.floats(-3.0, 3.0), rho=st.none() | st.floats(0.01, 100.0))
+def test_the_interval_after_one_sweep_meets_the_one_at_the_end(lift, power, rho):
     hist, cost, _ = lift
-    begun = EntropicMap(hist, 10**power, sweeps=1).bounds(cost)
-    ended = EntropicMap(hist, 10**power, tol=1e-12, max_sweeps=2_000).bounds(cost)
+    begun = EntropicMap(hist, 10**power, rho=rho, sweeps=1).bounds(cost)
+    ended = EntropicMap(hist, 10**power, rho=rho, tol=1e-12, max_sweeps=2_000).bounds(cost)
     for low, high in (begun, ended):
         assert np.isfinite(low).all()
         assert (low <= high).all()

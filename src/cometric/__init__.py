@@ -39,6 +39,7 @@ _HOMES = {
     "Limit": "transports.limit",
     "Laplacian": "transports.quadratic",
     "Mahalanobis": "transports.quadratic",
+    "Unbalanced": "transports.unbalanced",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from cometric.transports.limit import Limit as Limit
     from cometric.transports.quadratic import Laplacian as Laplacian
     from cometric.transports.quadratic import Mahalanobis as Mahalanobis
+    from cometric.transports.unbalanced import Unbalanced as Unbalanced
 
 __all__ = [*_HOMES, "datasets"]
 

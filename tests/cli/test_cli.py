@@ -132,7 +132,8 @@ def test_options_reach_learn(data, monkeypatch):
 
     monkeypatch.setattr(cm, "learn", learn)
     words = (
-        "--eps inf --tau 0.5 --restart 0.25 --saturate 0.3 --norm 3 --solver power --tol 1e-3 "
+        "--eps inf --transport limit --tau 0.5 --restart 0.25 --saturate 0.3 --norm 3 "
+        "--solver power --tol 1e-3 "
         "--max-iter 7 "
         "--sweeps 2 --device cuda --dtype float32 --start random --seed 4 --threads 1 "
         "--memory-limit 0.5 "
@@ -144,6 +145,7 @@ def test_options_reach_learn(data, monkeypatch):
     assert seen == {
         "progress": True,
         "eps": np.inf,
+        "transport": cm.Limit(),
         "tau": 0.5,
         "restart": 0.25,
         "saturate": 0.3,

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from cometric.kernels import sinkhorn
+from cometric.kernels import scaling, sinkhorn
 
 EPS = 0.3
 
@@ -32,13 +32,13 @@ def arguments(hist):
     return data, start, j.astype(np.int32), room
 
 
-def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False):
+def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ratio=np.inf):
     data, start, target, room = arguments(hist)
     kernel = cost / EPS if logs else np.exp(-cost / EPS).astype(dtype)
     state = np.zeros(room[-1]) if logs else np.ones(room[-1], dtype)
     values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
     sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
-    sweep(*data, kernel, start, target, state, room, values, errors, sweeps, tol, tasks)
+    sweep(*data, kernel, start, target, state, room, values, errors, ratio, sweeps, tol, tasks)
     return values, errors, state
 
 
@@ -59,6 +59,26 @@ def twin(hist, cost, sweeps=1):
     return np.array(values), np.array(errors), np.array(state)
 
 
+def damped_twin(hist, cost, ratio, sweeps=1):
+    """The same for unbalanced transport."""
+    values, errors, state = [], [], []
+    for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
+        a, b = hist[i][hist[i] > 0], hist[j][hist[j] > 0]
+        K = np.exp(-cost[np.ix_(hist[i] > 0, hist[j] > 0)] / EPS)
+        v = np.ones(len(b))
+        for _ in range(sweeps):
+            x = (K @ v) ** (1 / (ratio + 1))
+            u = a * x / (K @ v)
+            y = (K.T @ u) ** (1 / (ratio + 1))
+            error = np.abs(v * (K.T @ u) - b * y).sum()
+            p, q = a @ x, b @ y
+            v = np.sqrt(q / p) ** ratio * b * y / (K.T @ u)
+        values.append(ratio * (a.sum() + b.sum() - 2 * np.sqrt(p * q)) - q)
+        errors.append(error)
+        state.extend(v)
+    return np.array(values), np.array(errors), np.array(state)
+
+
 # 1 to 130 bins: less than a vector, whole ones, and a rest; 3000 bins in all: several chunks.
 SIZES = [130, 129, 64, 33, 32, 31, 9, 8, 7, 4, 3, 2, 1]
 
@@ -73,6 +93,40 @@ def test_a_sweep_is_that_of_numpy(d, sweeps, logs):
     assert_allclose(values, expected[0], rtol=1e-12)
     assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14)
     assert_allclose(np.exp(state) if logs else state, expected[2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("sweeps", [1, 4])
+@pytest.mark.parametrize("logs", [False, True])
+@pytest.mark.parametrize("ratio", [0.1, 10.0, 1000.0])
+@pytest.mark.parametrize("masses", [False, True])
+def test_an_unbalanced_sweep_is_that_of_numpy(sweeps, logs, ratio, masses):
+    hist, cost = problem(SIZES, 3000)
+    if masses:
+        hist *= np.linspace(0.5, 1.5, len(hist))[:, None]
+    values, errors, state = run(hist, cost, sweeps=sweeps, logs=logs, ratio=ratio)
+    expected = damped_twin(hist, cost, ratio, sweeps)
+    assert_allclose(values, expected[0], rtol=1e-12 * max(1, ratio))
+    assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14 * max(1, ratio))
+    state = np.exp(state) if logs else state
+    assert_allclose(state, expected[2], rtol=1e-12 * max(1, ratio))
+
+
+def test_an_unbalanced_sweep_in_single_precision_keeps_its_digits():
+    hist, cost = problem(SIZES, 3000)
+    values, errors, _ = run(hist, cost, np.float32, ratio=10.0)
+    assert_allclose(values, damped_twin(hist, cost, 10.0)[0], rtol=1e-5)
+    assert_allclose(errors, damped_twin(hist, cost, 10.0)[1], rtol=1e-3, atol=1e-5)
+
+
+def test_powers_keep_their_digits():
+    values = np.exp(np.concatenate([np.linspace(-700, 700, 99), np.linspace(-1e-6, 1e-6, 50)]))
+    numbers, exponent = np.empty(400), np.empty(400)
+    for power in (1e-8, 0.3, 0.99):
+        assert scaling.power_minus_one(values, 0, len(values), power, numbers, exponent)
+        expected = np.expm1(power * np.log(values.astype(np.longdouble)))
+        assert_allclose(numbers[: len(values)], expected.astype(float), rtol=2e-13)
+    for bad in (0.0, np.inf, np.nan, -1.0):
+        assert not scaling.power_minus_one(np.array([1.0, bad]), 0, 2, 0.5, numbers, exponent)
 
 
 def test_single_precision_keeps_its_digits():
@@ -105,17 +159,18 @@ def test_a_pair_within_tolerance_is_left_alone(logs):
     state, values, errors = np.ones(room[-1]), np.full(3, 7.0), np.array([np.inf, 0.0, np.inf])
     kernel = cost / EPS if logs else np.exp(-cost / EPS)
     sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
-    sweep(*data, kernel, start, target, state, room, values, errors, 1, 0.0, 2)
+    sweep(*data, kernel, start, target, state, room, values, errors, np.inf, 1, 0.0, 2)
     assert values[1] == 7.0
     assert (values[[0, 2]] != 7.0).all()
     assert_array_equal(state[room[1] : room[2]], 1.0)
 
 
-def test_scalings_out_of_range_give_nan_and_an_infinite_error():
+@pytest.mark.parametrize("ratio", [np.inf, 1.0])
+def test_scalings_out_of_range_give_nan_and_an_infinite_error(ratio):
     hist, cost = problem([5, 4], 9)
     data, start, target, room = arguments(hist)
-    kernel = np.exp(-cost * 1e4)  # K v underflows to zero
+    kernel, state = np.exp(-cost * 1e4), np.ones(4)  # K v underflows to zero
     values, errors = np.zeros(1), np.full(1, np.inf)
-    sinkhorn.sweep(*data, kernel, start, target, np.ones(4), room, values, errors, 9, 0.0, 1)
+    sinkhorn.sweep(*data, kernel, start, target, state, room, values, errors, ratio, 9, 0.0, 1)
     assert np.isnan(values[0])
     assert errors[0] == np.inf

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cometric.kernels import sinkhorn_torch  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+RATIO = 3.0  # rho / eps of unbalanced transport
 
 
 class Pairs:
@@ -50,6 +51,19 @@ class Pairs:
         value += sum(b[k] * np.log(u[k]) for k in np.flatnonzero(b))
         return value, np.abs(v * ku - a)[a > 0].sum(), new[a > 0]
 
+    def damped_by_hand(self, i, p):
+        """The same for unbalanced transport."""
+        a, b, v = self.hist[i], self.hist[p], self.v[i, p]
+        x = (self.kernel @ v) ** (1 / (RATIO + 1))
+        u = b * x / (self.kernel @ v)
+        ku = self.kernel @ u
+        y = ku ** (1 / (RATIO + 1))
+        new = a * y / ku
+        rows, columns = b @ x, a @ y
+        value = RATIO * (a.sum() + b.sum() - 2 * np.sqrt(rows * columns)) - columns
+        factor = np.sqrt(columns / rows) ** RATIO
+        return value, np.abs(v * ku - a * y)[a > 0].sum(), factor * new[a > 0]
+
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_sweep_is_its_definition(device):
@@ -64,6 +78,33 @@ def test_a_sweep_is_its_definition(device):
             assert_allclose(float(errors[i, p]), error, rtol=1e-12)
             assert_allclose(pairs.state[i, p, : len(new)].cpu(), new, rtol=1e-12)
             assert (pairs.state[i, p, len(new) :] == 0).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_unbalanced_sweep_is_its_definition(device):
+    pairs = Pairs(device)
+    values, errors = sinkhorn_torch.sweep(
+        pairs.k, pairs.bins, pairs.a, pairs.b, pairs.state, 1, 0.0, ratio=RATIO
+    )
+    for i in range(3):
+        for p in range(5):
+            value, error, new = pairs.damped_by_hand(i, p)
+            assert_allclose(float(values[i, p]), value, rtol=1e-12)
+            assert_allclose(float(errors[i, p]), error, rtol=1e-12)
+            assert_allclose(pairs.state[i, p, : len(new)].cpu(), new, rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_unbalanced_self_terms_are_the_symmetric_fixed_point(device):
+    pairs = Pairs(device)
+    scaling = (pairs.b > 0).to(torch.float64)
+    values, errors = sinkhorn_torch.self_terms(pairs.b, pairs.k, scaling, 1000, 1e-13, RATIO)
+    assert float(errors.max()) <= 1e-13
+    u = scaling.cpu().numpy()[:, :7]
+    goal = pairs.hist * (u @ pairs.kernel) ** (1 / (RATIO + 1))
+    assert_allclose(u * (u @ pairs.kernel), goal, atol=1e-13)
+    # Both marginals of the plan are the goal.
+    assert_allclose(values.cpu(), 2 * RATIO - (2 * RATIO + 1) * goal.sum(axis=1), atol=1e-11)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -22,6 +22,7 @@ DEVICES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+RATIOS = [np.inf, 1e3, 10.0, 0.2]  # rho / eps; infinite for balanced transport
 ABOVE = torch.ones((2, 4), dtype=torch.bool).triu(
     1
 )  # pairs above the diagonal of a block of two sources
@@ -56,13 +57,17 @@ def block(device, dtype, d=40, n=5, seed=0):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-11), (torch.float32, 2e-4)])
 @pytest.mark.parametrize("sweeps", [1, 3])
-def test_it_agrees_with_products_above_the_diagonal(device, dtype, rtol, sweeps):
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_it_agrees_with_products_above_the_diagonal(device, dtype, rtol, sweeps, ratio):
     kernel, bins, mass, dense, rows, start = block(device, dtype)
     expected = start.clone()
-    values, errors = sinkhorn_torch.sweep(kernel, bins, mass, dense, expected, sweeps, 0.0)
-    results = sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, sweeps, 0.0)
+    values, errors = sinkhorn_torch.sweep(
+        kernel, bins, mass, dense, expected, sweeps, 0.0, ratio=ratio
+    )
+    results = sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, sweeps, 0.0, ratio=ratio)
     for mine, other in zip(results, (values, errors), strict=True):
-        assert_allclose(mine.cpu(), other.triu(1).cpu(), rtol=rtol, atol=1e-6 if rtol > 1e-9 else 0)
+        atol = 1e-6 if rtol > 1e-9 else 1e-15
+        assert_allclose(mine.cpu(), other.triu(1).cpu(), rtol=rtol, atol=atol)
     for i in range(3):
         assert_allclose(start[i, i + 1 :].cpu(), expected[i, i + 1 :].cpu(), rtol=rtol)
 
@@ -106,13 +111,14 @@ def test_every_width_on_a_device(dtype, width):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_fused_division_is_the_plain_one(device):
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_the_fused_division_is_the_plain_one(device, ratio):
     rng = np.random.default_rng(0)
     b = torch.as_tensor(rng.dirichlet(np.ones(50), size=4), device=device)
     b[:, ::3] = 0.0
     kv = torch.as_tensor(rng.uniform(0.1, 1.0, (2, 4, 50)), device=device)
-    u, logs = sinkhorn_torch.divide(b, kv)
-    fused, sums = sinkhorn_triton.divide(b, kv.clone())
+    u, logs = sinkhorn_torch.divide(b, kv, ratio)
+    fused, sums = sinkhorn_triton.divide(b, kv.clone(), ratio)
     assert_allclose(fused[ABOVE].cpu(), u[ABOVE].cpu(), rtol=1e-14)
     assert_allclose(sums.cpu(), logs.cpu() * ABOVE, rtol=1e-13)
     assert torch.equal(fused[~ABOVE], kv[~ABOVE])
@@ -120,14 +126,15 @@ def test_the_fused_division_is_the_plain_one(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [16, 48, 300])
-def test_the_fused_update_is_the_plain_one(device, width):
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_the_fused_update_is_the_plain_one(device, width, ratio):
     rng = np.random.default_rng(0)
     a = torch.as_tensor(rng.dirichlet(np.ones(width), size=2), device=device)
     a[:, ::3] = 0.0
     ku, v = torch.as_tensor(rng.uniform(0.1, 1.0, (2, 2, 4, width)), device=device)
     v = v * (a > 0)[:, None]
-    expected = sinkhorn_torch.update(a, ku, v.clone())
-    results = sinkhorn_triton.update(a, ku, v.clone())
+    expected = sinkhorn_torch.update(a, ku, v.clone(), ratio)
+    results = sinkhorn_triton.update(a, ku, v.clone(), ratio)
     for mine, plain in zip(results, expected, strict=True):
         assert_allclose(mine[ABOVE].cpu(), plain[ABOVE].cpu(), rtol=1e-13)
     assert torch.equal(results[0][~ABOVE], v[~ABOVE])

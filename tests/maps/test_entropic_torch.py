@@ -41,10 +41,11 @@ def lift():
 
 @everywhere
 @pytest.mark.parametrize("eps", [0.05, 0.2, 1.0, 30.0])
-def test_it_is_the_map_of_the_cpu(lift, device, engine, eps):
+@pytest.mark.parametrize("rho", [None, 0.1, 10.0])
+def test_it_is_the_map_of_the_cpu(lift, device, engine, eps, rho):
     hist, cost = lift
-    phi = TensorEntropicMap(hist, eps, device=device, engine=engine, tol=1e-13)
-    truth = cm.EntropicMap(hist, eps, tol=1e-13)(cost)
+    phi = TensorEntropicMap(hist, eps, rho=rho, device=device, engine=engine, tol=1e-13)
+    truth = cm.EntropicMap(hist, eps, rho=rho, tol=1e-13)(cost)
     assert phi.engine == engine
     assert_allclose(phi(cost), truth, atol=1e-12)
     assert phi.error <= 1e-13
@@ -89,6 +90,18 @@ def test_lower_precisions_are_near_and_can_be_left(lift, device, engine, dtype, 
     phi.precision = "float64"
     assert_allclose(phi(cost), truth, atol=1e-9)
     assert phi.error <= phi.tol
+
+
+@everywhere
+def test_unbalanced_histograms_may_have_any_mass(lift, device, engine):
+    hist, cost = lift[0] * np.linspace(0.2, 4.0, 20)[:, None], lift[1]
+    phi = TensorEntropicMap(hist, 0.2, rho=0.5, device=device, engine=engine)
+    truth = cm.EntropicMap(hist, 0.2, rho=0.5)(cost)
+    assert_allclose(phi(cost), truth, atol=1e-10)
+    single = TensorEntropicMap(hist, 0.2, rho=0.5, device=device, engine=engine, dtype="float32")
+    assert_allclose(single(cost), truth, atol=1e-5 * truth.max())
+    with pytest.raises(ValueError, match="masses of `hist` differ too much"):
+        TensorEntropicMap(hist, 0.02, rho=5.0, device=device, engine=engine)
 
 
 @everywhere
@@ -210,10 +223,11 @@ def test_without_torch_the_package_to_install_is_named(monkeypatch):
 
 @pytest.mark.parametrize("device", ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("solver", ["auto", "power"])
-def test_learning_on_a_device_ends_where_the_cpu_does(device, solver):
+@pytest.mark.parametrize("transport", [cm.Entropic(0.3), cm.Unbalanced(0.3, rho=0.5)])
+def test_learning_on_a_device_ends_where_the_cpu_does(device, solver, transport):
     X = cm.datasets.torus("bimodal", 20, 16)
-    truth = cm.learn(X, eps=0.3, tau=0.01, tol=1e-10)
-    result = cm.learn(X, eps=0.3, tau=0.01, tol=1e-9, solver=solver, device=device)
+    truth = cm.learn(X, transport=transport, tau=0.01, tol=1e-10)
+    result = cm.learn(X, transport=transport, tau=0.01, tol=1e-9, solver=solver, device=device)
     assert result.converged
     assert isinstance(result.samples, np.ndarray)
     assert_allclose(result.samples, truth.samples, atol=1e-8)

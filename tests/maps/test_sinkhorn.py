@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from cometric import EntropicMap, ExactMap
 from cometric.core.types import InexactMap
@@ -20,7 +21,8 @@ class Recorder(SinkhornMap):
     rounds = ((10, 1e-2), (100, 1e-3))
 
     def __init__(self, sweeps=None, margin=np.inf):
-        super().__init__(0.5, sweeps, 1e-6, 1000, margin)
+        rows = sparse.csr_array(np.eye(2))
+        super().__init__(rows, 0.5, None, sweeps, 1e-6, 1000, margin)
         self.stages = []
         self.precision = "float64"
         self.tasks = [SimpleNamespace(values=-k, errors=np.array([0.1 * k])) for k in range(2)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cometric as cm
+from cometric import transports
 from cometric.running.settings import Settings, mirrors_settings, options
 from cometric.transports import TRANSPORTS
 
@@ -88,7 +89,7 @@ def test_the_command_line_has_an_option_for_every_setting_with_a_help_text():
         if part.metadata["help"]:
             assert found[part.name].default == part.metadata["kind"].to_json(part.default)
     left_out = {p.name for p in options() if not p.metadata["help"]}
-    assert left_out == {"transport", "client", "progress", "callback"}  # not texts
+    assert left_out == {"client", "progress", "callback"}  # not texts
 
 
 def test_unknown_options_are_refused_by_what_mirrors_learn():
@@ -133,6 +134,30 @@ def test_eps_stands_for_a_transport(eps, transport):
     assert Settings(transport=transport, eps=eps).transport == transport
 
 
+@pytest.mark.parametrize(
+    ("text", "transport"),
+    [
+        ("exact", cm.Exact()),
+        ("entropic(0.3)", cm.Entropic(0.3)),
+        (" limit() ", cm.Limit()),
+        ("unbalanced(0.3, rho=2)", cm.Unbalanced(0.3, rho=2)),
+        ("unbalanced(rho=0.5)", cm.Unbalanced(rho=0.5)),
+    ],
+)
+def test_a_text_stands_for_a_transport(text, transport):
+    assert transports.from_text(text) == transport
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "(", "sinkhorn", "exact(1)", "entropic(x)", "entropic(0.1).lift", "unbalanced(tau=1)",
+     "unbalanced(0.1, 1)", "entropic(**{})", "1 + 1", "__import__('os')", "entropic('0.1')"],
+)  # fmt: skip
+def test_a_text_that_is_not_a_transport_is_refused(text):
+    with pytest.raises(ValueError, match=r"does not name a transport\. Write one of|`eps` is"):
+        transports.from_text(text)
+
+
 def test_eps_and_another_transport_exclude_each_other():
     with pytest.raises(ValueError, match=r"`eps` is 0.3 and `transport` is exact; both determine"):
         Settings(eps=0.3, transport=cm.Exact())
@@ -151,6 +176,7 @@ def test_what_is_not_a_transport_is_refused(wrong):
         {"eps": 0.0, "tau": 0.0},
         {"saturate": 0.2, "restart": 0.1},
         {"transport": cm.Limit(), "tau": "paper", "norm": 3},
+        {"transport": cm.Unbalanced(0.2, rho=3.0)},
         {"solver": cm.AndersonIteration(memory=3), "dtype": "f4", "memory_limit": 10**9},
         {"solver": "stochastic", "random_state": np.int64(3), "client": "local"},
     ],

@@ -19,6 +19,9 @@ from cometric.transports.base import Transport
 SHOWN = 10
 """Number of flows printed, those with the most mass; an entropic plan has hundreds."""
 
+WHOLE = 1e-6
+"""Mass that a plan may miss, by rounding and tolerance, without being unbalanced."""
+
 SHOWN_CHANGES = 6
 """Number of losses printed, the largest, and of gains."""
 
@@ -63,6 +66,9 @@ class Explanation:
         The cost of the plan, before the tau term and the division by the singular value.
     stays
         The mass that does not move.
+    unmatched
+        The mass of each item that takes no part in the plan, positive for unbalanced transport
+        only: it was cheaper to leave it than to move it. It does not count in ``distance``.
     flows
         A :class:`Flow` for each pair of bins between which mass moves, the costliest first. With
         eps > 0 the plan is entropic, hence blurred: every bin sends a little mass to every other,
@@ -76,6 +82,7 @@ class Explanation:
     stays: float
     flows: list[Flow]
     changes: list[Change] = field(default_factory=list)
+    unmatched: float = 0.0
 
     @property
     def losses(self) -> list[Change]:
@@ -100,6 +107,8 @@ class Explanation:
         if not self.flows:
             return printable(f"{summary}, nothing moves")
         lines = [f"{summary}, {_percent(self.stays)} of the mass stays in place"]
+        if self.unmatched > 0.0:
+            lines[0] += f", {_percent(self.unmatched)} is not matched"
         if self.changes:
             rows = _rows_of_changes(f"more in {first}", self.losses)
             rows += _rows_of_changes(f"more in {second}", self.gains)
@@ -137,7 +146,8 @@ def _table_of_flows(explanation: Explanation) -> list[str]:
     ]
     others = len(explanation.flows) - len(shown)
     if others:
-        mass = _percent(1.0 - explanation.stays - sum(flow.mass for flow in shown))
+        rest = 1.0 - explanation.stays - explanation.unmatched
+        mass = _percent(rest - sum(flow.mass for flow in shown))
         share = _percent(1.0 - sum(flow.share for flow in shown))
         rows.append((f"{others} other flow{'s' * (others > 1)}", "", mass, share, ""))
     return _aligned(rows, names=2)
@@ -189,9 +199,10 @@ def explain(
         for e in np.argsort(-costs, kind="stable")
         if moves[e]
     ]
-    stays = float(mass[~moves].sum())
+    stays, left = float(mass[~moves].sum()), 1.0 - float(mass.sum())
     moved = source[moves], target[moves], mass[moves], costs[moves]
-    return Explanation(items, total, stays, flows, _changes(pair.rows, *moved, bins))
+    changes = _changes(pair.rows, *moved, bins)
+    return Explanation(items, total, stays, flows, changes, left if left > WHOLE else 0.0)
 
 
 def _changes(

@@ -155,7 +155,7 @@ class Result:
         if options.saturate:
             weight += f", saturate = {options.saturate:g}"
         transport = str(options.transport)
-        if not math.isnan(options.eps):
+        if not (options.transport.parameters() or math.isnan(options.eps)):
             transport = f"eps = {options.eps:g}"
         if fixed:
             (n, computed), (m, _) = sorted(

@@ -167,6 +167,7 @@ def explain(
         "items": explanation.items,
         "distance": explanation.distance,
         "stays": explanation.stays,
+        "unmatched": explanation.unmatched,
         "changes": [change._asdict() for change in explanation.changes],
         "flows": len(explanation.flows),
         "heaviest": [flow._asdict() for flow in explanation.heaviest()],

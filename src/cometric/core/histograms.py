@@ -60,19 +60,30 @@ class Histograms:
         return part
 
 
-def check_histograms(hist: Any) -> sparse.csr_array:
-    """A float64 copy whose rows sum to 1 up to rounding, or an error that says what is wrong."""
+def check_masses(hist: Any) -> sparse.csr_array:
+    """A float64 copy with nonnegative rows, none of them zero, or an error."""
     if np.ndim(hist) != 2 and not sparse.issparse(hist):
         raise ValueError(f"`hist` has {np.ndim(hist)} dimensions; pass histograms as rows.")
     check_indices(hist, "hist")
     rows = sparse.csr_array(hist, dtype=np.float64, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    sums = rows.sum(axis=1)
     if rows.shape[0] < 2:
         raise ValueError(f"`hist` has {rows.shape[0]} rows; need at least 2 histograms.")
     if not (np.isfinite(rows.data).all() and (rows.data >= 0).all()):
         raise ValueError("`hist` has negative or non-finite entries; histograms have none.")
+    empty = np.flatnonzero(np.diff(rows.indptr) == 0)
+    if len(empty):
+        raise ValueError(
+            f"`hist` has {len(empty)} rows without mass (first: row {empty[0]}). Drop them."
+        )
+    return rows
+
+
+def check_histograms(hist: Any) -> sparse.csr_array:
+    """A float64 copy whose rows sum to 1 up to rounding, or an error that says what is wrong."""
+    rows = check_masses(hist)
+    sums = rows.sum(axis=1)
     wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-6)
     if len(wrong):
         raise ValueError(

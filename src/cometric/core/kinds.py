@@ -221,18 +221,27 @@ class Metric(Kind):
 
 @dataclass(frozen=True)
 class Object(Kind):
-    """An object of some class, or None; stored in JSON by its description."""
+    """An object of some class, or None; stored in JSON by its description.
+
+    ``parse`` reads it from text, of which ``allowed`` are examples.
+    """
 
     kind: type = object
     examples: str = ""
     describe: Callable[[Any], Any] = repr
+    parse: Callable[[str], Any] = str
+    allowed: str = ""
+    metavar: str | None = None
+
+    def read(self, text: str) -> Any:
+        return self.parse(text)
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and not isinstance(value, self.kind):
             raise ValueError(f"`{name}` is {shown(value)}; pass {self.examples}.")
 
     def to_json(self, value: Any) -> Any:
-        return self.describe(value)
+        return None if value is None else self.describe(value)
 
 
 @dataclass(frozen=True)

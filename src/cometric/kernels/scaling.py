@@ -19,6 +19,9 @@ FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy"}
 LOG_2 = float(np.log(2.0))
 SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
 ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
+LOG_2_HIGH = float.fromhex("0x1.62e42feep-1")  # few digits: its products with integers are exact
+LOG_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
 
 
 @njit(**FAST)
@@ -100,11 +103,10 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
 
 
 @njit(**FAST)
-def weighted_log_sum(weight, begin, values, place, count, numbers, exponent):
-    """<weight, log values>, or NaN if a value is not a positive normal number.
+def split(values, place, count, numbers, exponent):
+    """Write values = m 2^e as m in [sqrt 1/2, sqrt 2) to ``numbers`` and e to ``exponent``.
 
-    With x = m 2^e, m in [sqrt 1/2, sqrt 2), and log m by the series of artanh, which vectorizes,
-    unlike log. ``numbers`` and ``exponent`` are work arrays.
+    Returns False, with nothing of use written, if a value is not a positive normal number.
     """
     bits = numbers.view(np.int64)
     for k in range(count):
@@ -113,26 +115,81 @@ def weighted_log_sum(weight, begin, values, place, count, numbers, exponent):
     for k in range(count):
         low, high = min(low, bits[k]), max(high, bits[k])
     if low < SMALLEST or high > LARGEST:
-        return np.nan
+        return False
     for k in range(count):
         e = (bits[k] - ROOT_HALF) >> 52
         bits[k] -= e << 52
         exponent[k] = e
+    return True
+
+
+@njit(**FAST)
+def log_of_parts(m, e):
+    """log(m 2^e) by the series of artanh, which vectorizes, unlike log."""
+    f = (m - 1.0) / (m + 1.0)
+    z = f * f
+    p = 1 / 19
+    p = p * z + 1 / 17
+    p = p * z + 1 / 15
+    p = p * z + 1 / 13
+    p = p * z + 1 / 11
+    p = p * z + 1 / 9
+    p = p * z + 1 / 7
+    p = p * z + 1 / 5
+    p = p * z + 1 / 3
+    p = p * z + 1.0
+    return 2.0 * f * p + LOG_2 * e
+
+
+@njit(**FAST)
+def weighted_log_sum(weight, begin, values, place, count, numbers, exponent):
+    """<weight, log values>, or NaN if a value is not a positive normal number.
+
+    ``numbers`` and ``exponent`` are work arrays.
+    """
+    if not split(values, place, count, numbers, exponent):
+        return np.nan
     for k in range(count):
-        f = (numbers[k] - 1.0) / (numbers[k] + 1.0)
-        z = f * f
-        p = 1 / 19
-        p = p * z + 1 / 17
-        p = p * z + 1 / 15
-        p = p * z + 1 / 13
-        p = p * z + 1 / 11
-        p = p * z + 1 / 9
-        p = p * z + 1 / 7
-        p = p * z + 1 / 5
-        p = p * z + 1 / 3
-        p = p * z + 1.0
-        numbers[k] = weight[np.uint64(begin + k)] * (2.0 * f * p + LOG_2 * exponent[k])
+        numbers[k] = weight[np.uint64(begin + k)] * log_of_parts(numbers[k], exponent[k])
     return ordered_sum(numbers, count)
+
+
+@njit(**FAST)
+def power_minus_one(values, place, count, power, numbers, exponent):
+    """Write x^power - 1 of all values x to ``numbers``, |power| at most 1.
+
+    Accurate for small powers, too. Returns False if a value is not a positive normal number. With
+    power log x = n log 2 + z, |z| at most log(2) / 2: n by adding a number so large that the sum
+    is rounded to an integer, which is then in its last bits; exp(z) - 1 by its series.
+    """
+    if not split(values, place, count, numbers, exponent):
+        return False
+    bits = exponent.view(np.int64)
+    for k in range(count):
+        numbers[k] = power * log_of_parts(numbers[k], exponent[k])
+        exponent[k] = numbers[k] * (1.0 / LOG_2) + ROUNDER
+    for k in range(count):
+        n = exponent[k] - ROUNDER
+        z = numbers[k] - n * LOG_2_HIGH - n * LOG_2_LOW
+        p = 1 / 6227020800
+        p = p * z + 1 / 479001600
+        p = p * z + 1 / 39916800
+        p = p * z + 1 / 3628800
+        p = p * z + 1 / 362880
+        p = p * z + 1 / 40320
+        p = p * z + 1 / 5040
+        p = p * z + 1 / 720
+        p = p * z + 1 / 120
+        p = p * z + 1 / 24
+        p = p * z + 1 / 6
+        p = p * z + 1 / 2
+        p = p * z + 1.0
+        numbers[k] = p * z
+    for k in range(count):
+        bits[k] = (bits[k] - ROUNDER_BITS + 1023) << 52  # of 2^n
+    for k in range(count):
+        numbers[k] = exponent[k] * numbers[k] + (exponent[k] - 1.0)
+    return True
 
 
 @njit
@@ -184,6 +241,38 @@ def update(weight, begin, count, state, place, ku, ku_place, numbers):
         numbers[e] = abs(old * product - b)
         state[np.uint64(place + e)] = b / product
     return ordered_sum(numbers, count)
+
+
+@njit(**FAST)
+def divide_damped(weight, begin, count, width, u, power, numbers, exponent):
+    """Replace u by a u^power / u, zero beyond the bins; return <a, u^power - 1>, or NaN."""
+    if not power_minus_one(u, 0, count, power, numbers, exponent):
+        return np.nan
+    for k in range(count):
+        a = weight[np.uint64(begin + k)]
+        u[k] = (a + a * numbers[k]) / u[k]
+        numbers[k] *= a
+    for k in range(count, width):
+        u[k] = 0
+    return ordered_sum(numbers, count)
+
+
+@njit(**FAST)
+def update_damped(weight, begin, count, state, place, ku, ku_place, power, numbers, exponent):
+    """Replace v by b x / (K u) with x = (K u)^power.
+
+    Returns <b, x - 1>, NaN if out of range, and the sum of |v_old K u - b x|.
+    """
+    if not power_minus_one(ku, ku_place, count, power, numbers, exponent):
+        return np.nan, np.inf
+    for e in range(count):
+        b, old = weight[np.uint64(begin + e)], state[np.uint64(place + e)]
+        product = ku[np.uint64(ku_place + e)]
+        mass = b + b * numbers[e]
+        exponent[e] = abs(old * product - mass)
+        state[np.uint64(place + e)] = mass / product
+        numbers[e] *= b
+    return ordered_sum(numbers, count), ordered_sum(exponent, count)
 
 
 @njit

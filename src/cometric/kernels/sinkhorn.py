@@ -14,6 +14,17 @@ columns of the plan u K v are exact, so that its dual value, a lower bound of th
 
 and the error returned is that of the columns just before v was updated, with exact rows.
 
+Unbalanced transport relaxes both marginals: ``ratio`` = rho / eps is finite, and infinite for
+balanced transport. Its sweep is damped, u = a (K v)^s / (K v) and v = b (K u)^s / (K u) with
+s = 1 / (ratio + 1). After it the row sums of u K v are p = <a, (K v)^s> in total, with the old v,
+and the column sums q = <b, (K u)^s>. Scaling u by sqrt(q / p)^-ratio and v by its inverse leaves
+the plan as it is and raises the dual value most; without it that constant would be found at the
+slow rate s. The dual value, without the constant eps m(a) m(b), is then
+
+    eps (ratio (m(a) + m(b) - 2 sqrt(p q)) - q)      (entropy KL(P | a b)),
+
+and the error is the change of the column sums in the update of v.
+
 For one source, the columns of K that its bins select are copied side by side, in chunks narrow
 enough to stay in the cache. All its pairs use contiguous rows of a chunk: no gathers, and no
 operations outside the supports. Sources should be the larger histograms of their pairs: ``state``
@@ -36,9 +47,11 @@ from cometric.kernels.scaling import (
     combine_rows,
     copy_chunk,
     divide,
+    divide_damped,
     multiply,
     project_rows,
     update,
+    update_damped,
     weighted_log_sum,
 )
 
@@ -46,11 +59,12 @@ CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one c
 
 
 class Histograms(NamedTuple):
-    """CSR rows without zeros."""
+    """CSR rows without zeros, and their sums."""
 
     indptr: np.ndarray
     bins: np.ndarray
     weight: np.ndarray
+    mass: np.ndarray
 
 
 class Pairs(NamedTuple):
@@ -73,16 +87,38 @@ class Workspace(NamedTuple):
     exponent: np.ndarray
 
 
+@njit
+def _masses(indptr, weight):
+    """The sum of every histogram."""
+    mass = np.empty(len(indptr) - 1)
+    for i in range(len(mass)):
+        mass[i] = np.sum(weight[indptr[i] : indptr[i + 1]])
+    return mass
+
+
+@njit
+def _relaxed(ratio, mass_a, mass_b, rows, columns):
+    """Dual value over eps of an unbalanced pair at its best constant, and log of the factor of v.
+
+    ``rows`` is p - m(a) and ``columns`` q - m(b): differences, since ratio may be large.
+    """
+    p, q = mass_a + rows, mass_b + columns
+    gap = (mass_a - mass_b) + (rows - columns)
+    value = -ratio * (rows + columns) - q + ratio * (gap / (np.sqrt(p) + np.sqrt(q))) ** 2
+    return value, 0.5 * ratio * np.log1p(-gap / p)
+
+
 # -------------------------------------------------------------------------- scaling form
 
 
 @njit
-def _sweep_source(histograms, kernel, pairs, work, i, active):
+def _sweep_source(histograms, kernel, pairs, work, ratio, i, active):
     """One sweep of the pairs ``active`` of source i."""
-    indptr, bins, weight = histograms
+    indptr, bins, weight, mass = histograms
     target, state, offsets, values, errors = pairs
     chunk, u, ku, numbers, exponent = work
     lanes = BYTES // kernel.itemsize
+    balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
     origin = offsets[active[0]]
     ku[: offsets[active[-1] + 1] - origin] = 0
     values[active] = 0.0
@@ -96,14 +132,27 @@ def _sweep_source(histograms, kernel, pairs, work, i, active):
         for p in active:
             begin, end = indptr[target[p]], indptr[target[p] + 1]
             combine_rows(chunk, bins, begin, end, state, offsets[p], u, width)
-            divide(weight, first, count, width, u)
+            if balanced:
+                divide(weight, first, count, width, u)
+            else:
+                values[p] += divide_damped(weight, first, count, width, u, power, numbers, exponent)
             project_rows(chunk, bins, begin, end, u, ku, offsets[p] - origin, width)
-            values[p] += weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
+            if balanced:
+                values[p] += weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
     for p in active:
         begin, count = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
         place = offsets[p]
-        errors[p] = update(weight, begin, count, state, place, ku, place - origin, numbers)
-        values[p] += weighted_log_sum(weight, begin, state, place, count, numbers, exponent)
+        if balanced:
+            errors[p] = update(weight, begin, count, state, place, ku, place - origin, numbers)
+            values[p] += weighted_log_sum(weight, begin, state, place, count, numbers, exponent)
+        else:
+            columns, errors[p] = update_damped(
+                weight, begin, count, state, place, ku, place - origin, power, numbers, exponent
+            )
+            values[p], shift = _relaxed(ratio, mass[i], mass[target[p]], values[p], columns)
+            factor = np.exp(shift)
+            for e in range(count):
+                state[place + e] *= factor
         if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
             values[p], errors[p] = np.nan, np.inf
 
@@ -120,8 +169,9 @@ def _largest_source(start, offsets):
 
 @parallel
 def sweep(
-    indptr, bins, weight, kernel, start, target, state, offsets, values, errors, sweeps, tol, tasks
-):
+    indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
+    ratio, sweeps, tol, tasks,
+):  # fmt: skip
     """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
 
     Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these pairs.
@@ -134,7 +184,7 @@ def sweep(
     largest = np.max(indptr[1:] - indptr[:-1])
     widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
     most_pairs, most_scalings = _largest_source(start, offsets)
-    histograms = Histograms(indptr, bins, weight)
+    histograms = Histograms(indptr, bins, weight, _masses(indptr, weight))
     pairs = Pairs(target, state, offsets, values, errors)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
@@ -143,7 +193,7 @@ def sweep(
             aligned_zeros(widest, kernel.dtype),
             np.empty(most_scalings, kernel.dtype),
             np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
-            np.empty(largest),
+            np.empty(largest + BYTES),
         )
         active = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
@@ -155,7 +205,7 @@ def sweep(
                         count += 1
                 if count == 0:
                     break
-                _sweep_source(histograms, kernel, pairs, work, i, active[:count])
+                _sweep_source(histograms, kernel, pairs, work, ratio, i, active[:count])
         finished[task] = True
     check_finished(finished)
     return values, errors
@@ -171,9 +221,10 @@ def copy_scalings(indptr, scaling, target, offsets, state):
 
 
 @njit
-def _self_term(bins, a, kernel, u, sweeps, tol):
+def _self_term(bins, a, kernel, u, ratio, sweeps, tol):
     """One histogram of :func:`self_terms`: cost over eps, and marginal error."""
     s = len(a)
+    balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
     local, ku = np.empty((s, s)), np.empty(s)
     for k in range(s):
         for l in range(s):
@@ -182,20 +233,24 @@ def _self_term(bins, a, kernel, u, sweeps, tol):
     error, done = np.inf, 0
     while done < sweeps and error > tol:
         for k in range(s):
-            u[k] = np.sqrt(u[k] * a[k] / ku[k])
+            mass = a[k] if balanced else a[k] * ku[k] ** power
+            u[k] = np.sqrt(u[k] * mass / ku[k])
         multiply(local, u, ku)
-        error = np.sum(np.abs(u * ku - a))
+        error = np.sum(np.abs(u * ku - (a if balanced else a * ku**power)))
         done += 1
-    value = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
+    if balanced:
+        value = 2.0 * np.sum(a * np.log(u)) + 1.0 - np.sum(u * ku)
+    else:
+        value = -2.0 * ratio * np.sum(a * np.expm1(-np.log(u / a) / ratio)) - np.sum(u * ku)
     return value, error if np.isfinite(value) else np.inf
 
 
 @parallel
-def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
+def self_terms(indptr, bins, weight, kernel, scaling, ratio, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
     ``scaling``, laid out like ``weight``, holds u between calls. The geometric mean of u and
-    a / (K u) converges fast where plain updates oscillate.
+    a / (K u), damped if ``ratio`` is finite, converges fast where plain updates oscillate.
     """
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
@@ -204,7 +259,7 @@ def self_terms(indptr, bins, weight, kernel, scaling, sweeps, tol, tasks):
         for i in range(task, n, tasks):
             own = slice(indptr[i], indptr[i + 1])
             values[i], errors[i] = _self_term(
-                bins[own], weight[own], kernel, scaling[own], sweeps, tol
+                bins[own], weight[own], kernel, scaling[own], ratio, sweeps, tol
             )
         finished[task] = True
     check_finished(finished)
@@ -221,10 +276,11 @@ def _logarithms(weight):
 
 
 @njit
-def _log_scaling(log_mass, bins, others, potential, cost, out):
+def _log_scaling(log_mass, bins, others, potential, cost, ratio, out):
     """Write log_mass_k - log sum_l exp(potential_l - cost_kl), without overflow, to ``out``.
 
-    k runs over ``bins``, l over ``others``; ``cost`` is the whole matrix C / eps.
+    k runs over ``bins``, l over ``others``; ``cost`` is the whole matrix C / eps. If ``ratio`` is
+    finite, the second term is damped.
     """
     for k in range(len(bins)):
         row = cost[bins[k]]
@@ -234,18 +290,42 @@ def _log_scaling(log_mass, bins, others, potential, cost, out):
         total = 0.0
         for l in range(len(others)):
             total += np.exp(potential[l] - row[others[l]] - top)
-        out[k] = log_mass[k] - top - np.log(total)
+        if np.isinf(ratio):
+            out[k] = log_mass[k] - top - np.log(total)
+        else:
+            out[k] = log_mass[k] - (top + np.log(total)) * (ratio / (ratio + 1.0))
+
+
+@njit
+def _lost(mass, log_mass, scaling, ratio):
+    """<a, exp(-f / ratio) - 1> with f = log(u / a), where ``scaling`` is log u."""
+    total = 0.0
+    for k in range(len(mass)):
+        total += mass[k] * np.expm1((log_mass[k] - scaling[k]) / ratio)
+    return total
+
+
+@njit
+def _replace(mass, log_mass, log_v, new_v, ratio):
+    """Replace log v; return the error |v K u - b| before, where b / (K u), damped, is the new v."""
+    error = 0.0
+    for l in range(len(mass)):
+        change = abs(np.expm1(log_v[l] - new_v[l])) * mass[l]
+        error += change if np.isinf(ratio) else change * np.exp((log_mass[l] - new_v[l]) / ratio)
+        log_v[l] = new_v[l]
+    return error
 
 
 @parallel
 def sweep_log(
-    indptr, bins, weight, cost, start, target, state, offsets, values, errors, sweeps, tol, tasks
-):
+    indptr, bins, weight, cost, start, target, state, offsets, values, errors,
+    ratio, sweeps, tol, tasks,
+):  # fmt: skip
     """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
 
     ``cost`` is C / eps and ``state`` holds log v.
     """
-    log_weight = _logarithms(weight)
+    log_weight, masses = _logarithms(weight), _masses(indptr, weight)
     largest = np.max(indptr[1:] - indptr[:-1])
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
@@ -259,21 +339,22 @@ def sweep_log(
                 other = slice(indptr[target[p]], indptr[target[p] + 1])
                 bins_b, b, log_b = bins[other], weight[other], log_weight[other]
                 log_v = state[offsets[p] : offsets[p + 1]]
-                error, done = np.inf, 0
+                value, error, done = 0.0, np.inf, 0
                 while done < sweeps and error > tol:
-                    _log_scaling(log_a, bins_a, bins_b, log_v, cost, log_u)
-                    _log_scaling(log_b, bins_b, bins_a, log_u, cost, new_v)
-                    error = 0.0
-                    for l in range(len(b)):
-                        # |v K u - b|, where b / (K u) is the new v
-                        error += abs(np.expm1(log_v[l] - new_v[l])) * b[l]
-                        log_v[l] = new_v[l]
+                    _log_scaling(log_a, bins_a, bins_b, log_v, cost, ratio, log_u)
+                    _log_scaling(log_b, bins_b, bins_a, log_u, cost, ratio, new_v)
+                    error = _replace(b, log_b, log_v, new_v, ratio)
+                    if np.isfinite(ratio):
+                        rows, columns = _lost(a, log_a, log_u, ratio), _lost(b, log_b, new_v, ratio)
+                        value, shift = _relaxed(ratio, masses[i], masses[target[p]], rows, columns)
+                        log_v += shift
                     done += 1
-                value = 0.0
-                for k in range(len(a)):
-                    value += a[k] * log_u[k]
-                for l in range(len(b)):
-                    value += b[l] * log_v[l]
+                if np.isinf(ratio):
+                    value = 0.0
+                    for k in range(len(a)):
+                        value += a[k] * log_u[k]
+                    for l in range(len(b)):
+                        value += b[l] * log_v[l]
                 values[p], errors[p] = value, error
         finished[task] = True
     check_finished(finished)
@@ -281,7 +362,7 @@ def sweep_log(
 
 
 @parallel
-def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
+def self_terms_log(indptr, bins, weight, cost, scaling, ratio, sweeps, tol, tasks):
     """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
     n = len(indptr) - 1
     values, errors = np.empty(n), np.empty(n)
@@ -294,10 +375,14 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
             image = np.empty(len(a))
             error, done = np.inf, 0
             while True:
-                _log_scaling(log_weight[own], own_bins, own_bins, log_u, cost, image)
+                _log_scaling(log_weight[own], own_bins, own_bins, log_u, cost, ratio, image)
                 error, excess = 0.0, 0.0
                 for k in range(len(a)):
-                    residual = np.expm1(log_u[k] - image[k]) * a[k]  # u K u - a
+                    mass = a[k]
+                    if np.isfinite(ratio):
+                        mass *= np.exp((log_weight[own][k] - image[k]) / ratio)
+                        excess += mass  # in total, the sum of the plan
+                    residual = np.expm1(log_u[k] - image[k]) * mass  # u K u - a
                     error += abs(residual)
                     excess += residual
                 if done >= sweeps or error <= tol:
@@ -306,8 +391,11 @@ def self_terms_log(indptr, bins, weight, cost, scaling, sweeps, tol, tasks):
                     log_u[k] = 0.5 * (log_u[k] + image[k])
                 done += 1
             value = -excess
-            for k in range(len(a)):
-                value += 2.0 * a[k] * log_u[k]
+            if np.isfinite(ratio):
+                value -= 2.0 * ratio * _lost(a, log_weight[own], log_u, ratio)
+            else:
+                for k in range(len(a)):
+                    value += 2.0 * a[k] * log_u[k]
             values[i], errors[i] = value, error
         finished[task] = True
     check_finished(finished)
@@ -345,12 +433,34 @@ def _bracket(log_u, log_v, a, b, cost):
     return value - slack, total + slack
 
 
+@njit
+def _relaxed_bracket(log_u, log_v, a, b, cost, ratio):
+    """The same for an unbalanced pair: the upper bound is the cost of the plan as it is."""
+    plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
+    total = np.sum(plan)
+    lower, upper, size = -total, -total, 1.0 + total * (1.0 + np.max(cost))
+    sides = ((log_u, a, np.sum(plan, axis=1)), (log_v, b, np.sum(plan, axis=0)))
+    for log_scaling, mass, sums in sides:
+        for k in range(len(mass)):
+            potential = log_scaling[k] - np.log(mass[k])
+            lost = ratio * mass[k] * np.expm1(-potential / ratio)
+            change = sums[k] / mass[k]
+            relaxed = ratio * mass[k] * (change * np.log(max(change, 1e-300)) - change + 1.0)
+            lower -= lost
+            upper += sums[k] * potential + relaxed
+            size += abs(lost) + sums[k] * (abs(log_scaling[k]) + abs(np.log(mass[k])))
+            size += ratio * mass[k] * (1.0 + change * (1.0 + abs(np.log(max(change, 1e-300)))))
+    slack = 2.0**-48 * size
+    return lower - slack, upper + slack
+
+
 @parallel
-def brackets(indptr, bins, weight, cost, start, target, state, offsets, tasks):
+def brackets(indptr, bins, weight, cost, start, target, state, offsets, ratio, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
 
     Lower: the dual value <a, log u> + <b, log v> + 1 - sum P of the plan P = u K v. Upper: the
-    entropic cost of that plan rounded to the marginals. Both include a margin for rounding errors.
+    entropic cost of that plan rounded to the marginals; unbalanced, it need not be rounded. Both
+    include a margin for rounding errors.
     """
     lower, upper = np.empty(len(target)), np.empty(len(target))
     log_weight = _logarithms(weight)
@@ -367,12 +477,17 @@ def brackets(indptr, bins, weight, cost, start, target, state, offsets, tasks):
                 other = slice(indptr[target[p]], indptr[target[p] + 1])
                 bins_b, b = bins[other], weight[other]
                 log_v = state[offsets[p] : offsets[p + 1]]
-                _log_scaling(log_weight[own], bins_a, bins_b, log_v, cost, log_u)
+                _log_scaling(log_weight[own], bins_a, bins_b, log_v, cost, ratio, log_u)
                 local = np.empty((len(a), len(b)))
                 for k in range(len(a)):
                     for l in range(len(b)):
                         local[k, l] = cost[bins_a[k], bins_b[l]]
-                lower[p], upper[p] = _bracket(log_u[: len(a)], log_v, a, b, local)
+                if np.isinf(ratio):
+                    lower[p], upper[p] = _bracket(log_u[: len(a)], log_v, a, b, local)
+                else:
+                    lower[p], upper[p] = _relaxed_bracket(
+                        log_u[: len(a)], log_v, a, b, local, ratio
+                    )
         finished[task] = True
     check_finished(finished)
     return lower, upper

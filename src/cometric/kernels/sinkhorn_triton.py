@@ -15,11 +15,15 @@ copied side by side: all its pairs then read contiguous rows of that copy.
 In the sweep all threads that share a row hold its u. Logarithms are faster with one number per
 thread, so u is passed to them through memory, ``scratch``.
 
+For unbalanced transport the updates are damped as in ``sinkhorn_torch``; ``damping`` points to
+rho / eps and 1 / (rho / eps + 1), since Triton would round numbers to float32.
+
 Triton takes pointers and numbers, not records, hence the long argument lists.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -96,11 +100,31 @@ def _quotient(b, x, FAST: tl.constexpr):
 
 
 @triton.jit
+def _expm1(x):
+    """Return exp(x) - 1, by its series near 0."""
+    series = x
+    for k in tl.static_range(14, 1, -1):
+        series = x * (1.0 + series / k)
+    return tl.where(tl.abs(x) < 0.3, series, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def _mass(weight, begin, end, LOGS: tl.constexpr):
+    """The mass of a partner."""
+    total = tl.zeros([LOGS], tl.float64)
+    for t in range(begin, end, LOGS):
+        e = t + tl.arange(0, LOGS)
+        total += tl.load(weight + e, e < end, 0).to(tl.float64)
+    return tl.sum(total)
+
+
+@triton.jit
 def _multiply(
     rows,
     columns,
     weight,
     scratch,
+    damping,
     v,
     begin,
     end,
@@ -109,10 +133,15 @@ def _multiply(
     W: tl.constexpr,
     ONE: tl.constexpr,
     FAST: tl.constexpr,
+    DAMPED: tl.constexpr,
 ):
-    """Return K u on the bins of the source, and leave u = b / (K v) in ``scratch``."""
+    """Return K u on the bins of the source, and leave u = b / (K v) in ``scratch``.
+
+    Damped, u = b (K v)^s / (K v), and <b, (K v)^s - 1> is returned as well.
+    """
     k = tl.arange(0, W)
     own = k < width
+    lost = tl.zeros([T], tl.float64)
     ku = tl.zeros([W] if ONE else [T, W], v.dtype)
     for t in range(begin, end, T):
         e = t + tl.arange(0, T)
@@ -122,12 +151,16 @@ def _multiply(
         tile = tl.load(rows + l[:, None] * width + k[None, :], there[:, None] & own[None, :], 0)
         kv = tl.where(there, tl.sum(tile * v[None, :], 1), 1)
         u = _quotient(b, kv, FAST)
+        if DAMPED:
+            change = _expm1(tl.load(damping + 1).to(kv.dtype) * tl.log(kv))
+            lost += (b * change).to(tl.float64)
+            u += u * change
         if ONE:
             ku += tl.sum(tile * u[:, None], 0)
         else:
             ku += tile * u[:, None]
         tl.store(scratch + e - begin, u, there)
-    return ku if ONE else tl.sum(ku, 0)
+    return ku if ONE else tl.sum(ku, 0), tl.sum(lost)
 
 
 @triton.jit
@@ -153,6 +186,7 @@ def _sweep(
     values,
     errors,
     scratch,
+    damping,
     partners,
     d,
     width,
@@ -164,6 +198,7 @@ def _sweep(
     ONE: tl.constexpr,
     FAST: tl.constexpr,
     RESUME: tl.constexpr,
+    DAMPED: tl.constexpr,
 ):
     """Sweeps of one pair: source ``program_id(1)``, partner counted from the end."""
     i = tl.program_id(1)
@@ -183,21 +218,53 @@ def _sweep(
         mine = scratch + i.to(tl.int64) * (tl.load(indptr + partners) - origin) + (begin - origin)
         v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
         error = tl.sum(a) + float("inf")
+        value = tl.sum(a).to(tl.float64)
+        if DAMPED:
+            ratio = tl.load(damping)
+            mass_a = tl.sum(a.to(tl.float64))
+            mass_b = _mass(weight, begin, end, LOGS)
         done = 0
         while (done < sweeps) & (error > tol):
-            ku = _multiply(rows, columns, weight, mine, v, begin, end, width, T, W, ONE, FAST)
-            error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
-            v = tl.where(a > 0, a / ku, 0)
+            ku, lost = _multiply(
+                rows, columns, weight, mine, damping, v, begin, end, width, T, W, ONE, FAST, DAMPED
+            )
+            if DAMPED:
+                change = _expm1(tl.load(damping + 1).to(a.dtype) * tl.log(tl.where(a > 0, ku, 1)))
+                mass = a + a * change
+                error = tl.sum(tl.where(a > 0, tl.abs(v * ku - mass), 0))
+                kept = tl.sum((a * change).to(tl.float64))
+                p = mass_b + lost
+                q = mass_a + kept
+                gap = (mass_b - mass_a) + (lost - kept)
+                root = gap / (tl.sqrt(p) + tl.sqrt(q))
+                value = ratio * root * root - ratio * (lost + kept) - q
+                factor = tl.exp(0.5 * ratio * tl.log(1.0 - gap / p)).to(a.dtype)
+                v = tl.where(a > 0, factor * mass / ku, 0)
+            else:
+                error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
+                v = tl.where(a > 0, a / ku, 0)
             done += 1
-        tl.debug_barrier()  # all of u is in the scratch
-        total = _log_sum(mine, weight, begin, end, LOGS)
-        logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+        if not DAMPED:
+            tl.debug_barrier()  # all of u is in the scratch
+            total = _log_sum(mine, weight, begin, end, LOGS)
+            logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+            value = tl.sum(total) + tl.sum(logs.to(tl.float64))
         tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
-        tl.store(values + pair, tl.sum(total) + tl.sum(logs.to(tl.float64)))
+        tl.store(values + pair, value)
         tl.store(errors + pair, error.to(tl.float64))
 
 
-def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None):
+def _damping(ratio, like):
+    """The two numbers that ``damping`` points to; any tensor if nothing is damped."""
+    if math.isinf(ratio):
+        return like
+    return torch.tensor([ratio, 1.0 / (ratio + 1.0)], dtype=torch.float64, device=like.device)
+
+
+def sweep(
+    kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None,
+    ratio=math.inf,
+):  # fmt: skip
     """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
 
     ``length`` is the number of bins of all partners. Pairs on or below the diagonal of a block are
@@ -228,6 +295,7 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, 
         values,
         errors,
         kernel.new_empty((sources, length)),
+        _damping(ratio, values),
         partners,
         d,
         width,
@@ -239,13 +307,16 @@ def sweep(kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, 
         ONE=shape.one,
         FAST=kernel.is_cuda,
         RESUME=resume is not None,
+        DAMPED=math.isfinite(ratio),
         num_warps=shape.warps,
     )
     return values, errors
 
 
 @triton.jit(do_not_specialize=["partners"])
-def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
+def _divide(
+    kv, b, logs, damping, partners, d, D: tl.constexpr, FAST: tl.constexpr, DAMPED: tl.constexpr
+):
     """One row of :func:`divide`."""
     row = tl.program_id(0).to(tl.int64)
     p = row % partners
@@ -254,15 +325,23 @@ def _divide(kv, b, logs, partners, d, D: tl.constexpr, FAST: tl.constexpr):
         for start in range(0, d, D):
             k = start + tl.arange(0, D)
             mass = tl.load(b + p * d + k, k < d, 0)
-            u = _quotient(mass, tl.load(kv + row * d + k, k < d, 1), FAST)
+            image = tl.load(kv + row * d + k, k < d, 1)
+            u = _quotient(mass, image, FAST)
+            if DAMPED:
+                logs_of = tl.log(tl.where(mass > 0, image, 1))
+                change = _expm1(tl.load(damping + 1).to(image.dtype) * logs_of)
+                u += u * change
+                total += (mass * change).to(tl.float64)
+            else:
+                terms = tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0)
+                total += terms.to(tl.float64)
             tl.store(kv + row * d + k, u, k < d)
-            total += tl.where(mass > 0, mass * tl.log(tl.where(mass > 0, u, 1)), 0).to(tl.float64)
         tl.store(logs + row, tl.sum(total))
     else:
         tl.store(logs + row, 0.0)
 
 
-def divide(b, kv):
+def divide(b, kv, ratio=math.inf):
     """Return u = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
 
     As in :func:`sweep`, pairs on or below the diagonal are left unchanged, with sums of 0.
@@ -273,17 +352,22 @@ def divide(b, kv):
         kv,
         b,
         logs,
+        _damping(ratio, logs),
         partners,
         d,
         D=min(256, triton.next_power_of_2(d)),
         FAST=kv.is_cuda,
+        DAMPED=math.isfinite(ratio),
         num_warps=2,
     )
     return kv, logs
 
 
 @triton.jit(do_not_specialize=["partners"])
-def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr):
+def _update(
+    a_masses, ku, state, errors, logs, damping, partners, width, W: tl.constexpr,
+    DAMPED: tl.constexpr,
+):  # fmt: skip
     """One row of :func:`update`."""
     row = tl.program_id(0).to(tl.int64)
     i = row // partners
@@ -293,18 +377,26 @@ def _update(a_masses, ku, state, errors, logs, partners, width, W: tl.constexpr)
         a = tl.load(a_masses + i * width + k, own, 0)
         image = tl.load(ku + row * width + k, own, 1)
         v = tl.load(state + row * width + k, own, 0)
-        error = tl.sum(tl.abs(v * image - a).to(tl.float64))
-        v = a / image
+        mass = a
+        if DAMPED:
+            logs_of = tl.log(tl.where(a > 0, image, 1))
+            change = a * _expm1(tl.load(damping + 1).to(image.dtype) * logs_of)
+            mass = a + change
+        error = tl.sum(tl.abs(v * image - mass).to(tl.float64))
+        v = mass / image
         tl.store(state + row * width + k, v, own)
         tl.store(errors + row, error)
-        total = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0).to(tl.float64)
+        if DAMPED:
+            total = change.to(tl.float64)
+        else:
+            total = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0).to(tl.float64)
         tl.store(logs + row, tl.sum(total))
     else:
         tl.store(errors + row, 0.0)
         tl.store(logs + row, 0.0)
 
 
-def update(a, ku, v):
+def update(a, ku, v, ratio=math.inf):
     """Return v = a / (K u), in the place of v, the error before and <a, log v>, in one pass.
 
     Pairs on or below the diagonal are left unchanged, with errors and sums of 0.
@@ -314,6 +406,16 @@ def update(a, ku, v):
     logs = torch.empty_like(errors)
     W = triton.next_power_of_2(width)
     _update[(sources * partners,)](
-        a, ku, v, errors, logs, partners, width, W=W, num_warps=max(1, min(16, W // 128))
+        a,
+        ku,
+        v,
+        errors,
+        logs,
+        _damping(ratio, logs),
+        partners,
+        width,
+        W=W,
+        DAMPED=math.isfinite(ratio),
+        num_warps=max(1, min(16, W // 128)),
     )
     return v, errors, logs

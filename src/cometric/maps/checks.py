@@ -9,13 +9,18 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.arrays import namespace
-from cometric.core.histograms import Histograms
+from cometric.core.histograms import Histograms, check_masses
 from cometric.core.types import Index, Matrix
 
 
-def check_histograms(hist: Any) -> sparse.csr_array:
-    """Histograms as a sparse matrix; checked and copied, unless they are ``Histograms``."""
-    return hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
+def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
+    """Histograms as a sparse matrix; checked and copied, unless they are ``Histograms``.
+
+    With ``any_mass`` their sums need not be 1.
+    """
+    if isinstance(hist, Histograms):
+        return hist.rows
+    return check_masses(hist) if any_mass else Histograms.of(hist).rows
 
 
 def check_eps(eps: Any) -> float:
@@ -26,6 +31,16 @@ def check_eps(eps: Any) -> float:
             "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
         )
     return float(eps)
+
+
+def check_rho(rho: Any) -> float:
+    """The strength of the marginals as a float; raises unless positive and finite."""
+    if not isinstance(rho, Real) or not 0.0 < float(rho) < np.inf:
+        raise ValueError(
+            f"`rho` is {rho}; it must be positive and finite. Use EntropicMap without `rho`, or "
+            "Entropic(eps), for transport that keeps all mass."
+        )
+    return float(rho)
 
 
 def check_cost(cost: Any, d: int) -> Matrix:

@@ -37,20 +37,30 @@ class EntropicMap(SinkhornMap):
     W is transport with the penalty eps max(cost) <P, log P>: eps is relative to the cost, so
     that the map is homogeneous. It is not monotone: debiasing subtracts.
 
+    With ``rho`` it is unbalanced: mass may stay unmatched. W is then the least
+    <C, P> + max(C) (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b)), where KL(p | q) is the
+    sum of p log(p / q) - p + q, and eps max(C) (m(a) - m(b))^2 / 2 is added to the divergence of
+    histograms of different masses m. Large ``rho`` gives balanced transport.
+
     The scalings of every pair are stored between calls. After a small change of the cost one
     sweep is then as good as a full solve: the error of its value is of second order.
 
     Parameters
     ----------
     hist
-        Histograms as rows, each summing to 1; sparse stays sparse.
+        Histograms as rows, each summing to 1, or to any positive mass with ``rho``; sparse stays
+        sparse.
     eps
         Regularization relative to the largest cost, positive and finite.
+    rho
+        Price of unmatched mass relative to the largest cost, positive and finite; None for
+        balanced transport, where all mass is matched.
     sweeps
         Sweeps per call; None sweeps until every pair's marginal error is at most ``tol``.
     tol, max_sweeps
         Marginal error at which a pair is solved, and the most sweeps spent on it. After a call
-        ``error`` is the largest marginal error.
+        ``error`` is the largest marginal error; unbalanced, the l1 norm of the last change of the
+        marginals of a plan.
     dtype
         float64, or float32 for half the memory and some 6 digits where eps is at least 0.04.
     margin
@@ -78,6 +88,7 @@ class EntropicMap(SinkhornMap):
         hist: Any,
         eps: float,
         *,
+        rho: float | None = None,
         sweeps: int | None = None,
         tol: float = 1e-10,
         max_sweeps: int = 10_000,
@@ -86,11 +97,11 @@ class EntropicMap(SinkhornMap):
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        super().__init__(eps, sweeps, tol, max_sweeps, margin)
-        rows = check_histograms(hist)
+        rows = check_histograms(hist, any_mass=rho is not None)
+        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
         self.precision = np.dtype(dtype).name
-        self.logs = 1.0 / self.eps > SAFE[FLOAT64]
-        n, _ = self.shape = rows.shape
+        self.logs = self._largest_log > SAFE[FLOAT64]
+        n = self.shape[0]
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
@@ -111,7 +122,7 @@ class EntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         form = "log domain" if self.logs else self.precision
-        return f"EntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, {form})"
+        return f"EntropicMap({n} histograms on {d} bins, {self._parameters}, {form})"
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -144,7 +155,10 @@ class EntropicMap(SinkhornMap):
         return [partial(self._renew, group, order) for group, order in groups]
 
     def own_scalings(self, cost: Matrix) -> sparse.csr_array:
-        """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost))."""
+        """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost)).
+
+        With ``rho``, u (K u) = a (K u)^(eps / (eps + rho)).
+        """
         self._self_terms_under(check_cost(cost, self.shape[1]))
         indptr, bins, _ = self._rows
         return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
@@ -179,7 +193,8 @@ class EntropicMap(SinkhornMap):
         scaled = cost[np.ix_(bins[source], bins[target])] / (self.eps * cost.max())
         scalings = np.asarray(group.scalings)
         log_v = scalings if self.logs else np.log(scalings)
-        log_u = np.log(weight[source]) - logsumexp(log_v - scaled, axis=1)
+        damping = 1.0 if self.rho is None else self.rho / (self.rho + self.eps)
+        log_u = np.log(weight[source]) - damping * logsumexp(log_v - scaled, axis=1)
         plan = np.exp(log_u[:, None] + log_v - scaled)
         sides = bins[source].astype(np.int64), bins[target].astype(np.int64)
         if self._rank[i] != group.index[0, 0]:
@@ -256,7 +271,7 @@ class EntropicMap(SinkhornMap):
         self_terms = sinkhorn.self_terms_log if self.logs else sinkhorn.self_terms
         limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
         values, errors = self_terms(
-            *self._rows, kernel, self._self_scalings, limit, SELF_TOL, self._threads
+            *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self._threads
         )
         return values, errors
 
@@ -296,7 +311,7 @@ class EntropicMap(SinkhornMap):
             used = used.astype(kernel.dtype, copy=False)
             sweep(
                 *self._rows, kernel, start, group.target[part], used, offsets - offsets[0],
-                task.values[part], errors[part], limit, tol, self._threads,
+                task.values[part], errors[part], self.ratio, limit, tol, self._threads,
             )  # fmt: skip
             if stored is not None and used.dtype != stored.dtype:
                 stored[:] = used
@@ -322,8 +337,8 @@ class EntropicMap(SinkhornMap):
             scaled = task.cost / (self.eps * task.cost.max())
             task.values[lost], task.errors[lost] = sinkhorn.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
-                group.offsets, task.values[lost], task.errors[lost], self.max_sweeps, self.tol,
-                self._threads,
+                group.offsets, task.values[lost], task.errors[lost], self.ratio, self.max_sweeps,
+                self.tol, self._threads,
             )  # fmt: skip
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
@@ -346,7 +361,8 @@ class EntropicMap(SinkhornMap):
             group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
         lower, upper = sinkhorn.brackets(
             *self._rows, cost / (self.eps * cost.max()), group.start, group.target,
-            group.scalings if self.logs else np.log(group.scalings), group.offsets, self._threads,
+            group.scalings if self.logs else np.log(group.scalings), group.offsets, self.ratio,
+            self._threads,
         )  # fmt: skip
         return lower, upper
 

@@ -63,7 +63,7 @@ class TensorEntropicMap(SinkhornMap):
 
     Parameters
     ----------
-    hist, eps, sweeps, tol, max_sweeps, margin
+    hist, eps, rho, sweeps, tol, max_sweeps, margin
         As for :class:`EntropicMap`.
     device
         A torch device: "cuda", "cuda:1", "cpu".
@@ -85,6 +85,7 @@ class TensorEntropicMap(SinkhornMap):
         hist: Any,
         eps: float,
         *,
+        rho: float | None = None,
         device: Any = "cuda",
         sweeps: int | None = None,
         tol: float = 1e-10,
@@ -94,15 +95,20 @@ class TensorEntropicMap(SinkhornMap):
         engine: str = "auto",
         memory_limit: float | None = None,
     ) -> None:
-        super().__init__(eps, sweeps, tol, max_sweeps, margin)
-        if 1.0 / self.eps > SAFE[np.dtype(np.float64)]:
+        rows = check_histograms(hist, any_mass=rho is not None)
+        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
+        safe = SAFE[np.dtype(np.float64)]
+        if 1.0 / self.eps > safe:
             raise ValueError(
                 f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
                 "only: pass device='cpu' or a larger `eps`."
             )
+        if self._largest_log > safe:
+            raise ValueError(
+                f"the masses of `hist` differ too much for `rho` = {rho:g} without the log domain, "
+                "which runs on the CPU only: pass device='cpu' or a smaller `rho`."
+            )
         self.device = torch_device(device)
-        rows = check_histograms(hist)
-        self.shape = rows.shape
         sizes = np.diff(rows.indptr)
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
         self._triton = has_triton and int(sizes.max()) <= WIDEST
@@ -119,7 +125,7 @@ class TensorEntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         return (
-            f"TensorEntropicMap({n} histograms on {d} bins, eps = {self.eps:g}, "
+            f"TensorEntropicMap({n} histograms on {d} bins, {self._parameters}, "
             f"{self.engine}, {self.precision} on {self.device})"
         )
 
@@ -292,7 +298,9 @@ class TensorEntropicMap(SinkhornMap):
             some, other = i[at : at + step], j[at : at + step]
             scalings = start[some][:, None, :].contiguous()
             partner = self._hist[other][:, None, :]
-            part, _ = sweep(kernel, bins[some], masses[some], partner, scalings, limit, tol)
+            part, _ = sweep(
+                kernel, bins[some], masses[some], partner, scalings, limit, tol, ratio=self.ratio
+            )
             values[at : at + step] = part[:, 0]
         values = unit * (values - 0.5 * (own[i] + own[j]))
         values[i == j] = 0.0
@@ -337,7 +345,7 @@ class TensorEntropicMap(SinkhornMap):
         from cometric.kernels.sinkhorn_torch import self_terms
 
         limit, tol = (self.max_sweeps, SELF_TOL) if solve else (SELF_STEPS, 0.0)
-        values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol)
+        values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol, self.ratio)
         return values, errors
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
@@ -384,7 +392,7 @@ class TensorEntropicMap(SinkhornMap):
         with sinkhorn_torch.fast_products(self.precision == "tf32"):
             task.values, task.errors = sinkhorn_torch.sweep(
                 kernel, task.bins, task.masses, self._partners[task.block.first :], task.scalings,
-                limit, tol, fused.divide, fused.update, self._croppable,
+                limit, tol, fused.divide, fused.update, self._croppable, self.ratio,
             )  # fmt: skip
         task.errors.triu_(1)  # pairs below the diagonal do not count
         if self._croppable and limit > 1 and float(task.errors.max()) > tol:
@@ -398,7 +406,7 @@ class TensorEntropicMap(SinkhornMap):
         task.values, task.errors = sinkhorn_triton.sweep(
             kernel, task.bins, task.masses, self._indptr[first:], self._columns,
             self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
-            (task.values, task.errors) if resume else None,
+            (task.values, task.errors) if resume else None, self.ratio,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------- tensors

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from cometric.core.arrays import is_tensor, namespace
-from cometric.maps.checks import check_eps, fill
+from cometric.maps.checks import check_eps, check_rho, fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
-"""Largest 1 / eps for which scalings cannot overflow; above it, float64, then the log domain."""
+"""Largest logarithm of scalings, 1 / eps, that cannot overflow; above it, float64, then the log
+domain."""
 
 MORE_SWEEPS = 20
 """Further sweeps for the pairs whose marginal error exceeds the margin."""
@@ -39,9 +41,20 @@ class SinkhornMap(ABC):
     _rounding: ClassVar[dict[str, float]]  # by precision, the marginal error due to rounding
 
     def __init__(
-        self, eps: float, sweeps: int | None, tol: float, max_sweeps: int, margin: float
+        self,
+        rows: sparse.csr_array,
+        eps: float,
+        rho: float | None,
+        sweeps: int | None,
+        tol: float,
+        max_sweeps: int,
+        margin: float,
     ) -> None:
         self.eps = check_eps(eps)
+        self.rho = None if rho is None else check_rho(rho)
+        self.ratio = np.inf if self.rho is None else self.rho / self.eps  # of the kernels
+        self._largest_log = _largest_log(rows, self.eps, self.rho)
+        self.shape = rows.shape
         self.sweeps, self.tol, self.max_sweeps, self.margin = sweeps, tol, max_sweeps, margin
         self.error = np.inf
         self.on_progress: Callable[[int, int], None] | None = None
@@ -60,11 +73,17 @@ class SinkhornMap(ABC):
         if name not in self._rounding:
             *others, last = self._rounding
             raise ValueError(f"`dtype` is {name}; choose {', '.join(others)} or {last}.")
-        if 1.0 / self.eps > SAFE[np.dtype(np.float32)]:
+        if self._largest_log > SAFE[np.dtype(np.float32)]:
             name = "float64"
         if name != self._precision:
             self._precision = name
             self._apply_precision()
+
+    @property
+    def _parameters(self) -> str:
+        """The parameters as text."""
+        eps = f"eps = {self.eps:g}"
+        return eps if self.rho is None else f"{eps}, rho = {self.rho:g}"
 
     def snapshot(self) -> dict[str, Any]:
         return {"self": self._self_scalings, "margin": self.margin, "error": self.error}
@@ -167,6 +186,14 @@ class SinkhornMap(ABC):
     @abstractmethod
     def _sweep_negative(self, task: Any, mask: Any, kernel: Any, limit: int, tol: float) -> None:
         """Sweep the pairs of a mask, whatever their errors."""
+
+
+def _largest_log(rows: sparse.csr_array, eps: float, rho: float | None) -> float:
+    """The order of the largest logarithm of a scaling; masses that differ add to it."""
+    if rho is None:
+        return 1.0 / eps
+    masses = rows.sum(axis=1)
+    return float(1.0 + 0.5 * rho * np.log(masses.max() / masses.min())) / eps
 
 
 def select(tasks: list[Any], masks: list[Any]) -> list[tuple[Any, Any, int]]:

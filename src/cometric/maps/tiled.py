@@ -284,6 +284,7 @@ class TiledEntropicMap(TiledMap):
         eps: float,
         client: Any = None,
         *,
+        rho: float | None = None,
         sweeps: int | None = None,
         tol: float = 1e-10,
         dtype: Any = np.float64,
@@ -291,7 +292,7 @@ class TiledEntropicMap(TiledMap):
     ) -> None:
         self.eps, self.sweeps, self.tol = eps, sweeps, tol
         self.precision, self.margin = np.dtype(dtype).name, np.inf
-        make = partial(EntropicMap, eps=eps, tol=tol, memory_limit=0)
+        make = partial(EntropicMap, eps=eps, rho=rho, tol=tol, memory_limit=0)
         super().__init__(make, hist, client, **options)
 
     def snapshot(self) -> dict[str, Any]:

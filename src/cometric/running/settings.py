@@ -107,10 +107,16 @@ class Settings:
         None,
         Object(
             kind=Transport,
-            examples="an object such as cm.Exact() or cm.Entropic(0.1), or one of your own class "
-            "that extends cm.Transport",
+            examples="an object such as cm.Exact() or cm.Unbalanced(0.1, rho=1), or one of your "
+            "own class that extends cm.Transport",
             describe=transports.to_json,
+            parse=transports.from_text,
+            allowed=f"{', '.join(transports.TRANSPORTS)}, with parameters as in "
+            "'unbalanced(0.1, rho=1)'",
+            metavar="TRANSPORT",
         ),
+        "How histograms are compared, instead of --eps: exact, 'entropic(0.1)', limit, or "
+        "'unbalanced(0.1, rho=1)', which may leave mass unmatched at the price rho.",
     )
     restart: float = _setting(
         0.0,

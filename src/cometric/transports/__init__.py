@@ -6,6 +6,8 @@ and a line in ``TRANSPORTS``.
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
 from cometric.transports.quadratic import Laplacian, Mahalanobis
+from cometric.transports.unbalanced import Unbalanced
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
@@ -22,6 +25,7 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
     "limit": Limit,
     "laplacian": Laplacian,
     "mahalanobis": Mahalanobis,
+    "unbalanced": Unbalanced,
 }
 """Transports that files and checkpoints can store, by name."""
 
@@ -31,6 +35,27 @@ def from_eps(eps: Any) -> Transport:
     if eps == 0.0:
         return Exact()
     return Limit() if eps == float("inf") else Entropic(float(eps))
+
+
+def from_text(text: str) -> Transport:
+    """The transport of a text such as ``unbalanced(0.1, rho=1)``; raises ValueError.
+
+    A registered name, and its parameters as Python would write them: numbers, texts, lists.
+    """
+    try:
+        call: Any = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            call = ast.Call(call, [], [])
+        kind = TRANSPORTS[call.func.id]
+        values = [ast.literal_eval(value) for value in call.args]
+        named = {part.arg: ast.literal_eval(part.value) for part in call.keywords}
+        inspect.signature(kind).bind(*values, **named)
+    except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
+        raise ValueError(
+            f"{text!r} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
+            "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)"
+        ) from wrong
+    return kind(*values, **named)
 
 
 def to_json(transport: Transport) -> dict[str, Any]:

@@ -82,24 +82,26 @@ class Entropic(Transport):
         check_eps(self.eps)
 
     def lift(self, hist: Histograms, resources: Resources) -> EntropicMap | TensorEntropicMap:
-        options: dict[str, Any] = {
+        options = self.map_options() | {
             "sweeps": resources.sweeps,
             "memory_limit": resources.memory_limit,
         }
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol)
         if resources.device != "cpu":
-            return TensorEntropicMap(hist, self.eps, device=resources.device, **options)
-        return EntropicMap(
-            hist, self.eps, dtype=resources.dtype, n_threads=resources.n_threads, **options
-        )
+            return TensorEntropicMap(hist, device=resources.device, **options)
+        return EntropicMap(hist, dtype=resources.dtype, n_threads=resources.n_threads, **options)
+
+    def map_options(self) -> dict[str, Any]:
+        """The parameters of the transport, as its maps take them."""
+        return {"eps": self.eps}
 
     def tiles(self, hist: Histograms, resources: Resources) -> TiledEntropicMap:
         client = None if resources.client == "local" else resources.client
-        options: dict[str, Any] = {"sweeps": resources.sweeps, "dtype": resources.dtype}
+        options = self.map_options() | {"sweeps": resources.sweeps, "dtype": resources.dtype}
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol)
-        return TiledEntropicMap(hist, self.eps, client, **options)
+        return TiledEntropicMap(hist, client=client, **options)
 
     # ------------------------------------------------------------------------- solving
 
@@ -155,7 +157,7 @@ class Entropic(Transport):
     # ------------------------------------------------------------------------- answers
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
-        sources, targets, mass = EntropicMap(pair, self.eps).plan(cost, 0, 1)
+        sources, targets, mass = EntropicMap(pair, **self.map_options()).plan(cost, 0, 1)
         source, target = np.meshgrid(sources, targets, indexing="ij")
         return source.ravel(), target.ravel(), mass.ravel()
 
@@ -164,11 +166,7 @@ class Entropic(Transport):
 
     def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
         """Dual values at the potentials between each histogram and itself."""
-        if phi.logs:
-            raise ValueError(
-                f"`eps` is {self.eps:g}, too small for the bounds that find neighbors. "
-                "Learn with eps = 0 or eps >= 0.01."
-            )
+        self._check_bounds(phi)
         unit = self.eps * float(cost.max())
         scalings, kernel = phi.own_scalings(cost), np.exp(-cost / unit)
         logs = scalings.copy()  # of K u = a / u, on the support of a
@@ -180,6 +178,14 @@ class Entropic(Transport):
             return potentials
 
         return super().lower_bounds(phi, hist, cost)._replace(q=q, image=image)
+
+    def _check_bounds(self, phi: Any) -> None:
+        """Raise if ``eps`` is too small for :meth:`lower_bounds`."""
+        if phi.logs:
+            raise ValueError(
+                f"`eps` is {self.eps:g}, too small for the bounds that find neighbors. "
+                "Learn with eps = 0 or eps >= 0.01."
+            )
 
     # ------------------------------------------------------------------------ planning
 

@@ -1,0 +1,72 @@
+"""Unbalanced transport: Sinkhorn divergences that leave mass unmatched at a price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.types import Matrix
+from cometric.maps.checks import check_rho
+from cometric.transports.base import LowerBounds, Transport
+from cometric.transports.entropic import Entropic
+
+
+@dataclass(frozen=True)
+class Unbalanced(Entropic):
+    """Debiased unbalanced Sinkhorn divergences: mass may stay unmatched, at a price.
+
+    Each histogram is matched in part: mass that would have to move far is left out, or weighs
+    less, if that is cheaper. With M the largest cost, the transport cost is the least
+
+    ``<C, P> + M (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b))``
+
+    over all plans P >= 0, debiased as in :class:`Entropic`. No distance exceeds (2 rho + eps) M,
+    the price of leaving everything unmatched. ``learn`` divides every histogram by its sum, as for
+    other transports; :class:`EntropicMap` with ``rho`` takes histograms of any mass.
+
+    Parameters
+    ----------
+    eps
+        Regularization relative to the largest cost, positive and finite.
+    rho
+        Price of unmatched mass relative to the largest cost, positive and finite. Infinity would
+        be ``Entropic(eps)``; small values compare histograms bin by bin.
+    """
+
+    rho: float = field(default=1.0, kw_only=True)
+    name: ClassVar[str] = "unbalanced transport"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rho(self.rho)
+
+    def map_options(self) -> dict[str, Any]:
+        return {"eps": self.eps, "rho": self.rho}
+
+    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+        """Dual values at the potential between a_i and itself, the best one for a_j given.
+
+        With u the scaling of a_i and itself and r = rho / eps, this is linear in a_j:
+        r <a_i, 1 - (K u)^s> + <a_j, r - (r + 1) (K u)^s>, s = 1 / (r + 1), in units of eps.
+        """
+        self._check_bounds(phi)
+        unit, ratio = self.eps * float(cost.max()), phi.ratio
+        scalings, kernel = phi.own_scalings(cost), np.exp(-cost / unit)
+        matched = scalings.copy()  # e^(-f / r) - 1 with f = log(u / a), on the support of a
+        matched.data = np.expm1(-np.log(scalings.data / hist.data) / ratio)
+        mass = np.asarray(hist.sum(axis=1)).ravel()
+        lost = ratio * np.asarray(hist.multiply(matched).sum(axis=1)).ravel()
+        plans = np.asarray(scalings.multiply(scalings @ kernel).sum(axis=1)).ravel()
+        halves = lost + 0.5 * plans  # minus half of the transport cost of each to itself
+
+        def image(rows: slice) -> Matrix:
+            potentials = np.log(scalings[rows] @ kernel) / (ratio + 1.0)
+            scaled: Matrix = unit * (ratio + 1.0) * np.expm1(potentials)
+            return scaled
+
+        none = Transport.lower_bounds(self, phi, hist, cost)
+        p, q = unit * (halves - lost), unit * (halves - mass)
+        return none._replace(p=p, q=q, image=image)

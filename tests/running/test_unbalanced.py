@@ -1,0 +1,166 @@
+"""Unbalanced transport from beginning to end: learning, and everything that takes a result."""
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cometric as cm
+import naive
+from cometric.core.types import Status
+
+TRANSPORT = cm.Unbalanced(0.2, rho=0.5)
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(0).gamma(0.5, size=(12, 9)) + 1e-3
+
+
+@pytest.fixture(scope="module")
+def result(X):
+    return cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8)
+
+
+def test_the_learned_metrics_solve_their_equations(X, result):
+    assert result.status is Status.CONVERGED
+    A = X / X.sum(axis=1, keepdims=True)
+    W = naive.unbalanced_divergences(A, result.features, 0.2, 0.5)
+    R = np.abs(A[:, None] - A).sum(axis=-1)
+    assert_allclose((W + 0.05 * R) / result.values[1], result.samples, atol=1e-6)
+
+
+def test_it_says_what_was_learned(result):
+    assert str(TRANSPORT) == "eps = 0.2, rho = 0.5"
+    assert "rho = 0.5" in str(result)
+    assert result.parameters.transport == TRANSPORT
+
+
+def test_another_rho_gives_other_metrics(X, result):
+    other = cm.learn(X, transport=cm.Unbalanced(0.2, rho=1e6), tau=0.05, tol=1e-8)
+    entropic = cm.learn(X, eps=0.2, tau=0.05, tol=1e-8)
+    assert_allclose(other.samples, entropic.samples, atol=1e-5)
+    assert_allclose(other.features, entropic.features, atol=1e-5)
+    assert np.abs(other.samples - result.samples).max() > 1e-3
+
+
+def test_default_parameters():
+    assert cm.Unbalanced() == cm.Unbalanced(0.1, rho=1.0)
+    with pytest.raises(TypeError):
+        cm.Unbalanced(0.1, 1.0)
+
+
+def test_new_samples_get_the_learned_distances(X, result):
+    assert_allclose(result.transform(X), result.samples, atol=1e-5)
+
+
+def test_neighbors_are_those_of_the_distances(X, result):
+    near = cm.neighbor_graph(result, X, 3)
+    assert near.recall == 1.0
+    nearest = np.sort(result.samples + 9 * np.eye(12), axis=1)[:, :3]
+    found = np.sort(near.graph.data.reshape(12, 3), axis=1)
+    assert_allclose(found, nearest, atol=1e-5)
+
+
+def test_saved_results_come_back(result, tmp_path):
+    result.save(tmp_path / "x.npz")
+    again = cm.load(tmp_path / "x.npz")
+    assert again.parameters.transport == TRANSPORT
+    assert_array_equal(again.samples, result.samples)
+
+
+def test_a_run_resumes_with_the_same_bits(X, tmp_path):
+    whole = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8)
+
+    class Stop(Exception):
+        pass
+
+    def stop(iterate, record):
+        if record.iteration == 4:
+            raise Stop
+
+    options = {"transport": TRANSPORT, "tau": 0.05, "tol": 1e-8, "checkpoint": tmp_path / "run"}
+    with pytest.raises(Stop):
+        cm.learn(X, **options, checkpoint_every=0, callback=stop)
+    resumed = cm.resume(tmp_path / "run")
+    assert_array_equal(resumed.samples, whole.samples)
+    assert resumed.iterations == whole.iterations
+
+
+def test_tiles_and_single_precision_agree(X, result):
+    tiles = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8, client="local")
+    single = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8, dtype="float32")
+    for other in (tiles, single):
+        assert other.status is Status.CONVERGED
+        assert_allclose(other.samples, result.samples, atol=1e-6)
+
+
+def test_tensors_agree(X, result):
+    pytest.importorskip("torch")
+    from cometric.maps.entropic_torch import TensorEntropicMap
+
+    hist = result.problem.samples.histograms
+    phi = TensorEntropicMap(hist, 0.2, rho=0.5, device="cpu")
+    truth = cm.EntropicMap(hist, 0.2, rho=0.5)
+    assert_allclose(phi(result.features), truth(result.features), atol=1e-11)
+    index = np.array([[0, 3], [5, 1]])
+    pairs, expected = (lift.pairs(result.features, index) for lift in (phi, truth))
+    assert_allclose(pairs, expected, atol=1e-9)
+
+
+def test_a_plan_of_the_run(X):
+    planned = cm.plan(X, transport=TRANSPORT)
+    assert planned.fits
+    assert "Sinkhorn" in planned.engine
+
+
+def test_an_explanation_counts_the_mass_that_is_not_matched(X, result):
+    explanation = result.explain(0, 1)
+    a, b = (X / X.sum(axis=1, keepdims=True))[:2]
+    plan = naive.unbalanced_plan(a, b, result.features, 0.2, 0.5)
+    assert_allclose(explanation.unmatched, 1 - plan.sum(), atol=1e-8)
+    assert_allclose(explanation.stays, np.trace(plan), atol=1e-8)
+    assert_allclose(explanation.distance, np.sum(plan * result.features), atol=1e-8)
+    assert "% is not matched" in str(explanation)
+    mass = explanation.stays + explanation.unmatched + sum(flow.mass for flow in explanation.flows)
+    assert_allclose(mass, 1.0)
+
+
+def test_balanced_plans_match_everything(X):
+    explanation = cm.learn(X, eps=0.2, tau=0.05).explain(0, 1)
+    assert explanation.unmatched == 0.0
+    assert "matched" not in str(explanation)
+
+
+def test_a_diagnosis_proves_each_distance(result):
+    diagnosis = result.certify()
+    assert max(diagnosis.residuals) < 1e-6
+    assert diagnosis.bracket < 1e-9
+    assert diagnosis.negatives == 0
+
+
+def test_estimator_and_anndata(X, result):
+    model = cm.WassersteinSingularVectors(transport=TRANSPORT, tau=0.05, tol=1e-8).fit(X)
+    assert_array_equal(model.result_.samples, result.samples)
+    anndata = pytest.importorskip("anndata")
+    cells = anndata.AnnData(X)
+    cm.scverse.tl.learn(cells, transport=TRANSPORT, tau=0.05, tol=1e-8)
+    assert_array_equal(cells.obsp["cometric_distances"], result.samples)
+
+
+def test_the_command_line(X, result, tmp_path, monkeypatch):
+    pytest.importorskip("typer")
+    from shell import run
+
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", X)
+    options = ["--transport", "unbalanced(0.2, rho=0.5)", "--tau", "0.05", "--tol", "1e-8"]
+    learned = run("learn", "x.npy", "-o", "x.npz", *options, "--json")
+    stored = json.loads(learned.stdout)["parameters"]["transport"]
+    assert stored == {"kind": "unbalanced", "eps": 0.2, "rho": 0.5}
+    assert_array_equal(cm.load("x.npz").samples, result.samples)
+    run("plan", "x.npy", *options[:2])
+    for wrong in ("sinkhorn", "unbalanced(0.1, rho=0)"):
+        refused = run("plan", "x.npy", "--transport", wrong, code=2)
+        assert "unbalanced(0.1, rho=1)" in " ".join(refused.output.split())
