@@ -14,11 +14,13 @@ from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
+from cometric.transports.tree import Tree
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
     "entropic": Entropic,
     "limit": Limit,
+    "tree": Tree,
 }
 """Transports that files and checkpoints can store, by name."""
 
