@@ -64,11 +64,10 @@ class MetricTree:
     @classmethod
     def from_distances(cls, distances: Matrix, linkage: str = "average") -> MetricTree:
         """The tree that a linkage builds from distances; scaling these scales its lengths."""
-        top = float(distances.max())
-        if not top > 0.0:
-            return cls.from_linkage(hierarchy.linkage(squareform(distances, checks=False)))
-        units = np.rint(squareform(distances, checks=False) * (UNITS / top))
-        merges = hierarchy.linkage(units, linkage)
+        top, values = float(distances.max()), squareform(distances, checks=False)
+        if linkage == "single" or not top > 0.0:  # ties change nothing: distances are unique
+            return cls.from_linkage(hierarchy.linkage(values, "single"))
+        merges = hierarchy.linkage(np.rint(values * (UNITS / top)), linkage)
         merges[:, 2] *= top / UNITS
         return cls.from_linkage(merges)
 
