@@ -28,6 +28,7 @@ from cometric.core.kinds import check_number
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
+from cometric.drawing.dendrogram import tree
 from cometric.drawing.layout import (
     COLORS,
     by_size,
@@ -39,7 +40,9 @@ from cometric.drawing.layout import (
     names_of,
 )
 
-__all__ = ["changes", "choice", "convergence", "distances", "embedding", "flows", "nearest"]
+__all__ = [
+    "changes", "choice", "convergence", "distances", "embedding", "flows", "nearest", "tree"
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
