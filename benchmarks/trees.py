@@ -148,8 +148,8 @@ def run_weights(args: argparse.Namespace) -> None:
         score, (ten, best, k) = silhouette(distances, data.labels), accuracy(distances, data.labels)
         print(
             f"PBMC 3k {data.X.shape}, group_power {power}: 15 iterations in {seconds:.1f} s, "
-            f"residual {trees.history[-1].residual:.1e}, silhouette {score:.3f}, 10-NN {ten:.4f}, best "
-            f"{best:.4f} (k = {k}), peak {peak_gigabytes():.2f} GB"
+            f"residual {trees.history[-1].residual:.1e}, silhouette {score:.3f}, 10-NN {ten:.4f}, "
+            f"best {best:.4f} (k = {k}), peak {peak_gigabytes():.2f} GB"
         )
     print(
         "Published, Tree-WSV on PBMC 3k: silhouette 0.299 (4 iterations, 8 min) to 0.313 (72 min)"

@@ -78,8 +78,8 @@ def learn(
         ignored when ``restart`` > 0. See docs/choosing.md.
     transport
         How histograms are compared, instead of ``eps``: ``cm.Exact()`` is eps = 0,
-        ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, or an object of your own class
-        that extends ``cm.Transport``.
+        ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, ``cm.Tree()`` moves mass along
+        trees, or an object of your own class that extends ``cm.Transport``.
     restart
         A share alpha of R in every distance, instead of tau: with positive alpha, below 1, ::
 
