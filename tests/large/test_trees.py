@@ -34,6 +34,14 @@ def test_a_length_is_the_transport_between_the_means_of_its_ends():
         assert_allclose(found[node], wanted, rtol=1e-12)
 
 
+def test_coefficients_that_do_not_fit_into_memory_are_computed_again(monkeypatch):
+    wanted = cm.learn_trees(X)
+    monkeypatch.setattr("cometric.large.trees.free_memory", lambda: 1e3)
+    monkeypatch.setattr("cometric.large.trees.CELLS", 500)
+    found = cm.learn_trees(X)
+    assert_allclose(found.samples.lengths, wanted.samples.lengths, rtol=1e-12)
+
+
 def test_learned_lengths_are_the_singular_vectors_of_both_maps():
     trees = cm.learn_trees(X, tol=1e-9, group_power=0.5)
     A = sparse.csr_array(X / X.sum(axis=1, keepdims=True))

@@ -113,7 +113,8 @@ class MetricTree:
             rows.append(leaves)
             columns.append(nodes)
             nodes = self.parents[nodes]
-        index = np.concatenate(rows), np.concatenate(columns)
+        # 32-bit indices, as long as they suffice: products would inherit longer ones.
+        index = tuple(np.concatenate(part).astype(np.int32) for part in (rows, columns))
         ones = np.ones(len(index[0]), np.int64)
         return sparse.csr_array((ones, index), shape=(self.n_leaves, root))
 

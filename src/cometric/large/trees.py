@@ -25,10 +25,11 @@ from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import Record, Status, Vector
 from cometric.core.warn import warn
+from cometric.machine.devices import free_memory
 from cometric.maps.references import lsa_vectors
 
-ROWS = 1024
-"""Nodes whose coefficients are computed at a time."""
+CELLS = 4_000_000
+"""Coefficients that are computed at a time, zeros included."""
 
 VANISHED = 1e-13
 """Edges shorter than this fraction of the longest tend to zero."""
@@ -164,6 +165,9 @@ def learn_trees(
 class LengthMap:
     """The linear map from the lengths of a tree of the bins to those of a tree of histograms.
 
+    Its coefficients are stored if they take at most a quarter of the free memory, otherwise
+    computed again in each call.
+
     Parameters
     ----------
     hist
@@ -185,24 +189,30 @@ class LengthMap:
         root = sparse.csr_array(np.asarray(hist.mean(axis=0)).reshape(1, -1))
         means = sparse.csr_array(below @ hist)
         means.data /= np.repeat(counts, np.diff(means.indptr))
-        means = sparse.vstack([means, root], format="csr")
-        self.parts = list(self._coefficients(means, tree, bins))
+        self.means = sparse.vstack([means, root], format="csr")
+        self.tree, self.bins = tree, bins
+        self.stored: list[sparse.csr_array] | None = []
+        memory = 0.0
+        for part in self.coefficients():
+            memory += part.data.nbytes + part.indices.nbytes
+            if memory > free_memory() / 4:
+                self.stored = None
+                break
+            self.stored.append(part)
 
-    @staticmethod
-    def _coefficients(
-        means: sparse.csr_array, tree: MetricTree, bins: MetricTree
-    ) -> Iterator[sparse.csr_array]:
+    def coefficients(self) -> Iterator[sparse.csr_array]:
         """Mass that moves over each edge of the bins (columns), for some nodes (rows) at a time."""
-        edges = len(tree) - 1
-        for start in range(0, edges, ROWS):
-            part = slice(start, min(start + ROWS, edges))
-            moved = bins.masses(means[part] - means[tree.parents[part]])
+        edges = len(self.tree) - 1
+        rows = max(1, CELLS // len(self.bins))
+        for start in range(0, edges, rows):
+            part = slice(start, min(start + rows, edges))
+            moved = self.bins.masses(self.means[part] - self.means[self.tree.parents[part]])
             np.abs(moved.data, out=moved.data)
             yield moved
 
     def __call__(self, lengths: Vector) -> Vector:
-        images = [part @ lengths for part in self.parts]
-        image: Vector = self.factors * np.concatenate(images)
+        parts = self.coefficients() if self.stored is None else self.stored
+        image: Vector = self.factors * np.concatenate([part @ lengths for part in parts])
         return image
 
 
