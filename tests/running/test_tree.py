@@ -22,7 +22,7 @@ def test_it_works_with_nothing_more_said_and_separates_groups():
     assert result.status in (Status.CONVERGED, Status.CHANGING)
     inside = np.median(result.samples[:12, :12])
     assert np.median(result.samples[:12, 12:]) > 1.2 * inside
-    assert "linkage = 'average'" in str(result)
+    assert "trees by average linkage" in str(result)
 
 
 @pytest.mark.parametrize("linkage", ["average", "complete", "ward", "single"])

@@ -62,6 +62,9 @@ class Tree(Transport):
                 f"`linkage` is {self.linkage!r}; choose {', '.join(map(repr, LINKAGES))}."
             )
 
+    def __str__(self) -> str:
+        return f"trees by {self.linkage} linkage"
+
     def lift(self, hist: Histograms, resources: Resources) -> TreeMap:
         return TreeMap(hist, self.linkage)
 
@@ -112,7 +115,7 @@ class Tree(Transport):
     # ------------------------------------------------------------------------ planning
 
     def engine(self, lifts: Lifts, solver: str) -> str:
-        return f"trees by {self.linkage} linkage, {solver} iteration"
+        return f"{self}, {solver} iteration"
 
     def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
         return OVERLAP * 1e-3 * n * n * d + d * d
