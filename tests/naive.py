@@ -31,6 +31,17 @@ def transport_cost(a, b, cost):
     return found.fun
 
 
+def tree_cost(a, b, parents, lengths):
+    """Sum over the nodes of a tree of |mass of a below - mass of b below| times the edge above."""
+    moved = np.zeros(len(parents))
+    for leaf, mass in enumerate(a - b):
+        node = leaf
+        while node >= 0:
+            moved[node] += mass
+            node = parents[node]
+    return np.abs(moved) @ lengths
+
+
 def emd(a, b, cost):
     """The same by the network simplex of POT, on the supports; its warnings are errors."""
     import ot  # not everywhere: the other twins do without

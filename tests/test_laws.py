@@ -23,6 +23,7 @@ from cometric.maps.limit import LimitMap
 from cometric.maps.norms import norm_matrices, norm_matrix
 from cometric.maps.regularized import Regularized, couple
 from cometric.maps.tiled import TiledEntropicMap, TiledMap
+from cometric.maps.tree import TreeMap
 from cometric.solvers.power import PowerIteration
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
@@ -104,8 +105,12 @@ def limit_with_tau(hist):
 
 
 # Maps of exact transport obey all laws; the others are not monotone, and may be negative.
+def single_tree(hist):
+    return TreeMap(hist, "single")
+
+
 EXACT_MAPS = (
-    {"exact": ExactMap, "tiles": in_tiles}
+    {"exact": ExactMap, "tiles": in_tiles, "single tree": single_tree}
     | {norm: with_norm(norm) for norm in CONSTANTS}
     | {"restart": restarted, "saturated": saturated}
     | {"saturated restart": saturated_restart, "only saturated": only_saturated}

@@ -17,6 +17,8 @@ _HOMES = {
     "learn": "running.learning",
     "resume": "running.learning",
     "learn_landmarks": "large.landmarks",
+    "learn_trees": "large.trees",
+    "Trees": "large.trees",
     "neighbor_graph": "large.neighbors",
     "distances_to_zarr": "large.pairwise",
     "smooth": "answers.smoothing",
@@ -40,9 +42,12 @@ _HOMES = {
     "Laplacian": "transports.quadratic",
     "Mahalanobis": "transports.quadratic",
     "Unbalanced": "transports.unbalanced",
+    "Tree": "transports.tree",
     "ExactMap": "maps.exact",
     "EntropicMap": "maps.entropic",
     "LimitMap": "maps.limit",
+    "TreeMap": "maps.tree",
+    "MetricTree": "core.trees",
     "PowerIteration": "solvers.power",
     "AndersonIteration": "solvers.anderson",
     "PolicyIteration": "solvers.policy",
@@ -72,15 +77,19 @@ if TYPE_CHECKING:
     from cometric.core.errors import ConvergenceWarning as ConvergenceWarning
     from cometric.core.errors import Interrupted as Interrupted
     from cometric.core.problem import Problem as Problem
+    from cometric.core.trees import MetricTree as MetricTree
     from cometric.core.types import Metrics as Metrics
     from cometric.core.types import Status as Status
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.large.landmarks import learn_landmarks as learn_landmarks
     from cometric.large.neighbors import neighbor_graph as neighbor_graph
     from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
+    from cometric.large.trees import Trees as Trees
+    from cometric.large.trees import learn_trees as learn_trees
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
+    from cometric.maps.tree import TreeMap as TreeMap
     from cometric.running.learning import learn as learn
     from cometric.running.learning import resume as resume
     from cometric.running.learning import warmup as warmup
@@ -100,6 +109,7 @@ if TYPE_CHECKING:
     from cometric.transports.quadratic import Laplacian as Laplacian
     from cometric.transports.quadratic import Mahalanobis as Mahalanobis
     from cometric.transports.unbalanced import Unbalanced as Unbalanced
+    from cometric.transports.tree import Tree as Tree
 
 __all__ = [*_HOMES, "datasets"]
 

@@ -134,7 +134,7 @@ class WassersteinSingularVectors(
         self.converged_: bool = self.result_.converged
         self.n_iter_: int = self.result_.iterations
         self.history_: list[Record] = self.result_.history
-        if not self.converged_:
+        if not self.result_.status.is_expected:
             warn(shortfall(self.result_), NotConverged)
         return self
 

@@ -24,14 +24,16 @@ except ImportError:
 
 from cometric.answers.explanation import Explanation, Flow
 from cometric.answers.result import Result
-from cometric.core.kinds import check_number
+from cometric.core.kinds import check_side
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
+from cometric.drawing.dendrogram import draw_tree
 from cometric.drawing.layout import (
     COLORS,
     by_size,
     checked,
+    color_limits,
     coordinates,
     frame,
     leaf_order,
@@ -39,7 +41,9 @@ from cometric.drawing.layout import (
     names_of,
 )
 
-__all__ = ["changes", "choice", "convergence", "distances", "embedding", "flows", "nearest"]
+__all__ = [
+    "changes", "choice", "convergence", "distances", "embedding", "flows", "nearest", "tree"
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -51,9 +55,6 @@ MARKERS = "os^Dv"
 
 CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
 """Directions of the names of marked items, in turn, so that close names do not overlap."""
-
-FENCE = 3.0
-"""Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
 
 MAX_NAMES = 40
 """Up to this many rows of a matrix are labeled."""
@@ -143,7 +144,7 @@ def distances(
     groups = _groups(metric, None if labels is None else checked(labels, "labels", n, of))
     order = np.concatenate([members for _, members in groups])
     item_names = names_of(result, of, names)
-    low, high = _color_limits(metric, vmax)
+    low, high = color_limits(metric, vmax)
     ax = _axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
     image = ax.imshow(
         metric[np.ix_(order, order)], cmap="magma", vmin=low, vmax=high, interpolation="nearest"
@@ -344,6 +345,25 @@ def flows(
     return ax
 
 
+def tree(
+    result: Result,
+    ax: Axes | None = None,
+    *,
+    of: str = "samples",
+    names: Sequence[Any] | None = None,
+) -> Axes:
+    """The tree of the samples, or of the features, as a dendrogram from left to right.
+
+    Two items are joined at their distance along the tree; see :meth:`cometric.Result.tree`.
+    ``names`` are those of the items, which are shown for up to 60 of them.
+    """
+    check_side(of)
+    labels = names_of(result, of, names)
+    ax = _axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
+    draw_tree(ax, result.tree(of).linkage(), labels)
+    return ax
+
+
 def _explained(
     result: Result, i: int | str, j: int | str, of: str, names: Sequence[Any] | None, top: int
 ) -> Explanation:
@@ -404,22 +424,6 @@ def _axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained
 
 def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def _color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
-    """The distances of the first and the last color, without outliers.
-
-    A fixed quantile of the distances would not do for the last: k outliers among n items are in a
-    share 2k / n of all pairs.
-    """
-    if vmax is not None:
-        check_number("vmax", vmax)
-        if vmax == 0:
-            raise ValueError("`vmax` is 0; pass a distance above 0, at most 1.")
-    away = metric[np.triu_indices(len(metric), 1)]
-    low, lower, upper = np.quantile(away, [0.01, 0.25, 0.75])
-    high = min(float(away.max()), upper + FENCE * (upper - lower)) if vmax is None else float(vmax)
-    return (float(low) if low < high else 0.0), high
 
 
 def _points(ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any] | None) -> None:

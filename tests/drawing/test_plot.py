@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 import cometric as cm
 
@@ -313,3 +314,13 @@ def test_an_island_that_is_no_handful_stays_in_the_frame():
     places[:6] += 100.0
     _, high = layout.frame(places)
     assert (high == places.max(axis=0)).all()
+
+
+def test_a_tree_joins_items_at_their_distance_along_it():
+    result = cm.learn(cm.datasets.torus("unimodal", 12, 10), transport=cm.Tree(), tau=0)
+    ax = plot.tree(result, of="features", names=[f"f{k}" for k in range(10)])
+    heights = sorted(float(path.vertices[1, 0]) for path in ax.collections[0].get_paths())
+    assert_allclose(heights, np.sort(result.tree("features").linkage()[:, 2]))
+    assert {label.get_text() for label in ax.get_yticklabels()} == {f"f{k}" for k in range(10)}
+    with pytest.raises(ValueError, match="`of` is 'rows'"):
+        plot.tree(result, of="rows")

@@ -17,10 +17,12 @@ from scipy import sparse
 from cometric import transports
 from cometric.answers.explanation import Explanation, explain
 from cometric.answers.extension import extend
+from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
 from cometric.core.kinds import check_path, check_side
 from cometric.core.problem import Problem
+from cometric.core.trees import MetricTree
 from cometric.core.types import Matrix, Metrics, Record, Status
 from cometric.core.validation import check_metric, require
 from cometric.files.archive import MAX_BYTES, read_arrays
@@ -265,6 +267,31 @@ class Result:
             As for :func:`cometric.learn`.
         """
         return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
+
+    def tree(self, of: str = "samples") -> MetricTree:
+        """A tree whose leaves are the samples, or the features, with ``newick`` and ``linkage``.
+
+        For ``transport=Tree(...)``, the tree along which mass moved; otherwise that of average
+        linkage of the learned distances.
+        """
+        check_side(of)
+        return tree_of(self, of)
+
+    def vectors(self, of: str = "samples", X: Any = None) -> sparse.csr_array:
+        """A sparse vector for each sample, for libraries that search neighbors by l1 distances.
+
+        For ``transport=Tree(...)`` only. The l1 distances of these vectors are the learned
+        distances with ``tau=0`` or ``norm="l1"``; with another norm R, their transport part.
+
+        Parameters
+        ----------
+        of
+            "samples" or "features".
+        X
+            New items, as for :meth:`transform`, to get their vectors instead.
+        """
+        check_side(of)
+        return vectors_of(self, of, X)
 
     def _distinct(self) -> Metrics:
         """The metrics between distinct items, repeats merged."""

@@ -8,6 +8,7 @@ from cometric.core.types import Status
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
+    Status.CHANGING: "Pass `transport=Tree('single')`, whose trees do not jump.",
     Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
     Status.NOT_PSD: "Pass a smaller `eps` or a larger `tau`.",
     Status.INNER_NOT_CONVERGED: "Pass a larger `eps`: Sinkhorn is slow at small ones.",

@@ -196,6 +196,7 @@ class Status(Enum):
     BOUNDARY = "on the boundary", "some distances tend to zero, no positive answer was found"
     INNER_NOT_CONVERGED = "not converged", "some Sinkhorn problems did not reach their tolerance"
     LOOSE = INNER_NOT_CONVERGED  # its name in version 0.1
+    CHANGING = "stopped", "the trees still change from one iteration to the next"
     NOT_PSD = "not a divergence", "some entropic distances are negative"
 
     outcome: str
@@ -211,3 +212,8 @@ class Status(Enum):
     @property
     def ok(self) -> bool:
         return self is Status.CONVERGED
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether there is nothing to warn of: converged, or as far as trees can come."""
+        return self.ok or self is Status.CHANGING

@@ -13,7 +13,7 @@ from scipy.spatial.distance import squareform
 
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy
-from cometric.core.kinds import check_side
+from cometric.core.kinds import check_number, check_side
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 
@@ -25,6 +25,10 @@ OUTSIDE = 0.01
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 """Safe for color-blind readers (Okabe and Ito), without their yellow, which is pale on white."""
+
+
+FENCE = 3.0
+"""Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
 
 
 def metric_of(result: Result, of: str) -> Matrix:
@@ -53,6 +57,22 @@ def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
             "(without empty items that were dropped)."
         )
     return array
+
+
+def color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
+    """The distances of the first and the last color, without outliers.
+
+    A fixed quantile of the distances would not do for the last: k outliers among n items are in a
+    share 2k / n of all pairs.
+    """
+    if vmax is not None:
+        check_number("vmax", vmax)
+        if vmax == 0:
+            raise ValueError("`vmax` is 0; pass a distance above 0, at most 1.")
+    away = metric[np.triu_indices(len(metric), 1)]
+    low, lower, upper = np.quantile(away, [0.01, 0.25, 0.75])
+    high = min(float(away.max()), upper + FENCE * (upper - lower)) if vmax is None else float(vmax)
+    return (float(low) if low < high else 0.0), high
 
 
 def by_size(labels: Any) -> list[tuple[str, Index]]:

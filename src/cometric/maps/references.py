@@ -289,6 +289,12 @@ def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
     return Local(hist, [manhattan, Euclidean(tfidf), Euclidean(_projection(tfidf, hist.rows))])
 
 
+def lsa_vectors(hist: Histograms) -> Matrix:
+    """The vectors whose Euclidean distances are the reference "lsa", one per histogram."""
+    vectors: Matrix = _projection(_tfidf(_damping(hist.rows), hist.rows), hist.rows)(hist.rows)
+    return vectors
+
+
 # Embeddings
 
 

@@ -81,7 +81,8 @@ def learn(
     transport
         How histograms are compared, instead of ``eps``: ``cm.Exact()`` is eps = 0,
         ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, ``cm.Unbalanced(eps, rho=...)``
-        may leave mass unmatched, or an object of your own class that extends ``cm.Transport``.
+        may leave mass unmatched, ``cm.Tree()`` moves it along trees; or an object of your own
+        class that extends ``cm.Transport``.
     restart
         A share alpha of R in every distance, instead of tau: with positive alpha, below 1, ::
 

@@ -70,7 +70,7 @@ class Run:
             raise self._interruption(result, saved)
         if solution.remark:
             warn(solution.remark)
-        if not result.converged:
+        if not result.status.is_expected:
             warn(shortfall(result), ConvergenceWarning)
         return result
 

@@ -18,6 +18,7 @@ from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
 from cometric.transports.quadratic import Laplacian, Mahalanobis
 from cometric.transports.unbalanced import Unbalanced
+from cometric.transports.tree import Tree
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
@@ -26,6 +27,7 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
     "laplacian": Laplacian,
     "mahalanobis": Mahalanobis,
     "unbalanced": Unbalanced,
+    "tree": Tree,
 }
 """Transports that files and checkpoints can store, by name."""
 

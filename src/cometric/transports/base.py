@@ -13,6 +13,7 @@ from scipy import sparse
 
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
+from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Matrix, Metrics, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.tiled import TiledMap
@@ -170,6 +171,14 @@ class Transport:
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """Source bin, target bin and mass of every flow between two histograms."""
         raise NotImplementedError(f"{type(self).__name__} does not define `plan`.")
+
+    def tree(self, cost: Matrix) -> MetricTree:
+        """A tree of the bins, from the distances between them: average linkage."""
+        return MetricTree.from_distances(cost)
+
+    def ground(self, cost: Matrix) -> Matrix:
+        """The distances between bins by which :meth:`plan` moves mass; the cost itself."""
+        return cost
 
     def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
