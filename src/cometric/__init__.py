@@ -108,8 +108,8 @@ if TYPE_CHECKING:
     from cometric.transports.limit import Limit as Limit
     from cometric.transports.quadratic import Laplacian as Laplacian
     from cometric.transports.quadratic import Mahalanobis as Mahalanobis
-    from cometric.transports.unbalanced import Unbalanced as Unbalanced
     from cometric.transports.tree import Tree as Tree
+    from cometric.transports.unbalanced import Unbalanced as Unbalanced
 
 __all__ = [*_HOMES, "datasets"]
 

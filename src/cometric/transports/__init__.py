@@ -17,8 +17,8 @@ from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
 from cometric.transports.quadratic import Laplacian, Mahalanobis
-from cometric.transports.unbalanced import Unbalanced
 from cometric.transports.tree import Tree
+from cometric.transports.unbalanced import Unbalanced
 
 TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
