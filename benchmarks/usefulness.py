@@ -51,6 +51,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "restart 0.1, l1": {"restart": 0.1, "norm": "l1"},
     "restart 0.3, lsa": {"restart": 0.3, "norm": "lsa"},
     "restart 0.3, local": {"restart": 0.3, "norm": "local"},
+    "coupled trees": {"transport": cm.Tree(), "device": "cpu"},
     "smoothed": {"X": smoothed, **QUICK},
 }
 """Arguments of ``cm.learn``. A value that is a function is called with the data, as in
