@@ -77,10 +77,12 @@ def transfer_labels(
     --------
     >>> import cometric as cm
     >>> digits = cm.datasets.digits(150)
-    >>> result = cm.learn(digits.X[:120], drop_empty=True)
-    >>> near = result.transform(digits.X[120:])
-    >>> answer = cm.transfer_labels(near, digits.labels[:120], 5, within=result.samples)
-    >>> float((answer.labels == digits.labels[120:]).mean())
+    >>> X, labels = digits.X, digits.labels
+    >>> result = cm.learn(X[:120], drop_empty=True)
+    >>> new = result.transform(X[120:])
+    >>> answer = cm.transfer_labels(new, labels[:120], 5, within=result.samples)
+    >>> sum(answer.labels == labels[120:]) >= 27  # of 30
+    True
     """
     across = _read(distances, "distances")
     classes, codes = _encode(labels, across.shape[1])
