@@ -129,6 +129,19 @@ def test_labels_that_say_nothing_get_the_confidence_of_chance():
     assert answer.confidence.mean() == pytest.approx(1 / 3, abs=0.08)
 
 
+def test_novelty_is_the_share_of_labeled_items_with_nearer_neighbors():
+    points, kinds = blobs(400, 9)
+    within = cdist(points, points)
+    new = np.concatenate([blobs(200, 10)[0], [[9.0, 9.0]]])
+    answer = cm.transfer_labels(cdist(new, points), kinds, 7, within=within)
+    radius = np.sort(within, axis=1)[:, 1:8].mean(axis=1)  # without the item itself
+    expected = [(radius < np.sort(row)[:7].mean()).mean() for row in cdist(new, points)]
+    assert_allclose(answer.novelty, expected)
+    assert answer.novelty[-1] == 1.0
+    assert answer.novelty[:-1].mean() == pytest.approx(0.5, abs=0.08)
+    assert cm.transfer_labels(cdist(new, points), kinds, 7).novelty is None
+
+
 @pytest.mark.parametrize("missing", [None, np.nan, float("nan")])
 def test_neighbors_without_a_label_vote_for_none(missing):
     distances = np.array([[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]])

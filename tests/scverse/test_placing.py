@@ -95,6 +95,7 @@ def test_labels_carry_over_with_categories_and_colors(new, reference, tmp_path):
     )
     assert_array_equal(new.obs["cometric_kind"].astype(str), plain.labels)
     assert_allclose(new.obs["cometric_kind_confidence"], plain.confidence)
+    assert_allclose(new.obs["cometric_kind_novelty"], plain.novelty)
     new.write_h5ad(tmp_path / "new.h5ad")
     back = anndata.read_h5ad(tmp_path / "new.h5ad")
     assert_array_equal(back.obs["cometric_kind"], new.obs["cometric_kind"])

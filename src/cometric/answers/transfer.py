@@ -33,12 +33,17 @@ class Transfer:
         neighbors have no label.
     classes
         The label of each column of ``shares``.
+    novelty
+        The share of the labeled items whose neighbors are nearer, on average, than those of the new
+        item. Near 1 for items of a kind that the labeled ones do not have. None if it is not known
+        how far these are from one another.
     """
 
     labels: NDArray[Any]
     confidence: Vector
     shares: Matrix
     classes: NDArray[Any]
+    novelty: Vector | None = None
 
 
 def transfer_labels(
@@ -53,6 +58,9 @@ def transfer_labels(
     with which labels of the share s are then right, as a nondecreasing function of s (isotonic
     regression). Without ``within`` it is s itself.
 
+    Confidence is for items of the labeled kinds. Other items are given one of their labels as well,
+    often with high confidence; their ``novelty`` is near 1.
+
     Parameters
     ----------
     distances
@@ -65,13 +73,7 @@ def transfer_labels(
     n_neighbors
         Number of neighbors that vote.
     within
-        Distances between the labeled items, ``result.samples``.
-
-    Notes
-    -----
-    The confidence is that for new items of the same kinds as the labeled ones. An item of a kind
-    that has no label is given one nevertheless, often with high confidence; compare its distances
-    with those ``within``.
+        Distances between the labeled items, ``result.samples``, for confidence and novelty.
 
     Examples
     --------
@@ -87,15 +89,18 @@ def transfer_labels(
     across = _read(distances, "distances")
     classes, codes = _encode(labels, across.shape[1])
     check_neighbors(n_neighbors, across.shape[1])
-    shares = _shares(*_nearest(across, n_neighbors, "distances"), codes, len(classes))
-    winner, confidence = shares.argmax(axis=1), shares.max(axis=1)
+    index, near = _nearest(across, n_neighbors, "distances")
+    shares = _shares(index, near, codes, len(classes))
+    winner, share = shares.argmax(axis=1), shares.max(axis=1)
     given = classes[winner]
-    if (confidence == 0.0).any():
-        given = np.where(confidence > 0.0, given.astype(object), None)
-    if within is not None:
-        among = _read(within, "within")
-        confidence = _calibrated(confidence, among, codes, n_neighbors, len(classes))
-    return Transfer(given, confidence, shares, classes)
+    if (share == 0.0).any():
+        given = np.where(share > 0.0, given.astype(object), None)
+    if within is None:
+        return Transfer(given, share, shares, classes)
+    others, among = _left_out(within, n_neighbors, len(codes))
+    confidence = _calibrated(share, _shares(others, among, codes, len(classes)), codes)
+    nearer = np.searchsorted(np.sort(among.mean(axis=1)), near.mean(axis=1))
+    return Transfer(given, confidence, shares, classes, nearer / len(codes))
 
 
 def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
@@ -110,18 +115,22 @@ def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
     return np.round(shares, 9)  # so that all unanimous votes are equal
 
 
-def _calibrated(share: Vector, within: Any, codes: Index, k: int, count: int) -> Vector:
-    """How often labels with such shares are right, among labeled items without their own vote."""
-    from sklearn.isotonic import IsotonicRegression
-
-    n = len(codes)
-    if within.shape != (n, n):
+def _left_out(within: Any, k: int, n: int) -> tuple[Index, Matrix]:
+    """The k nearest of each of the n labeled items, itself left out."""
+    matrix = _read(within, "within")
+    if matrix.shape != (n, n):
         raise ValueError(
-            f"`within` has shape {within.shape}; pass the distances between the {n} labeled items, "
+            f"`within` has shape {matrix.shape}; pass the distances between the {n} labeled items, "
             f"an array of shape {(n, n)}."
         )
     check_neighbors(k, n - 1)
-    left_out = _shares(*_nearest(within, k, "within", skip_self=True), codes, count)
+    return _nearest(matrix, k, "within", skip_self=True)
+
+
+def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
+    """How often labels with such shares are right, judged by the ``left_out`` votes."""
+    from sklearn.isotonic import IsotonicRegression
+
     known = codes != UNLABELED
     right = left_out.argmax(axis=1) == codes
     model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")

@@ -126,12 +126,13 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
 
 
 def store_labels(new: AnnData, answer: Transfer, known: Categorical, name: str, of: str) -> None:
-    """Write labels and their confidence to ``obs`` (or ``var``), with the known categories."""
+    """Write labels, confidence and novelty to ``obs`` (or ``var``), with the known categories."""
     import pandas as pd
 
     table = new.obs if of == "samples" else new.var
     table[name] = pd.Categorical(answer.labels, known.categories, ordered=known.ordered)
     table[f"{name}_confidence"] = answer.confidence
+    table[f"{name}_novelty"] = answer.novelty
 
 
 def _genes(reference: AnnData, known: dict[str, Any]) -> tuple[DataFrame, str]:

@@ -250,6 +250,9 @@ def transfer_labels(
         The labels, with the categories of the reference.
     ``obs["cometric_cell_type_confidence"]``
         Probability that the label is right, estimated by leaving each cell of the reference out.
+    ``obs["cometric_cell_type_novelty"]``
+        Near 1 for cells unlike all those of the reference, whatever their confidence; see
+        :class:`cometric.Transfer`.
     ``uns["cometric_cell_type_colors"]``
         The colors of the reference, if it has some.
     """
