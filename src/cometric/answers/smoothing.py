@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
-from cometric.core.inputs import counted, read_matrix, unwrap
+from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
 from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
 from cometric.core.types import Index, Matrix
@@ -188,8 +188,5 @@ def _read(distances: Any, side: str, count: int) -> Any:
         parts = graph.data[off].astype(np.float64), (graph.row[off], graph.col[off])
         matrix = sparse.csr_array(parts, shape=graph.shape)
         matrix.sort_indices()  # ties go to the lower number
-    values = matrix.data if sparse.issparse(matrix) else matrix
-    for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
-        if bad.any():
-            raise ValueError(f"`distances` has {counted(int(bad.sum()), 'entry')} that are {what}.")
+    check_distances(matrix, "distances")
     return matrix
