@@ -78,8 +78,9 @@ def test_genes_are_matched_by_name(new, reference):
     assert_allclose(
         turned.obsm["cometric_distances"].toarray(), new.obsm["cometric_distances"].toarray()
     )
-    with pytest.warns(UserWarning, match="lacks 2 of the 18 learned features"):
+    with pytest.warns(UserWarning, match="`new` lacks 2 of the 18 learned features") as warned:
         cms.tl.transform(new[:, 2:].copy(), reference)
+    assert warned[0].filename == __file__
 
 
 def test_labels_carry_over_with_categories_and_colors(new, reference, tmp_path):

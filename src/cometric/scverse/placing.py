@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
 from cometric.core.types import Matrix
+from cometric.core.warn import warn
 from cometric.scverse import slots
 
 if TYPE_CHECKING:
@@ -24,15 +24,27 @@ def transform_key(key: str) -> str:
     return f"{key}_transform"
 
 
-@contextmanager
-def called(name: str) -> Iterator[None]:
-    """Errors about ``adata`` or ``X``, which the caller knows by another name, say that name."""
-    try:
-        yield
-    except (KeyError, ValueError) as error:
-        kind = KeyError if isinstance(error, KeyError) else ValueError
-        message = str(error.args[0]).replace("`adata", f"`{name}").replace("`X`", f"`{name}`")
-        raise kind(message) from error
+class Called:
+    """Within it, errors and warnings about ``adata`` or ``X`` say how the caller names it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._recorder = warnings.catch_warnings(record=True)
+
+    def __enter__(self) -> None:
+        self._recorded: Any = self._recorder.__enter__()
+        warnings.simplefilter("always")
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._recorder.__exit__(kind, error, trace)
+        for warning in self._recorded:
+            warn(self._renamed(str(warning.message)), warning.category)
+        if isinstance(error, KeyError | ValueError):
+            plain = KeyError if isinstance(error, KeyError) else ValueError
+            raise plain(self._renamed(str(error.args[0]))) from error
+
+    def _renamed(self, message: str) -> str:
+        return message.replace("`adata", f"`{self._name}").replace("`X`", f"`{self._name}`")
 
 
 def source(

@@ -200,9 +200,9 @@ def transform(
         ``fingerprint`` of the learned data.
     """
     check_side(of)
-    with placing.called("reference"):
+    with placing.Called("reference"):
         result = get.result(reference, key=key)
-    with placing.called("new"):
+    with placing.Called("new"):
         params = slots.read(reference, key)["params"]
         data = placing.source(new, params, layer, use_raw, of)
         distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
@@ -259,7 +259,7 @@ def transfer_labels(
     check_side(of)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
-    with placing.called("reference"):
+    with placing.Called("reference"):
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)
     new = new.copy() if copy else new
