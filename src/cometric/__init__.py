@@ -22,6 +22,8 @@ _HOMES = {
     "neighbor_graph": "large.neighbors",
     "distances_to_zarr": "large.pairwise",
     "smooth": "answers.smoothing",
+    "transfer_labels": "answers.transfer",
+    "Transfer": "answers.transfer",
     "choose": "choosing.comparison",
     "Choice": "choosing.choice",
     "plan": "running.planning",
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result as Result
     from cometric.answers.result import load as load
     from cometric.answers.smoothing import smooth as smooth
+    from cometric.answers.transfer import Transfer as Transfer
+    from cometric.answers.transfer import transfer_labels as transfer_labels
     from cometric.choosing.choice import Choice as Choice
     from cometric.choosing.comparison import choose as choose
     from cometric.core.cones import hilbert_distance as hilbert_distance

@@ -8,9 +8,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
-from cometric.core.inputs import counted, read_matrix, unwrap
+from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
-from cometric.core.nearest import check_neighbors, nearest, nearest_stored
+from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
 from cometric.core.types import Index, Matrix
 
 SIDES = ("samples", "features")
@@ -113,8 +113,7 @@ def neighbor_weights(distances: Any, n_neighbors: int) -> sparse.csr_array:
         index, near = nearest(distances, n_neighbors, skip_self=True)
     index = np.column_stack([np.arange(n), index])
     near = np.column_stack([np.zeros(n), near])
-    radius = near[:, -1:]
-    weights = np.exp(-2.0 * (near / np.where(radius > 0.0, radius, 1.0)) ** 2)
+    weights = gaussian_weights(near)
     weights /= weights.sum(axis=1, keepdims=True)
     return _rows(index, weights)
 
@@ -189,8 +188,5 @@ def _read(distances: Any, side: str, count: int) -> Any:
         parts = graph.data[off].astype(np.float64), (graph.row[off], graph.col[off])
         matrix = sparse.csr_array(parts, shape=graph.shape)
         matrix.sort_indices()  # ties go to the lower number
-    values = matrix.data if sparse.issparse(matrix) else matrix
-    for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
-        if bad.any():
-            raise ValueError(f"`distances` has {counted(int(bad.sum()), 'entry')} that are {what}.")
+    check_distances(matrix, "distances")
     return matrix

@@ -271,6 +271,14 @@ def plural(k: int, word: str) -> str:
     return f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
 
 
+def check_distances(matrix: Any, name: str) -> None:
+    """Raise unless all entries, of a sparse matrix all stored ones, are finite and nonnegative."""
+    values = matrix.data if sparse.issparse(matrix) else matrix
+    for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
+        if bad.any():
+            raise ValueError(f"`{name}` has {counted(int(bad.sum()), 'entry')} that are {what}.")
+
+
 def counted(k: int, word: str) -> str:
     """The number k and the singular or plural of a word."""
     return f"{k} {plural(k, word)}"

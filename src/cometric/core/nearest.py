@@ -68,3 +68,10 @@ def neighbor_matrix(index: Index, distances: Matrix, columns: int) -> sparse.csr
     rows, k = index.shape
     starts = np.arange(0, rows * k + 1, k)
     return sparse.csr_matrix((distances.ravel(), index.ravel(), starts), shape=(rows, columns))
+
+
+def gaussian_weights(near: Matrix) -> Matrix:
+    """exp(-2 (d / r)^2) of the distances d in each row, nearest first, with r the last of them."""
+    radius = near[:, -1:]
+    weights: Matrix = np.exp(-2.0 * (near / np.where(radius > 0.0, radius, 1.0)) ** 2)
+    return weights

@@ -1,4 +1,4 @@
-"""Tools: learn both metrics of an AnnData and store them in it; choose settings."""
+"""Tools: learn both metrics of an AnnData, choose settings, place new cells, transfer labels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
+from cometric.core.digest import fingerprint
 from cometric.core.inputs import BadData, Fault
-from cometric.core.kinds import check_count, check_number
+from cometric.core.kinds import check_count, check_number, check_side
 from cometric.running.settings import DEFAULT_TAU
-from cometric.scverse import slots
+from cometric.scverse import get, placing, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from cometric.choosing.choice import Choice
 
-__all__ = ["choose", "learn"]
+__all__ = ["choose", "learn", "transfer_labels", "transform"]
 
 
 def __dir__() -> list[str]:
@@ -154,6 +156,134 @@ def choose(
     slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
     log.info("added uns[%r]", slots.choice_key(key_added))
     return choice
+
+
+def transform(
+    new: AnnData,
+    reference: AnnData,
+    of: str = "samples",
+    *,
+    n_neighbors: int | None = 15,
+    layer: str | None = None,
+    use_raw: bool | None = None,
+    key: str = "cometric",
+    copy: bool = False,
+    **options: Any,
+) -> AnnData | None:
+    """Distances of the cells of ``new`` to those of ``reference``, under its learned metrics.
+
+    Parameters
+    ----------
+    new
+        New cells. Genes are matched by name, in any order and number: learned genes that ``new``
+        lacks count as zero, genes that were not learned are ignored, with a warning.
+    reference
+        Metrics have been learned for it by :func:`learn`; they do not change.
+    of
+        "samples" for new cells; "features" for new genes, measured in the cells of ``reference``:
+        cells are then matched by name.
+    n_neighbors
+        Number of nearest cells of the reference whose distances are stored; None for all, as a
+        dense matrix.
+    layer, use_raw
+        Use ``new.layers[layer]`` or ``new.raw``; ``use_raw=False`` alone stands for ``new.X``. By
+        default those that the reference was learned from.
+    key
+        The ``key_added`` that :func:`learn` was given; also the prefix of what is written.
+    copy
+        Return a copy rather than writing to ``new``.
+    options
+        ``n_threads`` and ``progress``, see :meth:`cometric.Result.transform`.
+
+    Returns
+    -------
+    None, or the copy. Written are, with the default ``key``:
+
+    ``obsm["cometric_distances"]``
+        Cells of ``new`` by cells of ``reference``, sparse, the nearest only; ``varm`` for
+        ``of="features"``.
+    ``uns["cometric_transform"]``
+        For "samples" and "features": ``names`` of the reference, ``n_neighbors`` and the
+        ``fingerprint`` of the learned data.
+    """
+    check_side(of)
+    with placing.Called("reference"):
+        result = get.result(reference, key=key)
+    with placing.Called("new"):
+        params = slots.read(reference, key)["params"]
+        data = placing.source(new, params, layer, use_raw, of)
+        distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+    new = new.copy() if copy else new
+    distances = placing.widen(distances, result, of)
+    placing.store(new, distances, reference, key, of, n_neighbors)
+    place = "obsm" if of == "samples" else "varm"
+    log.info("added %s[%r], uns[%r]", place, slots.distances_key(key), placing.transform_key(key))
+    return new if copy else None
+
+
+def transfer_labels(
+    new: AnnData,
+    reference: AnnData,
+    label: str,
+    of: str = "samples",
+    *,
+    n_neighbors: int = 15,
+    key: str = "cometric",
+    key_added: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> AnnData | None:
+    """Labels for the cells of ``new``, by a vote of their nearest cells of ``reference``.
+
+    Parameters
+    ----------
+    new, reference, of, key, copy
+        As for :func:`transform`, which is called unless ``new`` has these distances already.
+    label
+        A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
+        label there vote for none, which lowers the confidence near them.
+    n_neighbors
+        Number of cells that vote, see :func:`cometric.transfer_labels`.
+    key_added
+        Name of the column to write; by default ``key`` and ``label``, "cometric_cell_type".
+    options
+        ``layer``, ``use_raw``, ``n_threads`` and ``progress`` of :func:`transform`.
+
+    Returns
+    -------
+    None, or the copy. Beside what :func:`transform` writes, with the label "cell_type":
+
+    ``obs["cometric_cell_type"]``
+        The labels, with the categories of the reference.
+    ``obs["cometric_cell_type_confidence"]``
+        Probability that the label is right, estimated by leaving each cell of the reference out.
+    ``obs["cometric_cell_type_novelty"]``
+        Near 1 for cells unlike all those of the reference, whatever their confidence; see
+        :class:`cometric.Transfer`.
+    ``uns["cometric_cell_type_colors"]``
+        The colors of the reference, if it has some.
+    """
+    check_side(of)
+    name = f"{key}_{label}" if key_added is None else key_added
+    slots.check_key(name)
+    with placing.Called("reference"):
+        result = get.result(reference, key=key)
+        labels = placing.labels(reference, label, key, of)
+    new = new.copy() if copy else new
+    learned = fingerprint(result.problem)
+    if options or placing.stored(new, learned, key, of, n_neighbors) is None:
+        transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
+    kept = getattr(result.problem, of).kept
+    answer = cometric.answers.transfer.transfer_labels(
+        placing.stored(new, learned, key, of, n_neighbors)[:, kept],
+        labels[kept].astype(object),
+        n_neighbors,
+        within=getattr(result, of),
+    )
+    placing.store_labels(new, answer, labels, name, of)
+    if of == "samples" and f"{label}_colors" in reference.uns:
+        new.uns[f"{name}_colors"] = reference.uns[f"{label}_colors"].copy()
+    return new if copy else None
 
 
 def _empty_message(data: Any, error: BadData) -> str:

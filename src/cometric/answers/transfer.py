@@ -1,0 +1,195 @@
+"""The function ``transfer_labels``: labels of new items by a vote of their nearest labeled ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.core.inputs import check_distances, counted, unwrap
+from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
+from cometric.core.types import Index, Matrix, Vector
+
+UNLABELED = -1
+"""The code of an item whose label is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """Labels of new items, and how sure they are.
+
+    Attributes
+    ----------
+    labels
+        The label of each new item; None where no neighbor has a label.
+    confidence
+        The probability that the label is right, estimated from the labeled items; see
+        :func:`transfer_labels`.
+    shares
+        The share of the vote for each label, (new items, labels). Rows sum to 1, or to less where
+        neighbors have no label.
+    classes
+        The label of each column of ``shares``.
+    novelty
+        The share of the labeled items whose neighbors are nearer, on average, than those of the new
+        item. Near 1 for items of a kind that the labeled ones do not have. None if it is not known
+        how far these are from one another.
+    """
+
+    labels: NDArray[Any]
+    confidence: Vector
+    shares: Matrix
+    classes: NDArray[Any]
+    novelty: Vector | None = None
+
+
+def transfer_labels(
+    distances: Any, labels: Any, n_neighbors: int = 15, *, within: Any = None
+) -> Transfer:
+    """Labels of new items, by a weighted vote of their nearest labeled items.
+
+    The weight of a neighbor at distance d is exp(-2 (d / r)^2), with r the distance to the farthest
+    of the ``n_neighbors`` nearest. The label with the largest sum of weights wins, and its
+    share s of all weights becomes the confidence: with ``within``, each labeled item is
+    given a label by its neighbors as well, itself left out, and the confidence is the frequency
+    with which labels of the share s are then right, as a nondecreasing function of s (isotonic
+    regression). Without ``within`` it is s itself.
+
+    Confidence is for items of the labeled kinds. Other items are given one of their labels as well,
+    often with high confidence; their ``novelty`` is near 1.
+
+    Parameters
+    ----------
+    distances
+        From each new item (rows) to each labeled item (columns): ``result.transform(new)``, or
+        distances of any other origin. A sparse matrix has the distances of nearest items
+        only, as ``result.transform(new, n_neighbors=15)``.
+    labels
+        One for each column. Items with the label None or NaN take part in the vote, for no label:
+        confidence is lower near them.
+    n_neighbors
+        Number of neighbors that vote.
+    within
+        Distances between the labeled items, ``result.samples``, for confidence and novelty.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> digits = cm.datasets.digits(150)
+    >>> X, labels = digits.X, digits.labels
+    >>> result = cm.learn(X[:120], drop_empty=True)
+    >>> new = result.transform(X[120:])
+    >>> answer = cm.transfer_labels(new, labels[:120], 5, within=result.samples)
+    >>> print((answer.labels == labels[120:]).mean() > 0.9)
+    True
+    """
+    across = _read(distances, "distances")
+    classes, codes = _encode(labels, across.shape[1])
+    check_neighbors(n_neighbors, across.shape[1])
+    index, near = _nearest(across, n_neighbors, "distances")
+    shares = _shares(index, near, codes, len(classes))
+    winner, share = shares.argmax(axis=1), shares.max(axis=1)
+    given = classes[winner]
+    if (share == 0.0).any():
+        given = np.where(share > 0.0, given.astype(object), None)
+    if within is None:
+        return Transfer(given, share, shares, classes)
+    others, among = _left_out(within, n_neighbors, len(codes))
+    confidence = _calibrated(share, _shares(others, among, codes, len(classes)), codes)
+    nearer = np.searchsorted(np.sort(among.mean(axis=1)), near.mean(axis=1))
+    return Transfer(given, confidence, shares, classes, nearer / len(codes))
+
+
+def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
+    """The share of each of ``count`` labels in the vote of the neighbors of each row."""
+    weights = gaussian_weights(near)
+    weights /= weights.sum(axis=1, keepdims=True)
+    votes = codes[index]
+    shares = np.zeros((len(index), count))
+    rows = np.broadcast_to(np.arange(len(index))[:, None], votes.shape)
+    known = votes != UNLABELED
+    np.add.at(shares, (rows[known], votes[known]), weights[known])
+    return np.round(shares, 9)  # so that all unanimous votes are equal
+
+
+def _left_out(within: Any, k: int, n: int) -> tuple[Index, Matrix]:
+    """The k nearest of each of the n labeled items, itself left out."""
+    matrix = _read(within, "within")
+    if matrix.shape != (n, n):
+        raise ValueError(
+            f"`within` has shape {matrix.shape}; pass the distances between the {n} labeled items, "
+            f"an array of shape {(n, n)}."
+        )
+    check_neighbors(k, n - 1)
+    return _nearest(matrix, k, "within", skip_self=True)
+
+
+def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
+    """How often labels with such shares are right, judged by the ``left_out`` votes."""
+    from sklearn.isotonic import IsotonicRegression
+
+    known = codes != UNLABELED
+    right = left_out.argmax(axis=1) == codes
+    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    model.fit(left_out.max(axis=1)[known], right[known])
+    confidence: Vector = model.predict(share)
+    return np.where(share > 0.0, confidence, 0.0)
+
+
+def _nearest(distances: Any, k: int, name: str, *, skip_self: bool = False) -> tuple[Index, Matrix]:
+    """The k nearest of each row, of all distances or of those that are stored."""
+    if not sparse.issparse(distances):
+        return nearest(distances, k, skip_self=skip_self)
+    if skip_self:
+        entries = sparse.coo_array(distances)
+        off = entries.row != entries.col
+        parts = entries.data[off], (entries.row[off], entries.col[off])
+        distances = sparse.csr_array(parts, shape=distances.shape)
+    fewest = int(np.diff(distances.indptr).min())
+    if fewest < k:
+        raise ValueError(
+            f"`{name}` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
+            f"`n_neighbors` = {k}."
+        )
+    return nearest_stored(distances, k)
+
+
+def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
+    """The distinct labels in order, and the number of that of each item."""
+    values = np.asarray(labels, dtype=object)
+    if values.shape != (count,):
+        raise ValueError(
+            f"`labels` has shape {values.shape}; `distances` has {count} columns, so pass "
+            f"{count} labels."
+        )
+    known = np.array([not _is_missing(value) for value in values], dtype=bool)
+    if not known.any():
+        raise ValueError("`labels` are all missing; pass a label for some items at least.")
+    try:
+        classes, numbers = np.unique(values[known], return_inverse=True)
+    except TypeError as error:
+        raise ValueError(
+            "`labels` mixes types that have no order. Pass all of them as strings."
+        ) from error
+    codes = np.full(count, UNLABELED, dtype=np.int64)
+    codes[known] = numbers
+    return np.array(classes.tolist()), codes
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a label is None, NaN, or what pandas has for a missing value."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _read(distances: Any, name: str) -> Any:
+    """Distances as floats, nonnegative and finite; sparse ones in rows."""
+    matrix = unwrap(distances, name)
+    if getattr(matrix, "ndim", 0) != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
+        shape = getattr(matrix, "shape", ())
+        raise ValueError(f"`{name}` has shape {shape}; pass a matrix of numbers, new by labeled.")
+    matrix = sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix
+    check_distances(matrix, name)
+    return matrix

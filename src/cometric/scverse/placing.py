@@ -1,0 +1,152 @@
+"""Distances of new cells (or genes) to those of a reference: where they are stored."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.answers.result import Result
+from cometric.answers.transfer import Transfer
+from cometric.core.types import Matrix
+from cometric.core.warn import warn
+from cometric.scverse import slots
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from pandas import Categorical, DataFrame
+
+
+def transform_key(key: str) -> str:
+    """The name under which ``uns`` describes the distances to a reference."""
+    return f"{key}_transform"
+
+
+class Called:
+    """Within it, errors and warnings about ``adata`` or ``X`` say how the caller names it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._recorder = warnings.catch_warnings(record=True)
+
+    def __enter__(self) -> None:
+        self._recorded: Any = self._recorder.__enter__()
+        warnings.simplefilter("always")
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._recorder.__exit__(kind, error, trace)
+        for warning in self._recorded:
+            warn(self._renamed(str(warning.message)), warning.category)
+        if isinstance(error, KeyError | ValueError):
+            plain = KeyError if isinstance(error, KeyError) else ValueError
+            raise plain(self._renamed(str(error.args[0]))) from error
+
+    def _renamed(self, message: str) -> str:
+        return message.replace("`adata", f"`{self._name}").replace("`X`", f"`{self._name}`")
+
+
+def source(
+    new: AnnData, params: dict[str, Any], layer: str | None, use_raw: bool | None, of: str
+) -> Any:
+    """The data of ``new``; by default in the layer, or raw, that the reference was learned from."""
+    if layer is None and use_raw is None:
+        layer, use_raw = params.get("layer"), bool(params["use_raw"])
+        try:
+            data = slots.matrix(new, layer=layer, use_raw=use_raw)
+        except ValueError as error:
+            raise ValueError(
+                f"The reference was learned from {_place(layer, use_raw)}, which `new` does not "
+                "have. Pass `layer`, or `use_raw=False` for `new.X`."
+            ) from error
+    else:
+        data = slots.matrix(new, layer=layer, use_raw=bool(use_raw))
+    if of == "features" and len(data.var_names) != new.n_vars:
+        raise ValueError(
+            "`new.raw` has other genes than `new`, so `new.varm` cannot hold their distances. Pass "
+            "`new.raw.to_adata()` and `use_raw=False`."
+        )
+    return data
+
+
+def _place(layer: str | None, use_raw: bool) -> str:
+    if use_raw:
+        return "`raw`"
+    return "`X`" if layer is None else f"the layer {layer!r}"
+
+
+def store(
+    new: AnnData, distances: Any, reference: AnnData, key: str, of: str, n_neighbors: int | None
+) -> None:
+    """Write distances to all items of the reference to ``obsm`` (or ``varm``), and their origin."""
+    slot = new.obsm if of == "samples" else new.varm
+    slot[slots.distances_key(key)] = distances
+    known = slots.read(reference, key)
+    names = reference.obs_names if of == "samples" else _genes(reference, known)[0].index
+    described = dict(new.uns.get(transform_key(key), {}))
+    described[of] = {
+        "fingerprint": known["fingerprint"],
+        "names": names.to_numpy(dtype=object),
+        "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
+    }
+    new.uns[transform_key(key)] = described
+
+
+def stored(new: AnnData, fingerprint: str, key: str, of: str, n_neighbors: int) -> Any:
+    """What :func:`store` wrote for this reference, if there are enough neighbors; else None."""
+    described = new.uns.get(transform_key(key), {}).get(of)
+    slot = new.obsm if of == "samples" else new.varm
+    if described is None or slots.distances_key(key) not in slot:
+        return None
+    if described["fingerprint"] != fingerprint or described["n_neighbors"] < n_neighbors:
+        return None
+    return slot[slots.distances_key(key)]
+
+
+def widen(distances: Any, result: Result, of: str) -> Any:
+    """Columns for all items of the reference, from those of the learned ones; NaN if dropped."""
+    kept = getattr(result.problem, of).kept
+    if kept.all():
+        return distances
+    if sparse.issparse(distances):
+        columns = np.flatnonzero(kept)[distances.indices]
+        parts = distances.data, columns, distances.indptr
+        return sparse.csr_matrix(parts, shape=(distances.shape[0], len(kept)))
+    whole: Matrix = np.full((len(distances), len(kept)), np.nan)
+    whole[:, kept] = distances
+    return whole
+
+
+def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
+    """The labels of all cells (or genes) of the reference."""
+    import pandas as pd
+
+    place = reference.obs, "obs"
+    table, where = place if of == "samples" else _genes(reference, slots.read(reference, key))
+    if column not in table:
+        raise ValueError(f"`label` is {column!r}; `reference.{where}` has {list(table)}.")
+    if pd.api.types.is_float_dtype(table[column]):
+        raise ValueError(
+            f"`reference.{where}[{column!r}]` has real numbers, not labels. Pass a column of "
+            "labels, or make it one: `.astype(str)`."
+        )
+    values = pd.Categorical(table[column])
+    if values.isna().all():
+        raise ValueError(f"`reference.{where}[{column!r}]` has no labels: all are missing.")
+    return values
+
+
+def store_labels(new: AnnData, answer: Transfer, known: Categorical, name: str, of: str) -> None:
+    """Write labels, confidence and novelty to ``obs`` (or ``var``), with the known categories."""
+    import pandas as pd
+
+    table = new.obs if of == "samples" else new.var
+    table[name] = pd.Categorical(answer.labels, known.categories, ordered=known.ordered)
+    table[f"{name}_confidence"] = answer.confidence
+    table[f"{name}_novelty"] = answer.novelty
+
+
+def _genes(reference: AnnData, known: dict[str, Any]) -> tuple[DataFrame, str]:
+    raw = known["params"]["use_raw"]
+    return (reference.raw.var, "raw.var") if raw else (reference.var, "var")

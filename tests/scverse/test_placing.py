@@ -1,0 +1,254 @@
+"""New cells of an AnnData among those of a reference, and labels carried over to them."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of others, as they are loaded
+    anndata = pytest.importorskip("anndata")
+    sc = pytest.importorskip("scanpy")
+
+import cometric as cm
+from cometric import scverse as cms
+
+QUICK = {"eps": 0.5, "tau": 0.1, "tol": 1e-4}
+
+
+def cells(n, seed, genes=18):
+    """Cells of three kinds, ``n`` of each with genes of its own."""
+    rates = np.kron(np.eye(3), np.ones((n, genes // 3))) + 0.3
+    counts = np.random.default_rng(seed).poisson(4 * rates).astype(np.float32)
+    made = anndata.AnnData(sparse.csr_matrix(counts))
+    made.obs_names = [f"cell{seed}_{i}" for i in range(3 * n)]
+    made.var_names = [f"gene{k}" for k in range(genes)]
+    made.obs["kind"] = pd.Categorical(np.repeat(["b", "a", "c"], n), ["c", "b", "a"])
+    made.layers["counts"] = made.X.copy()
+    return made
+
+
+def emptied(adata, row):
+    """The counts, without those of one cell."""
+    counts = adata.X.toarray()
+    counts[row] = 0
+    return sparse.csr_matrix(counts)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    made = cells(12, 0)
+    cms.tl.learn(made, **QUICK)
+    made.uns["kind_colors"] = np.array(["#111111", "#222222", "#333333"])
+    return made
+
+
+@pytest.fixture
+def reference(learned):
+    return learned.copy()
+
+
+@pytest.fixture
+def new():
+    return cells(5, 1)
+
+
+def test_distances_are_those_of_the_result(new, reference):
+    assert cms.tl.transform(new, reference, n_neighbors=None) is None
+    expected = cms.get.result(reference).transform(new)
+    assert_array_equal(new.obsm["cometric_distances"], expected)
+    cms.tl.transform(new, reference, n_neighbors=4)
+    graph = new.obsm["cometric_distances"]
+    assert sparse.issparse(graph)
+    assert graph.shape == (15, 36)
+    assert_array_equal(np.diff(graph.indptr), 4)
+    assert_allclose(graph.max(axis=1).toarray().ravel(), np.sort(expected, axis=1)[:, 3])
+    described = new.uns["cometric_transform"]["samples"]
+    assert list(described["names"]) == list(reference.obs_names)
+    assert described["n_neighbors"] == 4
+
+
+def test_genes_are_matched_by_name(new, reference):
+    turned = new[:, ::-1].copy()
+    for one in (new, turned):
+        cms.tl.transform(one, reference)
+    assert_allclose(
+        turned.obsm["cometric_distances"].toarray(), new.obsm["cometric_distances"].toarray()
+    )
+    with pytest.warns(UserWarning, match="`new` lacks 2 of the 18 learned features") as warned:
+        cms.tl.transform(new[:, 2:].copy(), reference)
+    assert warned[0].filename == __file__
+
+
+def test_labels_carry_over_with_categories_and_colors(new, reference, tmp_path):
+    assert cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5) is None
+    assert (new.obs["cometric_kind"] == new.obs["kind"]).mean() > 0.9
+    assert list(new.obs["cometric_kind"].cat.categories) == ["c", "b", "a"]
+    assert_array_equal(new.uns["cometric_kind_colors"], reference.uns["kind_colors"])
+    plain = cm.transfer_labels(
+        cms.get.result(reference).transform(new),
+        reference.obs["kind"],
+        5,
+        within=reference.obsp["cometric_distances"],
+    )
+    assert_array_equal(new.obs["cometric_kind"].astype(str), plain.labels)
+    assert_allclose(new.obs["cometric_kind_confidence"], plain.confidence)
+    assert_allclose(new.obs["cometric_kind_novelty"], plain.novelty)
+    new.write_h5ad(tmp_path / "new.h5ad")
+    back = anndata.read_h5ad(tmp_path / "new.h5ad")
+    assert_array_equal(back.obs["cometric_kind"], new.obs["cometric_kind"])
+    assert_allclose(
+        back.obsm["cometric_distances"].toarray(), new.obsm["cometric_distances"].toarray()
+    )
+    # What was read back is used again: nothing is computed.
+    cms.tl.transfer_labels(back, reference, "kind", n_neighbors=5, key_added="again")
+    assert_array_equal(back.obs["again"], back.obs["cometric_kind"])
+
+
+def test_the_reference_gets_its_own_labels_back_from_one_neighbor(reference):
+    copied = cms.tl.transfer_labels(reference, reference, "kind", n_neighbors=1, copy=True)
+    assert_array_equal(copied.obs["cometric_kind"], reference.obs["kind"])
+    assert "cometric_kind" not in reference.obs
+    assert "cometric_distances" not in reference.obsm
+
+
+def test_stored_distances_are_used_again_only_if_they_fit(new, reference, monkeypatch):
+    calls = []
+    extend = cm.Result.transform
+
+    def count(self, *arguments, **options):
+        calls.append(options)
+        return extend(self, *arguments, **options)
+
+    monkeypatch.setattr(cm.Result, "transform", count)
+    cms.tl.transform(new, reference, n_neighbors=6)
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    assert len(calls) == 1
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=7)  # more than are stored
+    assert len(calls) == 2
+    other = reference[::2].copy()
+    cms.tl.learn(other, **QUICK)
+    cms.tl.transfer_labels(new, other, "kind", n_neighbors=7)  # of another reference
+    assert len(calls) == 3
+    assert new.obsm["cometric_distances"].shape == (15, 18)
+
+
+def test_new_genes_are_placed_and_labeled(reference):
+    rng = np.random.default_rng(2)
+    wide = anndata.AnnData(rng.poisson(1.0, (36, 5)).astype(np.float32) + 0.5)
+    wide.obs_names = reference.obs_names
+    wide.var_names = [f"other{k}" for k in range(5)]
+    wide.X[:, 0] = reference.X[:, 7].toarray().ravel() * 3  # gene 7 again: only shape matters
+    wide = wide[::-1].copy()
+    cms.tl.transform(wide, reference, of="features", n_neighbors=3)
+    graph = wide.varm["cometric_distances"]
+    assert graph.shape == (5, 18)
+    first = graph[0].toarray().ravel()
+    assert 7 in graph[0].indices
+    assert first[7] == pytest.approx(0, abs=1e-6)
+    assert list(wide.uns["cometric_transform"]["features"]["names"]) == list(reference.var_names)
+    reference.var["module"] = np.repeat(["one", "two", "three"], 6)
+    cms.tl.transfer_labels(wide, reference, "module", of="features", n_neighbors=1)
+    assert wide.var["cometric_module"].iloc[0] == "two"
+    assert "cometric_module_confidence" in wide.var
+
+
+def test_the_layer_of_the_reference_is_the_default(new, reference):
+    expected = cms.get.result(reference).transform(new)
+    cms.tl.learn(reference, layer="counts", **QUICK)
+    new.X = new.X.sqrt()
+    cms.tl.transform(new, reference, n_neighbors=None)
+    assert_allclose(new.obsm["cometric_distances"], expected, atol=1e-6)
+    cms.tl.transform(new, reference, n_neighbors=None, use_raw=False)
+    assert not np.allclose(new.obsm["cometric_distances"], expected, atol=1e-3)
+    new.layers["other"] = new.layers.pop("counts")
+    cms.tl.transform(new, reference, n_neighbors=None, layer="other")
+    assert_allclose(new.obsm["cometric_distances"], expected, atol=1e-6)
+    with pytest.raises(ValueError, match="learned from the layer 'counts', which `new` does not"):
+        cms.tl.transform(new, reference)
+    with pytest.raises(ValueError, match=r"`layer` is 'none'; `new.layers` has \['other'\]"):
+        cms.tl.transform(new, reference, layer="none")
+
+
+def test_raw_data_with_other_genes(new, reference):
+    for one in (new, reference):
+        one.raw = one.copy()
+    few_new, few = new[:, :9].copy(), reference[:, :9].copy()
+    cms.tl.learn(few, use_raw=True, **QUICK)
+    cms.tl.transform(few_new, few, n_neighbors=None)
+    expected = cms.get.result(reference).transform(new)
+    assert_allclose(few_new.obsm["cometric_distances"], expected, atol=1e-6)
+    with pytest.raises(ValueError, match=r"`new.raw` has other genes than `new`.*to_adata"):
+        cms.tl.transform(few, few, of="features")
+    whole = few.raw.to_adata()
+    cms.tl.transform(whole, few, of="features", use_raw=False, n_neighbors=1)
+    assert_array_equal(whole.varm["cometric_distances"].indices, np.arange(18))
+    few.raw.var["module"] = np.repeat(["one", "two", "three"], 6)
+    cms.tl.transfer_labels(whole, few, "module", of="features", n_neighbors=1)
+    assert_array_equal(whole.var["cometric_module"], few.raw.var["module"])
+
+
+def test_cells_that_were_dropped_have_no_distances_and_no_vote(new, reference):
+    reference.X = emptied(reference, 4)
+    cms.tl.learn(reference, drop_empty=True, **QUICK)
+    cms.tl.transform(new, reference, n_neighbors=None)
+    assert np.isnan(new.obsm["cometric_distances"][:, 4]).all()
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    first = new.obs["cometric_kind"].copy()
+    cms.tl.transform(new, reference, n_neighbors=5)
+    assert new.obsm["cometric_distances"].shape == (15, 36)
+    assert 4 not in new.obsm["cometric_distances"].indices
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    assert_array_equal(first, new.obs["cometric_kind"])
+
+
+def test_cells_without_a_label_lower_the_confidence(new, reference):
+    reference.obs["some"] = reference.obs["kind"].where(reference.obs["kind"] != "a")
+    cms.tl.transfer_labels(new, reference, "some", n_neighbors=5)
+    labeled = new.obs["cometric_some"].notna()
+    assert not labeled[new.obs["kind"] == "a"].all()
+    assert (new.obs["cometric_some_confidence"][~labeled] == 0).all()
+
+
+def test_scanpy_goes_on_from_the_labels(new, reference):
+    cms.tl.transfer_labels(new, reference, "kind")
+    sc.pp.log1p(new)
+    sc.tl.rank_genes_groups(new, "cometric_kind")
+    assert set(new.uns["rank_genes_groups"]["names"].dtype.names) == {"a", "b", "c"}
+
+
+def test_bad_input_is_refused(new, reference):
+    with pytest.raises(ValueError, match=r"`label` is 'type'; `reference.obs` has \['kind'\]"):
+        cms.tl.transfer_labels(new, reference, "type")
+    with pytest.raises(KeyError, match=r"`reference.uns` has no metrics under 'cometric'. Run"):
+        cms.tl.transfer_labels(new, cells(4, 3), "kind")
+    with pytest.raises(KeyError, match=r"`reference.uns` has no metrics under 'ours'"):
+        cms.tl.transform(new, reference, key="ours")
+    strange = new.copy()
+    strange.var_names = [f"ENSG{k}" for k in range(18)]
+    with pytest.raises(ValueError, match="`new` has none of the 18 learned features"):
+        cms.tl.transform(strange, reference)
+    empty = new.copy()
+    empty.X = emptied(empty, 3)
+    with pytest.raises(ValueError, match="`new` has 1 empty row"):
+        cms.tl.transform(empty, reference)
+    with pytest.raises(ValueError, match="`n_neighbors` is 37; pass a whole number from 1 to 36"):
+        cms.tl.transform(new, reference, n_neighbors=37)
+    with pytest.raises(ValueError, match="`of` is 'genes'"):
+        cms.tl.transform(new, reference, of="genes")
+    with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
+        cms.tl.transfer_labels(new, reference, "kind", key_added="a/b")
+    reference.obs["depth"] = 1.5
+    with pytest.raises(ValueError, match=r"`reference.obs\['depth'\]` has real numbers, not"):
+        cms.tl.transfer_labels(new, reference, "depth")
+    reference.obs["none"] = pd.Categorical([None] * 36, ["a"])
+    with pytest.raises(ValueError, match=r"`reference.obs\['none'\]` has no labels"):
+        cms.tl.transfer_labels(new, reference, "none")
+    reference.X = reference.X.sqrt()
+    with pytest.raises(ValueError, match="`reference` has other data than the metrics"):
+        cms.tl.transfer_labels(new, reference, "kind")
+    assert list(new.obs) == ["kind"]
+    assert not new.obsm
