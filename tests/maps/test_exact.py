@@ -223,7 +223,7 @@ def test_progress_is_told_after_each_block(monkeypatch):
         (changed(HIST, (1, 1), np.nan), "`hist` has negative or non-finite entries"),
         (changed(HIST, (1, 1), np.inf), "`hist` has negative or non-finite entries"),
         (changed(HIST, (1, 1), 0.5), r"1 rows that do not sum to 1 \(first: row 1, sum 1.25\)"),
-        (changed(HIST, 2, 0.0), r"first: row 2, sum 0\). Divide each row by its sum"),
+        (changed(HIST, 2, 0.0), r"1 rows without mass \(first: row 2\). Drop them"),
     ],
 )
 def test_what_is_no_histogram_is_refused(hist, words):
