@@ -1,0 +1,76 @@
+"""How coherent each item is: whether its mass lies on items of the other side that are near."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.nearest import nearest
+from cometric.core.types import Matrix, Vector
+
+FEWEST = 4
+"""The variance of Moran's I needs this many items."""
+
+
+class Coherence(NamedTuple):
+    """Moran's I of each item, and how many standard deviations it is above chance."""
+
+    value: Vector
+    deviations: Vector
+
+
+def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:
+    """Weights between items: 1 if each is among the nearest of the other, 1/2 if one is."""
+    n = len(distances)
+    index, _ = nearest(distances, min(n_neighbors, n - 1), skip_self=True)
+    parts = np.full(index.size, 0.5), index.ravel(), np.arange(0, index.size + 1, index.shape[1])
+    graph = sparse.csr_array(parts, shape=(n, n))
+    return sparse.csr_array(graph + graph.T)
+
+
+def coherence(profiles: sparse.csr_array, graph: sparse.csr_array) -> Coherence:
+    """Moran's I of each row of ``profiles``, whose columns are the items of ``graph``.
+
+    With z the row minus its mean, n columns and the symmetric weights w of the graph, ::
+
+        I = (n / sum_ij w_ij) (sum_ij w_ij z_i z_j) / (sum_i z_i^2).
+
+    Its mean and variance under all permutations of the columns are known in closed form (Cliff
+    and Ord), so nothing is drawn at random. A constant row gets 0 and 0.
+    """
+    n = profiles.shape[1]
+    if n < FEWEST:
+        raise ValueError(f"There are {n} items to compare on; modules need at least {FEWEST}.")
+    degree = np.asarray(graph.sum(axis=1)).ravel()
+    total = degree.sum()
+    mean = np.asarray(profiles.sum(axis=1)).ravel() / n
+    powers = [np.asarray(profiles.power(p).sum(axis=1)).ravel() for p in (1, 2, 3, 4)]
+    second = powers[1] - n * mean**2
+    fourth = (
+        powers[3] - 4 * mean * powers[2] + 6 * mean**2 * powers[1] - 4 * mean**3 * powers[0]
+    ) + n * mean**4
+    product = np.asarray((profiles @ graph).multiply(profiles).sum(axis=1)).ravel()
+    product += mean**2 * total - 2.0 * mean * (profiles @ degree)
+    varies = second > 1e-12 * powers[1]
+    second = np.where(varies, second, 1.0)
+    value = np.where(varies, n / total * product / second, 0.0)
+    error = np.sqrt(_variance(graph, degree, n * fourth / second**2))
+    deviations = np.where(
+        varies & (error > 0), (value + 1.0 / (n - 1)) / np.where(error > 0, error, 1), 0.0
+    )
+    return Coherence(value, deviations)
+
+
+def _variance(graph: sparse.csr_array, degree: Vector, kurtosis: Vector) -> Vector:
+    """The variance of I over all permutations."""
+    n = len(degree)
+    s0 = degree.sum()
+    s1 = 2.0 * float((graph.data**2).sum())
+    s2 = 4.0 * float((degree**2).sum())
+    plain = n * ((n * n - 3 * n + 3) * s1 - n * s2 + 3 * s0**2)
+    heavy = (n * n - n) * s1 - 2 * n * s2 + 6 * s0**2
+    whole = (n - 1) * (n - 2) * (n - 3) * s0**2
+    variance: Vector = (plain - kurtosis * heavy) / whole - 1.0 / (n - 1) ** 2
+    return np.maximum(variance, 0.0)
