@@ -1,4 +1,4 @@
-"""How coherent each item is: whether its mass lies on items of the other side that are near."""
+"""How coherent each feature is: how much more alike it is in near samples than in others."""
 
 from __future__ import annotations
 
@@ -6,19 +6,86 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, svds
+from scipy.spatial.distance import cdist
 
 from cometric.core.nearest import nearest
 from cometric.core.types import Matrix, Vector
 
 FEWEST = 4
-"""The variance of Moran's I needs this many items."""
+"""The variance of Moran's I needs this many samples, and each half this many features."""
+
+N_NEIGHBORS = 15
+"""Nearest samples that a sample is joined with."""
+
+N_COMPONENTS = 20
+"""Principal components of a half of the features, by which samples are compared."""
 
 
 class Coherence(NamedTuple):
-    """Moran's I of each item, and how many standard deviations it is above chance."""
+    """Moran's I of each feature, and how many standard deviations it is above chance."""
 
     value: Vector
     deviations: Vector
+
+
+class Standard(NamedTuple):
+    """Mean and standard deviation of each feature over the samples."""
+
+    mean: Vector
+    deviation: Vector
+
+
+def standardization(values: sparse.csr_array) -> Standard:
+    """Mean and standard deviation of each column; constant columns get the deviation 1."""
+    n = values.shape[0]
+    mean = np.asarray(values.sum(axis=0)).ravel() / n
+    squares = np.asarray(values.power(2).sum(axis=0)).ravel() / n
+    deviation = np.sqrt(np.maximum(squares - mean**2, 0.0))
+    return Standard(mean, np.where(deviation <= 1e-9 * np.sqrt(squares), 1.0, deviation))
+
+
+def split_coherence(
+    values: sparse.csr_array, standard: Standard, random_state: int = 0
+) -> Coherence:
+    """The coherence of each column of ``values``, samples by features, on a graph made without it.
+
+    The features are divided into two halves at random. Those of each half are judged by the graph
+    of the nearest samples that the other half gives. With one graph from all of them, features
+    would be compared with neighbors that they chose themselves, and noise would look coherent.
+    """
+    m = values.shape[1]
+    half = np.random.default_rng(random_state).permutation(m) < m // 2
+    found = Coherence(np.zeros(m), np.zeros(m))
+    if min(half.sum(), (~half).sum()) < FEWEST:
+        return found
+    for judges in (half, ~half):
+        places = _principal_components(
+            sparse.csr_array(values[:, np.flatnonzero(judges)]),
+            Standard(standard.mean[judges], standard.deviation[judges]),
+        )
+        graph = neighbor_pairs(cdist(places, places), N_NEIGHBORS)
+        part = coherence(sparse.csr_array(values[:, np.flatnonzero(~judges)].T), graph)
+        found.value[~judges], found.deviations[~judges] = part
+    return found
+
+
+def _principal_components(values: sparse.csr_array, standard: Standard) -> Matrix:
+    """Coordinates of the samples, scaled to length 1, so that the angle between two counts."""
+    n, m = values.shape
+    scaled = sparse.csr_array(values.multiply(1.0 / standard.deviation))
+    center = standard.mean / standard.deviation
+    centered = LinearOperator(  # never dense
+        (n, m),
+        matvec=lambda x: scaled @ x.ravel() - center @ x.ravel(),
+        rmatvec=lambda y: scaled.T @ y.ravel() - center * y.sum(),
+        dtype=np.float64,
+    )
+    count = min(N_COMPONENTS, min(n, m) - 1)
+    vectors, sizes, _ = svds(centered, count, v0=np.arange(1.0, min(n, m) + 1.0))
+    places: Matrix = vectors * sizes
+    places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-300)
+    return places
 
 
 def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:
@@ -42,7 +109,7 @@ def coherence(profiles: sparse.csr_array, graph: sparse.csr_array) -> Coherence:
     """
     n = profiles.shape[1]
     if n < FEWEST:
-        raise ValueError(f"There are {n} items to compare on; modules need at least {FEWEST}.")
+        raise ValueError(f"There are {n} samples; their coherence needs at least {FEWEST}.")
     degree = np.asarray(graph.sum(axis=1)).ravel()
     total = degree.sum()
     mean = np.asarray(profiles.sum(axis=1)).ravel() / n

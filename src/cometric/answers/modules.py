@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.coherence import coherence, neighbor_pairs
+from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
@@ -25,8 +25,8 @@ from cometric.files.sets import Sets
 BACKGROUND = -1
 """The label of items in no module."""
 
-ACROSS = 15
-"""Neighbors on the other side, among which the coherence of items is measured."""
+COHERENT = 0.05
+"""Features below this coherence are background by default."""
 
 DEVIATIONS = 3.0
 """A coherence counts if it is this many standard deviations above that of shuffled samples."""
@@ -42,21 +42,22 @@ def modules(
     result: Result,
     of: str = "features",
     *,
-    n_neighbors: int = 10,
+    n_neighbors: int = 15,
     resolution: float = 1.0,
-    coherence: float = 0.1,
+    coherence: float | None = None,
     min_size: int = 5,
     random_state: int = 0,
 ) -> Modules:
     """Modules of features that are near one another: programs of genes, topics of words.
 
     First the background is set apart: features that are not more alike in near samples than in
-    others. For each feature, Moran's I of its share of each sample is computed on the graph of the
-    15 nearest samples; a feature is background if I is below ``coherence``, or less than 3
-    standard deviations above its mean for shuffled samples. So features with the same share
-    everywhere are background, and so are rare ones that occur here and there. The others
-    are joined with their nearest features, by the learned distances, with the weights
-    of :func:`smooth`, and this graph is clustered by the Leiden algorithm.
+    others, which Moran's I measures. The features are divided into two halves at random, and those
+    of one half are judged by the graph of the 15 nearest samples, by 20 principal components of the
+    other half. A feature is background if its I is below ``coherence``, or less than 3 standard
+    deviations above its mean for shuffled samples: features with the same share of all samples,
+    and rare ones that occur here and there. The others are joined with their nearest features, by
+    the learned distances, with the weights of :func:`smooth`, and this graph is clustered by the
+    Leiden algorithm.
 
     Parameters
     ----------
@@ -70,12 +71,12 @@ def modules(
     resolution
         Larger values give more and smaller modules (modularity).
     coherence
-        Least Moran's I of a feature in a module; 0 leaves only the comparison with shuffled
-        samples.
+        Least Moran's I of a feature in a module; 0.05 by default, and 0 leaves only the comparison
+        with shuffled samples. For ``of="samples"`` the default is to cluster all samples.
     min_size
         Smaller modules become background.
     random_state
-        Seed of the Leiden algorithm: the same seed gives the same modules.
+        Seed of the halves and of the Leiden algorithm: the same seed gives the same modules.
 
     Examples
     --------
@@ -88,9 +89,14 @@ def modules(
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
-    check_number("coherence", coherence)
-    values, deviations = _coherence(result, of)
-    foreground = np.flatnonzero((values >= coherence) & (deviations >= DEVIATIONS))
+    profiles = _profiles(getattr(result.problem, _other(of)))
+    values, deviations = split_coherence(profiles, standardization(profiles), random_state)
+    if coherence is None and of == "samples":
+        foreground = np.arange(len(values))
+    else:
+        least = COHERENT if coherence is None else coherence
+        check_number("coherence", least)
+        foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
     labels = np.full(len(values), BACKGROUND, dtype=np.int64)
     if len(foreground) >= FEWEST:
         metric = to_numpy(getattr(result, of))[np.ix_(foreground, foreground)]
@@ -112,13 +118,6 @@ class ModuleTable(NamedTuple):
         for name, row in zip(self.modules, self.values, strict=True):
             lines.append(" ".join([f"{name:{width}}", *(f"{value:12.2f}" for value in row)]))
         return "\n".join(lines)
-
-
-class _Standard(NamedTuple):
-    """Mean and standard deviation of the profile of each item."""
-
-    mean: Vector
-    deviation: Vector
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,7 +151,7 @@ class Modules:
     tree: Matrix
     of: str
     result: Result
-    _standard: _Standard = field(repr=False)
+    _standard: Standard = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -236,7 +235,7 @@ def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
 def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
     """Modules with these labels, their members ordered by centrality."""
     profiles = _profiles(getattr(result.problem, _other(of)))
-    standard = _standardization(profiles)
+    standard = standardization(profiles)
     groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
     central = _centrality(profiles, groups, standard)
     members = tuple(
@@ -246,14 +245,6 @@ def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules
     names = tuple(", ".join(items[k] for k in own[:NAMED]) for own in members)
     tree = _tree(to_numpy(getattr(result, of)), groups)
     return Modules(labels, members, names, values, tree, of, result, standard)
-
-
-def _coherence(result: Result, of: str) -> tuple[Vector, Vector]:
-    """Moran's I of each item, and its standard deviations above chance."""
-    other = _other(of)
-    graph = neighbor_pairs(to_numpy(getattr(result, other)), ACROSS)
-    values, deviations = coherence(_profiles(getattr(result.problem, other)).T.tocsr(), graph)
-    return values, deviations
 
 
 def _other(of: str) -> str:
@@ -266,16 +257,7 @@ def _profiles(side: Side) -> sparse.csr_array:
     return sparse.csr_array(full).sqrt()
 
 
-def _standardization(profiles: sparse.csr_array) -> _Standard:
-    n = profiles.shape[0]
-    mean = np.asarray(profiles.sum(axis=0)).ravel() / n
-    squares = np.asarray(profiles.power(2).sum(axis=0)).ravel() / n
-    deviation = np.sqrt(np.maximum(squares - mean**2, 0.0))
-    constant = deviation <= 1e-9 * np.sqrt(squares)
-    return _Standard(mean, np.where(constant, 1.0, deviation))
-
-
-def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: _Standard) -> Matrix:
+def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Standard) -> Matrix:
     """The mean of the standardized columns of each module, for each row."""
     weights = np.zeros((profiles.shape[1], len(members)))
     for g, own in enumerate(members):
@@ -285,7 +267,7 @@ def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: _Sta
 
 
 def _centrality(
-    profiles: sparse.csr_array, groups: Sequence[Index], standard: _Standard
+    profiles: sparse.csr_array, groups: Sequence[Index], standard: Standard
 ) -> list[Vector]:
     """For each module, the correlations of its members with its score."""
     scores = _scores(profiles, groups, standard)

@@ -1,4 +1,4 @@
-"""Tools: learn both metrics of an AnnData and store them in it; choose settings."""
+"""Tools: learn both metrics of an AnnData and store them in it; choose settings; modules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import check_count, check_number
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import slots
+from cometric.scverse.tl_modules import modules, rank_features
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from cometric.choosing.choice import Choice
 
-__all__ = ["choose", "learn"]
+__all__ = ["choose", "learn", "modules", "rank_features"]
 
 
 def __dir__() -> list[str]:
