@@ -136,7 +136,7 @@ class Modules:
     coherence
         Moran's I of each feature: 1 at most, about 0 by chance.
     tree
-        Average linkage of the modules by the mean distances between their members, in the form of
+        Ward linkage of the modules, by one minus the correlations of their scores, in the form of
         :func:`scipy.cluster.hierarchy.linkage`; :meth:`merge` cuts it.
     of
         "features" or "samples".
@@ -207,7 +207,7 @@ class Modules:
         return enriched(self.members, self.names, self._items.item_names, sets, min_size)
 
     def merge(self, n_modules: int) -> Modules:
-        """At most ``n_modules`` modules: those that are nearest in ``tree`` are joined."""
+        """At most ``n_modules`` modules: those that correlate most are joined, as in ``tree``."""
         check_count("n_modules", n_modules)
         if n_modules >= len(self):
             return self
@@ -237,14 +237,14 @@ def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules
     profiles = _profiles(getattr(result.problem, _other(of)))
     standard = standardization(profiles)
     groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
-    central = _centrality(profiles, groups, standard)
+    scores = _scores(profiles, groups, standard)
+    central = _centrality(profiles, scores, groups, standard)
     members = tuple(
         own[np.argsort(-row, kind="stable")] for own, row in zip(groups, central, strict=True)
     )
     items = getattr(result.problem, of).item_names
     names = tuple(", ".join(items[k] for k in own[:NAMED]) for own in members)
-    tree = _tree(to_numpy(getattr(result, of)), groups)
-    return Modules(labels, members, names, values, tree, of, result, standard)
+    return Modules(labels, members, names, values, _tree(scores), of, result, standard)
 
 
 def _other(of: str) -> str:
@@ -267,10 +267,9 @@ def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Stan
 
 
 def _centrality(
-    profiles: sparse.csr_array, groups: Sequence[Index], standard: Standard
+    profiles: sparse.csr_array, scores: Matrix, groups: Sequence[Index], standard: Standard
 ) -> list[Vector]:
     """For each module, the correlations of its members with its score."""
-    scores = _scores(profiles, groups, standard)
     scores = scores - scores.mean(axis=0)
     scores = scores / np.maximum(np.sqrt((scores**2).mean(axis=0)), 1e-300)
     products = profiles.T @ scores / profiles.shape[0]
@@ -310,11 +309,11 @@ def _by_size(labels: Index, min_size: int) -> Index:
     return renumbered
 
 
-def _tree(metric: Matrix, groups: Sequence[Index]) -> Matrix:
-    """Average linkage of the groups by the mean distances between their members."""
-    if len(groups) < 2:
+def _tree(scores: Matrix) -> Matrix:
+    """Ward linkage of the modules by one minus the correlations of their scores."""
+    if scores.shape[1] < 2:
         return np.empty((0, 4))
-    means = np.array([[metric[np.ix_(a, b)].mean() for b in groups] for a in groups])
-    np.fill_diagonal(means, 0.0)
-    tree: Matrix = hierarchy.linkage(squareform(means, checks=False), "average")
+    away: Matrix = np.asarray(1.0 - np.corrcoef(scores.T))
+    np.fill_diagonal(away, 0.0)
+    tree: Matrix = hierarchy.linkage(squareform(away, checks=False), "ward")
     return tree

@@ -38,8 +38,8 @@ def modules(
 
     Returns
     -------
-    The :class:`cometric.Modules`, for ``enrichment``, ``table`` and ``merge``. Written are, with the
-    default ``key_added``:
+    The :class:`cometric.Modules`, for ``enrichment``, ``table`` and ``merge``. Written are, with
+    the default ``key_added``:
 
     ``obsm["cometric_modules"]``
         The score of each cell for each module, a table.
