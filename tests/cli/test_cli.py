@@ -347,6 +347,8 @@ COMMANDS = (
     "transform",
     "certify",
     "explain",
+    "modules",
+    "rank",
     "report",
     "demo",
     "warmup",

@@ -57,9 +57,10 @@ def rank_features(
     Examples
     --------
     >>> import cometric as cm
-    >>> data = cm.datasets.simulate_counts()
+    >>> data = cm.datasets.simulate_counts(80, 60, types=3, density=0.4)
     >>> ranks = cm.rank_features(cm.learn(data.X), data.labels, n_features=5)
-    >>> ranks[0].group, ranks[0].feature  # doctest: +SKIP
+    >>> len(ranks)  # five for each of three types
+    15
     """
     side, count = result.problem.samples, len(result.problem.features.labels)
     if n_features is not None:

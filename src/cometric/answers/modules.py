@@ -81,9 +81,10 @@ def modules(
     Examples
     --------
     >>> import cometric as cm
-    >>> X = cm.datasets.simulate_counts().X
-    >>> found = cm.modules(cm.learn(X))
-    >>> found.labels, found.names
+    >>> data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
+    >>> found = cm.modules(cm.learn(data.X))
+    >>> len(found)
+    3
     """
     check_side(of)
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
