@@ -100,3 +100,20 @@ def test_means_and_deviations_are_those_of_the_columns():
     standard = standardization(sparse.csr_array(values))
     assert_allclose(standard.mean, values.mean(axis=0))
     assert_allclose(standard.deviation, [*values.std(axis=0)[:2], 1.0, values.std(axis=0)[3]])
+
+
+def test_few_and_all_singular_vectors_agree(monkeypatch):
+    values = counts(0, blocks=True)
+    found = split_coherence(values, standardization(values))
+    monkeypatch.setattr("cometric.answers.coherence.SMALL", 0)
+    again = split_coherence(values, standardization(values))
+    assert_allclose(found.value, again.value, atol=1e-8)
+
+
+def test_features_that_are_all_alike_are_judged():
+    column = np.sqrt(np.random.default_rng(0).poisson(2.0, size=(40, 1)))
+    values = sparse.csr_array(np.tile(column, (1, 12)))
+    found = split_coherence(values, standardization(values))
+    assert (found.value > 0.5).all()  # each is predicted by the other half
+    constant = sparse.csr_array(np.ones((40, 12)))
+    assert not split_coherence(constant, standardization(constant)).value.any()

@@ -254,3 +254,11 @@ def test_the_nearest_of_several_features(result):
         result.nearest([])
     with pytest.raises(ValueError, match="not the name of a feature"):
         result.nearest("CD3D")
+
+
+def test_modules_of_landmarks_score_all_samples(data):
+    X, labels = data
+    sketch = cm.learn_landmarks(X, 60, restart=0.5, norm="lsa", drop_empty=True)
+    found = cm.modules(sketch.result)
+    assert found.scores(X).shape == (len(X), len(found))
+    assert sorted(found.table(labels, X).values.argmax(axis=1)) == [0, 1, 2]

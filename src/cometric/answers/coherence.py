@@ -21,6 +21,9 @@ N_NEIGHBORS = 15
 N_COMPONENTS = 20
 """Principal components of a half of the features, by which samples are compared."""
 
+SMALL = 200
+"""Up to this many samples, or features, all singular vectors are computed."""
+
 
 class Coherence(NamedTuple):
     """Moran's I of each feature, and how many standard deviations it is above chance."""
@@ -82,7 +85,11 @@ def _principal_components(values: sparse.csr_array, standard: Standard) -> Matri
         dtype=np.float64,
     )
     count = min(N_COMPONENTS, min(n, m) - 1)
-    vectors, sizes, _ = svds(centered, count, v0=np.arange(1.0, min(n, m) + 1.0))
+    if min(n, m) <= SMALL:  # of any rank
+        vectors, sizes, _ = np.linalg.svd(scaled.toarray() - center, full_matrices=False)
+        vectors, sizes = vectors[:, :count], sizes[:count]
+    else:
+        vectors, sizes, _ = svds(centered, count, v0=np.arange(1.0, min(n, m) + 1.0))
     places: Matrix = vectors * sizes
     places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-300)
     return places
