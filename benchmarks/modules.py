@@ -3,6 +3,7 @@
 python benchmarks/modules.py                              all three data sets
 python benchmarks/modules.py --sets pbmc3k_cellranger     one of them
 python benchmarks/modules.py --results FOLDER             use results that were learned before
+python benchmarks/modules.py --eps inf                    learn with matrix products alone: fast
 
 For gene sets, every method makes as many modules as `cm.modules` does by default, from all genes,
 and again from the genes that `cm.modules` did not set apart as background. Scores, means over sets:
@@ -17,6 +18,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,12 +70,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "out" / "learned")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--eps", type=float, default=0.1)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in asked.sets:
         data = SETS[name](asked.data)
-        result = learned(name, data, asked.results, asked.device)
+        result = learned(name, data, asked)
         print(f"\n{name}, {data.X.shape[0]} x {data.X.shape[1]}")
+        stability(result)
         if name in GENES:
             genes(data, result)
             groups(data, result)
@@ -81,17 +85,31 @@ def main() -> None:
             documents(data, result)
 
 
-def learned(name: str, data: Labeled, folder: Path, device: str) -> cm.Result:
-    """The result of the defaults, learned now or read from the folder."""
-    path = folder / f"{name}.npz"
+def learned(name: str, data: Labeled, asked: argparse.Namespace) -> cm.Result:
+    """The result of the defaults (but for eps), learned now or read from the folder."""
+    path = asked.results / (f"{name}.npz" if asked.eps == 0.1 else f"{name}-eps-{asked.eps:g}.npz")
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        names = [str(i) for i in range(data.X.shape[0])]
+        asked.results.mkdir(parents=True, exist_ok=True)
+        named = Named(data.X, [str(i) for i in range(data.X.shape[0])], list(data.features))
+        options = QUICK if asked.eps < np.inf else {}
         began = time.perf_counter()
-        result = cm.learn(Named(data.X, names, list(data.features)), device=device, **QUICK)
-        print(f"{name}: learned in {time.perf_counter() - began:.0f} s on {device}")
+        result = cm.learn(named, asked.eps, device=asked.device, **options)
+        print(f"{name}: learned in {time.perf_counter() - began:.0f} s on {asked.device}")
         result.save(path)
     return cm.load(path)
+
+
+def stability(result: cm.Result) -> None:
+    """How much modules depend on the seed: which features are in one, and in which."""
+    runs = [cm.modules(result, random_state=seed).labels for seed in range(SEEDS)]
+    common, agree = [], []
+    for one, other in combinations(runs, 2):
+        both = (one >= 0) & (other >= 0)
+        common.append(both.sum() / ((one >= 0) | (other >= 0)).sum())
+        agree.append(adjusted_rand(one[both], other[both]))
+    print(
+        f"{SEEDS} seeds: {np.mean(common):.2f} of the features in common, ARI {np.mean(agree):.2f}"
+    )
 
 
 # Genes
@@ -129,7 +147,7 @@ def others(X: Any, used: np.ndarray, k: int) -> Iterator[tuple[str, np.ndarray]]
     unit = loadings / np.linalg.norm(loadings, axis=1, keepdims=True)
     yield "k-means, PCA loadings", whole(KMeans(k, n_init=10, random_state=0).fit_predict(loadings))
     yield "k-means, unit loadings", whole(KMeans(k, n_init=10, random_state=0).fit_predict(unit))
-    parts = NMF(k, init="nndsvd", max_iter=500).fit(dense).components_
+    parts = NMF(k, init="nndsvd", max_iter=500, random_state=0).fit(dense).components_
     yield "NMF", whole((parts / parts.sum(axis=1, keepdims=True)).argmax(axis=0))
     away = 1.0 - np.corrcoef(dense.T)
     np.fill_diagonal(away, 0.0)
@@ -232,8 +250,9 @@ def documents(data: Labeled, result: cm.Result) -> None:
         tell(f"k-means of the scores of {len(many)} modules", k_means(many.scores(), kinds))
     tell("Leiden on learned neighbors, as many clusters", [leiden(result, kinds)])
     tfidf = weighted(data.X)
-    tell("NMF of TF-IDF, largest part", [NMF(kinds, init="nndsvd").fit_transform(tfidf).argmax(1)])
-    counts = NMF(kinds, init="nndsvd", max_iter=500).fit_transform(data.X)
+    parts = NMF(kinds, init="nndsvd", max_iter=500, random_state=0).fit_transform(tfidf)
+    tell("NMF of TF-IDF, largest part", [parts.argmax(axis=1)])
+    counts = NMF(kinds, init="nndsvd", max_iter=500, random_state=0).fit_transform(data.X)
     tell("NMF of counts, largest part", [counts.argmax(axis=1)])
     for size in (kinds, 10, 30, 100):
         places = TruncatedSVD(size, random_state=0).fit_transform(tfidf)
