@@ -24,6 +24,9 @@ _HOMES = {
     "smooth": "answers.smoothing",
     "transfer_labels": "answers.transfer",
     "Transfer": "answers.transfer",
+    "modules": "answers.modules",
+    "Modules": "answers.modules",
+    "rank_features": "answers.groups",
     "choose": "choosing.comparison",
     "Choice": "choosing.choice",
     "plan": "running.planning",
@@ -70,6 +73,9 @@ if TYPE_CHECKING:
     from cometric import report as report
     from cometric import scores as scores
     from cometric import scverse as scverse
+    from cometric.answers.groups import rank_features as rank_features
+    from cometric.answers.modules import Modules as Modules
+    from cometric.answers.modules import modules as modules
     from cometric.answers.result import Result as Result
     from cometric.answers.result import load as load
     from cometric.answers.smoothing import smooth as smooth

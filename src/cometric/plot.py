@@ -17,12 +17,12 @@ try:
     import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
-    from matplotlib.patches import PathPatch, Rectangle
-    from matplotlib.path import Path
+    from matplotlib.patches import Rectangle
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.answers.explanation import Explanation, Flow
+from cometric.answers.explanation import Explanation
+from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
 from cometric.core.kinds import check_side
 from cometric.core.names import find
@@ -40,9 +40,11 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
+from cometric.drawing.shapes import band, heat_map, stack
 
 __all__ = [
-    "changes", "choice", "convergence", "distances", "embedding", "flows", "nearest", "tree"
+    "changes", "choice", "convergence", "distances", "embedding", "flows", "modules", "nearest",
+    "tree",
 ]  # fmt: skip
 
 
@@ -314,14 +316,14 @@ def flows(
     total = sum(flow.mass for flow in chosen)
     scale = Normalize(min(flow.cost for flow in chosen), max(flow.cost for flow in chosen))
     shades = mpl.colormaps["viridis_r"]
-    left, right = (_stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
+    left, right = (stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
     used = {("source", name): top for name, (top, _) in left.items()}
     used |= {("target", name): top for name, (top, _) in right.items()}
     for flow in sorted(chosen, key=lambda flow: (left[flow.source], right[flow.target])):
         begin, end = used["source", flow.source], used["target", flow.target]
         used["source", flow.source] -= flow.mass
         used["target", flow.target] -= flow.mass
-        ax.add_patch(_band(begin, end, flow.mass, shades(scale(flow.cost))))
+        ax.add_patch(band(begin, end, flow.mass, shades(scale(flow.cost))))
     for x, side, align, shift in ((0.0, left, "right", -0.02), (1.0, right, "left", 0.02)):
         for name, (high, mass) in side.items():
             ax.add_patch(Rectangle((x - 0.008, high - mass), 0.016, mass, color="0.2", lw=0))
@@ -361,6 +363,25 @@ def tree(
     labels = names_of(result, of, names)
     ax = _axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
     draw_tree(ax, result.tree(of).linkage(), labels)
+    return ax
+
+
+def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None = None) -> Axes:
+    """The mean score of each module in each group of samples, a heat map.
+
+    Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
+    :meth:`cometric.Modules.table`.
+    """
+    if isinstance(modules, Modules) and labels is None:
+        raise ValueError("`labels` is None; pass the label of each sample, or a table.")
+    table = modules.table(labels) if isinstance(modules, Modules) else modules
+    if not table.modules:
+        raise ValueError("There are no modules to draw: all items are background.")
+    size = 3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)
+    ax = _axes(ax, size)
+    image = heat_map(ax, table.values, table.modules, table.groups)
+    ax.set_title("Modules by group")
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, extend="both", label="mean score")
     return ax
 
 
@@ -473,23 +494,3 @@ def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:
     np.fill_diagonal(means, 0.0)
     groups = [largest[g] for g in leaf_order(means)]
     return [(name, own[leaf_order(metric[np.ix_(own, own)])]) for name, own in groups]
-
-
-def _stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[float, float]]:
-    """Upper edge and height of each bin of one side, the heaviest first, downward from 0."""
-    masses: dict[str, float] = {}
-    for flow in chosen:
-        masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass
-    places, top = {}, 0.0
-    for name, mass in sorted(masses.items(), key=lambda item: -item[1]):
-        places[name] = (top, mass)
-        top -= mass + gap / len(masses)
-    return places
-
-
-def _band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
-    """A ribbon from the left, its upper edge at ``begin``, to the right, at ``end``."""
-    points = [(0, begin), (0.5, begin), (0.5, end), (1, end)]
-    back = [(x, y - mass) for x, y in reversed(points)]
-    codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
-    return PathPatch(Path([*points, *back, points[0]], codes), fc=color, ec="none", alpha=0.8)

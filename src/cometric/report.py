@@ -19,12 +19,13 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
+from cometric.answers.groups import SHRINK, enrichment
 from cometric.answers.result import Result
 from cometric.core.kinds import check_path
 from cometric.core.nearest import nearest_to
 from cometric.core.sides import Side
 from cometric.core.text import storable
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Index, Matrix
 from cometric.drawing.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
 from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs, duration
@@ -58,9 +59,6 @@ NEAREST = 8
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
 """When colors repeat, the symbol changes."""
-
-SHRINK = 0.1
-"""Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
 
 PCA_COMPONENTS = 10
 
@@ -251,14 +249,6 @@ def _clusters(metric: Matrix) -> Index:
     return np.asarray((good or cuts[:1])[-1], np.int64)
 
 
-def _enrichment(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
-    """For each bin, log2 of its mean mass in ``members`` over that in the rest, as in the page."""
-    floor = SHRINK / hist.shape[1]
-    inside, outside = (np.asarray(hist[part].mean(axis=0)) for part in (members, ~members))
-    ratio: Vector = np.log2((inside + floor) / (outside + floor))
-    return ratio
-
-
 def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[str, Any]]:
     """For each group of samples, its most enriched feature, and the neighbors of that feature."""
     rows: list[dict[str, Any]] = []
@@ -266,7 +256,7 @@ def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[st
         members = samples.group == g
         if members.all():
             continue
-        score = _enrichment(A, members)
+        score = enrichment(A, members)
         best = int(score.argmax())
         rows.append(
             {

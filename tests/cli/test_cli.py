@@ -351,6 +351,8 @@ COMMANDS = (
     "transform",
     "certify",
     "explain",
+    "modules",
+    "rank",
     "report",
     "demo",
     "warmup",

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from cometric import transports
 from cometric.answers.explanation import Explanation, explain
 from cometric.answers.extension import extend
 from cometric.answers.trees import tree_of, vectors_of
+from cometric.core.arrays import to_numpy
 from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
-from cometric.core.kinds import check_path, check_side
+from cometric.core.kinds import check_count, check_path, check_side
+from cometric.core.names import find
+from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import Matrix, Metrics, Record, Status
@@ -233,6 +236,30 @@ class Result:
         """
         check_side(of)
         return explain(self.problem, self._distinct(), self.parameters.transport, i, j, of)
+
+    def nearest(self, items: Any, k: int = 10, of: str = "features") -> list[tuple[str, float]]:
+        """The k features nearest to one or several, by mean distance: names and distances.
+
+        Parameters
+        ----------
+        items
+            A feature, by name or number, or a list of them; they are not listed themselves.
+        k
+            Number of features to return, fewer if there are no more.
+        of
+            "features"; with "samples", the nearest samples.
+        """
+        check_side(of)
+        check_count("k", k)
+        names = getattr(self.problem, of).item_names
+        given = [items] if isinstance(items, str | Integral) else list(items)
+        chosen = [find(item, names, "items", of) for item in given]
+        if not chosen:
+            raise ValueError(f"`items` is empty; pass one or several of the {of}.")
+        away = to_numpy(getattr(self, of))[chosen].mean(axis=0)
+        away[chosen] = np.inf
+        order = nearest_to(away, min(k, len(away) - len(set(chosen))))
+        return [(names[l], float(away[l])) for l in order]
 
     def transform(
         self,

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import cometric
-from cometric.cli import choosing, learning, results
+from cometric.cli import choosing, grouping, learning, results
 from cometric.cli.command import command
 from cometric.cli.console import EXIT_CODES, Console
 from cometric.machine.progress import duration
@@ -88,6 +88,8 @@ for function in (
     results.transform,
     results.certify,
     results.explain,
+    grouping.modules,
+    grouping.rank,
     results.report,
     learning.demo,
     warmup,

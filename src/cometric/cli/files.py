@@ -79,6 +79,15 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
+def labels_of(result: Result, data: AnnData | None, labels: str, path: Path) -> Any:
+    """A column of ``.obs`` of an .h5ad result, without samples that were dropped."""
+    if data is None or labels not in data.obs:
+        columns = "" if data is None else ", ".join(map(repr, data.obs))
+        available = f"has {columns}" if columns else "has no columns of labels"
+        raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.")
+    return data.obs[labels].to_numpy()[result.problem.samples.kept]
+
+
 def save_partial(interruption: cometric.Interrupted, output: Path) -> None:
     """Save the partial result beside ``output``, under another name: it is not a final result."""
     stem = output.name[: output.name.lower().rindex(reading.kind_of(output))]

@@ -214,13 +214,7 @@ def report(
     """Write an HTML page about RESULT: two linked maps, convergence, error bounds."""
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    colors = None
-    if labels is not None:
-        if data is None or labels not in data.obs:
-            columns = "" if data is None else ", ".join(map(repr, data.obs))
-            available = f"has {columns}" if columns else "has no columns of labels"
-            raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.")
-        colors = data.obs[labels].to_numpy()[result.problem.samples.kept]
+    colors = None if labels is None else files.labels_of(result, data, labels, path)
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cometric import plot
+from cometric.answers.modules import tabulate
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from cometric.answers.result import Result
 
-__all__ = ["changes", "convergence", "distances", "embedding", "flows", "nearest"]
+__all__ = ["changes", "convergence", "distances", "embedding", "flows", "modules", "nearest"]
 
 
 def __dir__() -> list[str]:
@@ -106,6 +109,23 @@ def changes(
     With ``of="features"``: the cells that do so from gene i to gene j.
     """
     return plot.changes(get.result(adata, key=key), i, j, top, of=of, ax=ax)
+
+
+def modules(
+    adata: AnnData, groupby: str, *, key: str = "cometric_modules", ax: Axes | None = None
+) -> Axes:
+    """The mean score of each module of genes in each group of cells, a heat map.
+
+    ``groupby`` is a column of ``obs``, ``key`` the ``key_added`` of ``tl.modules``.
+    """
+    if key not in adata.obsm or key not in adata.uns:
+        raise KeyError(f"`adata` has no modules under {key!r}. Run `tl.modules` first.")
+    if groupby not in adata.obs:
+        raise ValueError(f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}.")
+    scores = np.asarray(adata.obsm[key])
+    scored = ~np.isnan(scores).any(axis=1)
+    labels = adata.obs[groupby].to_numpy()[scored]
+    return plot.modules(tabulate(scores[scored], adata.uns[key]["names"], labels), ax=ax)
 
 
 def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tools: learn both metrics of an AnnData, choose settings, place new cells, transfer labels."""
+"""Tools: learn both metrics of an AnnData, choose settings, modules, new cells and their labels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
+from cometric.scverse.tl_modules import modules, rank_features
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from cometric.choosing.choice import Choice
 
-__all__ = ["choose", "learn", "transfer_labels", "transform"]
+__all__ = ["choose", "learn", "modules", "rank_features", "transfer_labels", "transform"]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,150 @@
+"""How coherent each feature is: how much more alike it is in near samples than in others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, svds
+from scipy.spatial.distance import cdist
+
+from cometric.core.nearest import nearest
+from cometric.core.types import Matrix, Vector
+
+FEWEST = 4
+"""The variance of Moran's I needs this many samples, and each half this many features."""
+
+N_NEIGHBORS = 15
+"""Nearest samples that a sample is joined with."""
+
+N_COMPONENTS = 20
+"""Principal components of a half of the features, by which samples are compared."""
+
+SMALL = 200
+"""Up to this many samples, or features, all singular vectors are computed."""
+
+
+class Coherence(NamedTuple):
+    """Moran's I of each feature, and how many standard deviations it is above chance."""
+
+    value: Vector
+    deviations: Vector
+
+
+class Standard(NamedTuple):
+    """Mean and standard deviation of each feature over the samples."""
+
+    mean: Vector
+    deviation: Vector
+
+
+def standardization(values: sparse.csr_array) -> Standard:
+    """Mean and standard deviation of each column; constant columns get the deviation 1."""
+    n = values.shape[0]
+    mean = np.asarray(values.sum(axis=0)).ravel() / n
+    squares = np.asarray(values.power(2).sum(axis=0)).ravel() / n
+    deviation = np.sqrt(np.maximum(squares - mean**2, 0.0))
+    return Standard(mean, np.where(deviation <= 1e-9 * np.sqrt(squares), 1.0, deviation))
+
+
+def split_coherence(
+    values: sparse.csr_array, standard: Standard, random_state: int = 0
+) -> Coherence:
+    """The coherence of each column of ``values``, samples by features, on a graph made without it.
+
+    The features are divided into two halves at random. Those of each half are judged by the graph
+    of the nearest samples that the other half gives. With one graph from all of them, features
+    would be compared with neighbors that they chose themselves, and noise would look coherent.
+    """
+    m = values.shape[1]
+    half = np.random.default_rng(random_state).permutation(m) < m // 2
+    found = Coherence(np.zeros(m), np.zeros(m))
+    if min(half.sum(), (~half).sum()) < FEWEST:
+        return found
+    for judges in (half, ~half):
+        places = _principal_components(
+            sparse.csr_array(values[:, np.flatnonzero(judges)]),
+            Standard(standard.mean[judges], standard.deviation[judges]),
+        )
+        graph = neighbor_pairs(cdist(places, places), N_NEIGHBORS)
+        part = coherence(sparse.csr_array(values[:, np.flatnonzero(~judges)].T), graph)
+        found.value[~judges], found.deviations[~judges] = part
+    return found
+
+
+def _principal_components(values: sparse.csr_array, standard: Standard) -> Matrix:
+    """Coordinates of the samples, scaled to length 1, so that the angle between two counts."""
+    n, m = values.shape
+    scaled = sparse.csr_array(values.multiply(1.0 / standard.deviation))
+    center = standard.mean / standard.deviation
+    centered = LinearOperator(  # never dense
+        (n, m),
+        matvec=lambda x: scaled @ x.ravel() - center @ x.ravel(),
+        rmatvec=lambda y: scaled.T @ y.ravel() - center * y.sum(),
+        dtype=np.float64,
+    )
+    count = min(N_COMPONENTS, min(n, m) - 1)
+    if min(n, m) <= SMALL:  # of any rank
+        vectors, sizes, _ = np.linalg.svd(scaled.toarray() - center, full_matrices=False)
+        vectors, sizes = vectors[:, :count], sizes[:count]
+    else:
+        vectors, sizes, _ = svds(centered, count, v0=np.arange(1.0, min(n, m) + 1.0))
+    places: Matrix = vectors * sizes
+    places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-300)
+    return places
+
+
+def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:
+    """Weights between items: 1 if each is among the nearest of the other, 1/2 if one is."""
+    n = len(distances)
+    index, _ = nearest(distances, min(n_neighbors, n - 1), skip_self=True)
+    parts = np.full(index.size, 0.5), index.ravel(), np.arange(0, index.size + 1, index.shape[1])
+    graph = sparse.csr_array(parts, shape=(n, n))
+    return sparse.csr_array(graph + graph.T)
+
+
+def coherence(profiles: sparse.csr_array, graph: sparse.csr_array) -> Coherence:
+    """Moran's I of each row of ``profiles``, whose columns are the items of ``graph``.
+
+    With z the row minus its mean, n columns and the symmetric weights w of the graph, ::
+
+        I = (n / sum_ij w_ij) (sum_ij w_ij z_i z_j) / (sum_i z_i^2).
+
+    Its mean and variance under all permutations of the columns are known in closed form (Cliff
+    and Ord), so nothing is drawn at random. A constant row gets 0 and 0.
+    """
+    n = profiles.shape[1]
+    if n < FEWEST:
+        raise ValueError(f"There are {n} samples; their coherence needs at least {FEWEST}.")
+    degree = np.asarray(graph.sum(axis=1)).ravel()
+    total = degree.sum()
+    mean = np.asarray(profiles.sum(axis=1)).ravel() / n
+    powers = [np.asarray(profiles.power(p).sum(axis=1)).ravel() for p in (1, 2, 3, 4)]
+    second = powers[1] - n * mean**2
+    fourth = (
+        powers[3] - 4 * mean * powers[2] + 6 * mean**2 * powers[1] - 4 * mean**3 * powers[0]
+    ) + n * mean**4
+    product = np.asarray((profiles @ graph).multiply(profiles).sum(axis=1)).ravel()
+    product += mean**2 * total - 2.0 * mean * (profiles @ degree)
+    varies = second > 1e-12 * powers[1]
+    second = np.where(varies, second, 1.0)
+    value = np.where(varies, n / total * product / second, 0.0)
+    error = np.sqrt(_variance(graph, degree, n * fourth / second**2))
+    deviations = np.where(
+        varies & (error > 0), (value + 1.0 / (n - 1)) / np.where(error > 0, error, 1), 0.0
+    )
+    return Coherence(value, deviations)
+
+
+def _variance(graph: sparse.csr_array, degree: Vector, kurtosis: Vector) -> Vector:
+    """The variance of I over all permutations."""
+    n = len(degree)
+    s0 = degree.sum()
+    s1 = 2.0 * float((graph.data**2).sum())
+    s2 = 4.0 * float((degree**2).sum())
+    plain = n * ((n * n - 3 * n + 3) * s1 - n * s2 + 3 * s0**2)
+    heavy = (n * n - n) * s1 - 2 * n * s2 + 6 * s0**2
+    whole = (n - 1) * (n - 2) * (n - 3) * s0**2
+    variance: Vector = (plain - kurtosis * heavy) / whole - 1.0 / (n - 1) ** 2
+    return np.maximum(variance, 0.0)

@@ -1,0 +1,74 @@
+"""Which given sets of features are enriched in which groups: hypergeometric tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cometric.core.inputs import counted
+from cometric.core.names import quoted
+from cometric.core.types import Index
+from cometric.files.sets import Sets, read_sets
+
+
+class Enriched(NamedTuple):
+    """A module and a set of features that have members in common."""
+
+    module: int
+    name: str  # of the module
+    set: str
+    shared: tuple[str, ...]  # members of both, the most central first
+    size: int  # of the set: its members among the learned features
+    p: float  # hypergeometric
+    q: float  # adjusted by Benjamini and Hochberg, over all modules and sets
+
+
+def enriched(
+    members: Sequence[Index],
+    names: Sequence[str],
+    items: Sequence[str],
+    sets: Sets,
+    min_size: int,
+) -> tuple[Enriched, ...]:
+    """The pairs of module and set that share members, the smallest p-value first.
+
+    ``members`` are the numbers of the items of each module, ``names`` those of the modules and
+    ``items`` those of all items, which are the universe of the test.
+    """
+    from scipy.stats import false_discovery_control, hypergeom
+
+    inside = _membership(read_sets(sets), items, min_size)
+    if not members:
+        return ()
+    in_module = np.zeros((len(members), len(items)), dtype=np.int64)
+    for g, own in enumerate(members):
+        in_module[g, own] = 1
+    in_set = np.array(list(inside.values()), dtype=np.int64)
+    shared, sizes = in_module @ in_set.T, in_set.sum(axis=1)
+    p = hypergeom.sf(shared - 1, len(items), sizes, in_module.sum(axis=1)[:, None])
+    p = np.clip(p, 0.0, 1.0)  # rounding
+    q = false_discovery_control(p.ravel()).reshape(p.shape)
+    rows = []
+    for s, (name, mask) in enumerate(inside.items()):
+        for g in np.flatnonzero(shared[:, s]).tolist():
+            both = tuple(items[k] for k in members[g] if mask[k])
+            odds = float(p[g, s]), float(q[g, s])
+            rows.append(Enriched(g, names[g], name, both, int(sizes[s]), *odds))
+    return tuple(sorted(rows, key=lambda row: row.p))
+
+
+def _membership(
+    sets: dict[str, list[str]], items: Sequence[str], min_size: int
+) -> dict[str, NDArray[np.bool_]]:
+    """Which items are in each set that has at least ``min_size`` of them."""
+    inside = {name: np.isin(items, members) for name, members in sets.items()}
+    large = {name: mask for name, mask in inside.items() if mask.sum() >= min_size}
+    if not large:
+        raise ValueError(
+            f"`sets` has {counted(len(sets), 'set')}, none with {min_size} of the learned items, "
+            f"whose names begin with {quoted(items)}. Use the same names, or a smaller `min_size`."
+        )
+    return large

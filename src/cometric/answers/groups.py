@@ -1,0 +1,121 @@
+"""The function ``rank_features``: which features are nearest to each group of samples."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.answers.result import Result
+from cometric.core.kinds import check_count
+from cometric.core.nearest import nearest_to
+from cometric.core.types import Matrix, Vector
+
+SHRINK = 0.1
+"""Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
+
+
+class Ranked(NamedTuple):
+    """A feature and a group of samples."""
+
+    group: str
+    feature: str
+    distance: float  # to the group
+    times: float  # mean share in the group over that in the rest, shrunk toward 1
+    inside: float  # mean share of the feature in the samples of the group
+    outside: float  # and in the other samples
+
+
+def rank_features(
+    result: Result,
+    labels: Any,
+    *,
+    n_features: int | None = 20,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> tuple[Ranked, ...]:
+    """The features nearest to each group of samples, group by group, the nearest first.
+
+    A group is compared with features as if it were one: the feature that has the same mass in all
+    samples of the group and none elsewhere. Its distances to the learned features are those of
+    ``result.transform(..., of="features")``. So a feature is near if its mass lies on the samples
+    of the group or on samples near to them.
+
+    Parameters
+    ----------
+    result
+        What :func:`learn` returned.
+    labels
+        The label of each sample (without empty samples that were dropped).
+    n_features
+        Features of each group to return; None: all.
+    n_threads, progress
+        As for :func:`learn`.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> data = cm.datasets.simulate_counts(80, 60, types=3, density=0.4)
+    >>> ranks = cm.rank_features(cm.learn(data.X), data.labels, n_features=5)
+    >>> len(ranks)  # five for each of three types
+    15
+    """
+    side, count = result.problem.samples, len(result.problem.features.labels)
+    if n_features is not None:
+        check_count("n_features", n_features)
+    texts = np.array([str(label) for label in labels])
+    if texts.shape != (len(side.labels),):
+        raise ValueError(
+            f"`labels` has {len(texts)} entries; there are {len(side.labels)} samples, so pass "
+            f"{len(side.labels)} of them (without empty samples that were dropped)."
+        )
+    groups, back = np.unique(texts, return_inverse=True)
+    distances = distances_to_groups(result, back, len(groups), n_threads, progress)
+    masses = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
+    names = result.problem.features.item_names
+    rows = []
+    for g, group in enumerate(groups):
+        inside, outside = mean_masses(masses, back == g)
+        times = 2.0 ** log_ratio(inside, outside)
+        for k in nearest_to(distances[g], min(n_features or count, count)):
+            numbers = (distances[g, k], times[k], inside[k], outside[k])
+            rows.append(Ranked(str(group), names[k], *map(float, numbers)))
+    return tuple(rows)
+
+
+def distances_to_groups(
+    result: Result, group: Any, count: int, n_threads: int | None = None, progress: bool = False
+) -> Matrix:
+    """Distances of each group of samples to each feature, (count, m)."""
+    side = result.problem.samples
+    rows = np.flatnonzero(side.kept)
+    members = sparse.csr_array(
+        (np.ones(len(rows)), (rows, np.asarray(group))), shape=(len(side.kept), count)
+    )
+    distances: Matrix = result.transform(
+        members, of="features", n_threads=n_threads, progress=progress
+    )
+    return distances
+
+
+def enrichment(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
+    """For each bin, log2 of its mean mass in ``members`` over that in the rest."""
+    return log_ratio(*mean_masses(hist, members))
+
+
+def mean_masses(hist: sparse.csr_array, members: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+    """For each bin, its mean mass in ``members``, and in the rest (0 if there is none)."""
+    inside, outside = (
+        np.asarray(hist[part].sum(axis=0)).ravel() / max(1, int(part.sum()))
+        for part in (members, ~members)
+    )
+    return inside, outside
+
+
+def log_ratio(inside: Vector, outside: Vector) -> Vector:
+    """log2 of the ratio of mean masses, shrunk toward 0."""
+    floor = SHRINK / len(inside)
+    ratio: Vector = np.log2((inside + floor) / (outside + floor))
+    return ratio

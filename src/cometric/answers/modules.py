@@ -1,0 +1,320 @@
+"""The function ``modules``: groups of features (or of samples) that are near one another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+
+from cometric.answers.coherence import Standard, split_coherence, standardization
+from cometric.answers.enrichment import Enriched, enriched
+from cometric.answers.result import Result
+from cometric.answers.smoothing import neighbor_weights
+from cometric.core.arrays import to_numpy
+from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.sides import Side
+from cometric.core.types import Index, Matrix, Vector
+from cometric.files.sets import Sets
+
+BACKGROUND = -1
+"""The label of items in no module."""
+
+COHERENT = 0.05
+"""Features below this coherence are background by default."""
+
+DEVIATIONS = 3.0
+"""A coherence counts if it is this many standard deviations above that of shuffled samples."""
+
+NAMED = 3
+"""Members in the name of a module."""
+
+FEWEST = 3
+"""With fewer items than this in the foreground there is no graph to cluster."""
+
+
+def modules(
+    result: Result,
+    of: str = "features",
+    *,
+    n_neighbors: int = 15,
+    resolution: float = 1.0,
+    coherence: float | None = None,
+    min_size: int = 5,
+    random_state: int = 0,
+) -> Modules:
+    """Modules of features that are near one another: programs of genes, topics of words.
+
+    First the background is set apart: features that are not more alike in near samples than in
+    others, which Moran's I measures. The features are divided into two halves at random, and those
+    of one half are judged by the graph of the 15 nearest samples, by 20 principal components of the
+    other half. A feature is background if its I is below ``coherence``, or less than 3 standard
+    deviations above its mean for shuffled samples: features with the same share of all samples,
+    and rare ones that occur here and there. The others are joined with their nearest features, by
+    the learned distances, with the weights of :func:`smooth`, and this graph is clustered by the
+    Leiden algorithm.
+
+    Parameters
+    ----------
+    result
+        What :func:`learn` returned; for many samples the ``result`` of :func:`learn_landmarks`.
+    of
+        "features"; with "samples", clusters of samples, and features and samples change places
+        in all that is said here.
+    n_neighbors
+        Nearest features that a feature is joined with.
+    resolution
+        Larger values give more and smaller modules (modularity).
+    coherence
+        Least Moran's I of a feature in a module; 0.05 by default, and 0 leaves only the comparison
+        with shuffled samples. For ``of="samples"`` the default is to cluster all samples.
+    min_size
+        Smaller modules become background.
+    random_state
+        Seed of the halves and of the Leiden algorithm: the same seed gives the same modules.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
+    >>> found = cm.modules(cm.learn(data.X))
+    >>> len(found)
+    3
+    """
+    check_side(of)
+    for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
+        check_count(name, value)
+    check_number("resolution", resolution)
+    profiles = _profiles(getattr(result.problem, _other(of)))
+    values, deviations = split_coherence(profiles, standardization(profiles), random_state)
+    if coherence is None and of == "samples":
+        foreground = np.arange(len(values))
+    else:
+        least = COHERENT if coherence is None else coherence
+        check_number("coherence", least)
+        foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
+    labels = np.full(len(values), BACKGROUND, dtype=np.int64)
+    if len(foreground) >= FEWEST:
+        metric = to_numpy(getattr(result, of))[np.ix_(foreground, foreground)]
+        graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
+        labels[foreground] = _leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
+    return _assemble(result, of, _by_size(labels, min_size), values)
+
+
+class ModuleTable(NamedTuple):
+    """The mean score of each module in each group; ``values`` is (modules, groups)."""
+
+    modules: tuple[str, ...]
+    groups: tuple[str, ...]
+    values: Matrix
+
+    def __str__(self) -> str:
+        width = max(map(len, self.modules), default=0)
+        lines = [" ".join([" " * width, *(f"{group[:12]:>12}" for group in self.groups)])]
+        for name, row in zip(self.modules, self.values, strict=True):
+            lines.append(" ".join([f"{name:{width}}", *(f"{value:12.2f}" for value in row)]))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Modules:
+    """Modules of features, the largest first; made by :func:`modules`.
+
+    Attributes
+    ----------
+    labels
+        The module of each feature, in the order of the result; -1 for background.
+    members
+        For each module the numbers of its features, the most central first: those that correlate
+        most with the score of the module.
+    names
+        For each module the names of its three most central features.
+    coherence
+        Moran's I of each feature: 1 at most, about 0 by chance.
+    tree
+        Ward linkage of the modules, by one minus the correlations of their scores, in the form of
+        :func:`scipy.cluster.hierarchy.linkage`; :meth:`merge` cuts it.
+    of
+        "features" or "samples".
+    result
+        The result whose features these are.
+    """
+
+    labels: Index
+    members: tuple[Index, ...]
+    names: tuple[str, ...]
+    coherence: Vector
+    tree: Matrix
+    of: str
+    result: Result
+    _standard: Standard = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __str__(self) -> str:
+        background = int((self.labels == BACKGROUND).sum())
+        lines = [f"{len(self)} modules of {self.of}, {background} {self.of} are background"]
+        items = self._items.item_names
+        for g, own in enumerate(self.members):
+            shown = ", ".join(items[k] for k in own[:8])
+            lines.append(f"  {g:3d}  {len(own):5d}  {shown}{', ...' * (len(own) > 8)}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def scores(self, X: Any = None) -> Matrix:
+        """The score of each sample for each module, (n, number of modules).
+
+        A score is the mean over the features of the module, each standardized: the root of its
+        share of the sample, minus the mean of that in the learned data, divided by the standard
+        deviation there. So 0 is average, and each feature counts the same.
+
+        Parameters
+        ----------
+        X
+            New samples, read as by :meth:`Result.transform`; by default those learned from.
+        """
+        other = _other(self.of)
+        problem = self.result.problem
+        side = getattr(problem, other) if X is None else problem.read_new(X, other)
+        return _scores(_profiles(side), self.members, self._standard)
+
+    def table(self, labels: Any, X: Any = None) -> ModuleTable:
+        """The mean score of each module over the samples of each label."""
+        return tabulate(self.scores(X), self.names, labels)
+
+    def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
+        """Which sets of features are enriched in which modules, the smallest p-value first.
+
+        The p-value is that of the hypergeometric test: the probability that a module of this
+        size, drawn from all learned features, shares so many with the set. All pairs are tested;
+        those that share nothing are not listed.
+
+        Parameters
+        ----------
+        sets
+            Names of features by name of the set: a dictionary, or the path of a GMT or JSON file.
+            Features that were not learned are left out.
+        min_size
+            Sets with fewer learned features are left out.
+        """
+        check_count("min_size", min_size)
+        return enriched(self.members, self.names, self._items.item_names, sets, min_size)
+
+    def merge(self, n_modules: int) -> Modules:
+        """At most ``n_modules`` modules: those that correlate most are joined, as in ``tree``."""
+        check_count("n_modules", n_modules)
+        if n_modules >= len(self):
+            return self
+        joined = hierarchy.fcluster(self.tree, n_modules, "maxclust").astype(np.int64)
+        labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
+        return _assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
+
+    @property
+    def _items(self) -> Side:
+        side: Side = getattr(self.result.problem, self.of)
+        return side
+
+
+def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
+    """The mean of each column of ``scores`` over the rows of each label."""
+    texts = np.array([str(label) for label in labels])
+    if texts.shape != (len(scores),):
+        raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")
+    groups, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(groups), scores.shape[1]))
+    np.add.at(sums, back, scores)
+    return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
+
+
+def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
+    """Modules with these labels, their members ordered by centrality."""
+    profiles = _profiles(getattr(result.problem, _other(of)))
+    standard = standardization(profiles)
+    groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
+    scores = _scores(profiles, groups, standard)
+    central = _centrality(profiles, scores, groups, standard)
+    members = tuple(
+        own[np.argsort(-row, kind="stable")] for own, row in zip(groups, central, strict=True)
+    )
+    items = getattr(result.problem, of).item_names
+    names = tuple(", ".join(items[k] for k in own[:NAMED]) for own in members)
+    return Modules(labels, members, names, values, _tree(scores), of, result, standard)
+
+
+def _other(of: str) -> str:
+    return "samples" if of == "features" else "features"
+
+
+def _profiles(side: Side) -> sparse.csr_array:
+    """Roots of the masses of all items of a side, repeats included."""
+    full = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
+    return sparse.csr_array(full).sqrt()
+
+
+def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Standard) -> Matrix:
+    """The mean of the standardized columns of each module, for each row."""
+    weights = np.zeros((profiles.shape[1], len(members)))
+    for g, own in enumerate(members):
+        weights[own, g] = 1.0 / (len(own) * standard.deviation[own])
+    scores: Matrix = profiles @ weights - standard.mean @ weights
+    return scores
+
+
+def _centrality(
+    profiles: sparse.csr_array, scores: Matrix, groups: Sequence[Index], standard: Standard
+) -> list[Vector]:
+    """For each module, the correlations of its members with its score."""
+    scores = scores - scores.mean(axis=0)
+    scores = scores / np.maximum(np.sqrt((scores**2).mean(axis=0)), 1e-300)
+    products = profiles.T @ scores / profiles.shape[0]
+    return [products[own, g] / standard.deviation[own] for g, own in enumerate(groups)]
+
+
+def _leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
+    """The communities of a weighted graph, by modularity."""
+    try:
+        import igraph
+    except ImportError:
+        raise ImportError("modules need igraph: pip install 'cometric[modules]'.") from None
+    edges = sparse.triu(graph, 1).tocoo()
+    network = igraph.Graph(n=graph.shape[0], edges=np.column_stack([edges.row, edges.col]).tolist())
+    igraph.set_random_number_generator(random.Random(seed))
+    try:
+        found = network.community_leiden(
+            objective_function="modularity",
+            weights=edges.data.tolist(),
+            resolution=resolution,
+            n_iterations=-1,
+        )
+    finally:
+        igraph.set_random_number_generator(random)
+    return np.array(found.membership, dtype=np.int64)
+
+
+def _by_size(labels: Index, min_size: int) -> Index:
+    """The labels renumbered, the largest group first; smaller ones than ``min_size`` are left."""
+    kinds, first, counts = np.unique(
+        labels[labels != BACKGROUND], return_index=True, return_counts=True
+    )
+    order = [g for g in np.lexsort((first, -counts)) if counts[g] >= min_size]
+    renumbered = np.full(len(labels), BACKGROUND, dtype=np.int64)
+    for number, g in enumerate(order):
+        renumbered[labels == kinds[g]] = number
+    return renumbered
+
+
+def _tree(scores: Matrix) -> Matrix:
+    """Ward linkage of the modules by one minus the correlations of their scores."""
+    if scores.shape[1] < 2:
+        return np.empty((0, 4))
+    away: Matrix = np.asarray(1.0 - np.corrcoef(scores.T))
+    np.fill_diagonal(away, 0.0)
+    tree: Matrix = hierarchy.linkage(squareform(away, checks=False), "ward")
+    return tree

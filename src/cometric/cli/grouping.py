@@ -1,0 +1,128 @@
+"""Commands for groups: modules of features, and the features of groups of samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cometric.answers.groups import Ranked, rank_features
+from cometric.answers.modules import modules as find_modules
+from cometric.cli import files
+from cometric.cli import options as o
+from cometric.cli.command import command
+from cometric.cli.console import Console
+from cometric.core.kinds import Count, Number
+from cometric.files import writing
+
+TABLES = (".csv", ".tsv")
+
+
+@command()
+def modules(
+    console: Console,
+    path: o.Learned,
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file, .csv or .tsv (also .gz): the module of each feature, -1 for background,",
+            "its rank in the module and its coherence.",
+        ),
+    ],
+    stored: o.Stored,
+    n_neighbors: Annotated[
+        int,
+        o.of_kind(
+            "--n-neighbors", Count(), "-n", help="Nearest features that each is joined with."
+        ),
+    ] = 15,
+    resolution: Annotated[
+        float,
+        o.of_kind(
+            "--resolution",
+            Number("a number, at least 0"),
+            help="Larger values give more and smaller modules.",
+        ),
+    ] = 1.0,
+    coherence: Annotated[
+        float,
+        o.of_kind(
+            "--coherence",
+            Number("a number, at least 0"),
+            help="Features below this coherence are background.",
+        ),
+    ] = 0.05,
+    min_size: Annotated[
+        int, o.of_kind("--min-size", Count(), help="Smaller modules become background.")
+    ] = 5,
+    random_state: Annotated[int, o.of_kind("--seed", Count(0), help="Seed of the modules.")] = 0,
+    force: o.Force = False,
+) -> None:
+    """Find modules of features of RESULT that are near one another, such as programs of genes."""
+    writing.check(output, TABLES, [output], force=force)
+    result, _ = files.load(path, stored.key, stored.read_limit)
+    found = find_modules(
+        result,
+        n_neighbors=n_neighbors,
+        resolution=resolution,
+        coherence=coherence,
+        min_size=min_size,
+        random_state=random_state,
+    )
+    names = result.problem.features.item_names
+    rank = {int(k): place for own in found.members for place, k in enumerate(own, 1)}
+    lines = (
+        [names[k], int(label), rank.get(k, ""), float(found.coherence[k])]
+        for k, label in enumerate(found.labels)
+    )
+    writing.save_lines(output, ["feature", "module", "rank", "coherence"], lines)
+    facts = {
+        "command": "modules",
+        "input": str(path),
+        "output": [str(output)],
+        "modules": list(found.names),
+        "sizes": [len(own) for own in found.members],
+        "background": int((found.labels < 0).sum()),
+    }
+    console.answer(f"{found}\nThe module of each feature is in {output}.", facts)
+
+
+@command()
+def rank(
+    console: Console,
+    path: o.Learned,
+    labels: Annotated[
+        str,
+        typer.Option("--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT."),
+    ],
+    output: Annotated[
+        Path,
+        o.output(
+            "Output file, .csv or .tsv (also .gz): group, feature, distance, times, mean share",
+            "inside and outside of the group.",
+        ),
+    ],
+    stored: o.Stored,
+    n_features: Annotated[
+        int, o.of_kind("--n-features", Count(), help="Number of features of each group.")
+    ] = 20,
+    n_threads: o.Threads = None,
+    force: o.Force = False,
+) -> None:
+    """Rank the features of each group of samples in RESULT, the nearest to the group first."""
+    writing.check(output, TABLES, [output], force=force)
+    result, data = files.load(path, stored.key, stored.read_limit)
+    column = files.labels_of(result, data, labels, path)
+    rows = rank_features(
+        result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
+    )
+    writing.save_lines(output, Ranked._fields, rows)
+    groups = list(dict.fromkeys(row.group for row in rows))
+    best = {group: [row.feature for row in rows if row.group == group][:8] for group in groups}
+    width = max(map(len, groups))
+    lines = [f"  {group:{width}}  {', '.join(names)}" for group, names in best.items()]
+    console.answer(
+        "\n".join([*lines, f"The features of {len(groups)} groups are in {output}."]),
+        {"command": "rank", "input": str(path), "output": [str(output)], "features": best},
+    )

@@ -1,0 +1,90 @@
+"""Features of a group: distances of the group, taken as a feature, to the others."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import cometric as cm
+from cometric.answers.groups import SHRINK, enrichment
+
+
+@pytest.fixture(scope="module")
+def data():
+    return cm.datasets.simulate_counts(80, 60, types=3, density=0.4)
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return cm.learn(data.X, restart=0.5, norm="lsa")
+
+
+def test_markers_of_a_type_come_first(data, result):
+    rows = cm.rank_features(result, data.labels, n_features=4)
+    assert len(rows) == 12
+    types = [str(data.features[int(row.feature)]) for row in rows]
+    assert np.mean([row.group == mark for row, mark in zip(rows, types, strict=True)]) > 0.8
+    assert np.mean([row.times > 1.0 for row in rows]) > 0.8
+
+
+def test_a_group_of_the_samples_of_a_feature_is_at_its_distance():
+    X = np.array([[1.0, 0.0, 2.0], [1.0, 1.0, 0.0], [0.0, 3.0, 1.0], [0.0, 1.0, 1.0]])
+    result = cm.learn(X, eps=0, tau=0.1)
+    rows = cm.rank_features(result, ["a", "a", "b", "b"], n_features=None)
+    assert rows[0].group == "a"
+    assert rows[0].feature == "0"  # whose mass is that of the group
+    assert_allclose(rows[0].distance, 0.0, atol=1e-9)
+    others = {row.feature: row.distance for row in rows[1:3]}
+    expected = {str(l): result.features[0, l] for l in (1, 2)}
+    for feature, away in expected.items():
+        assert_allclose(others[feature], away, rtol=1e-2)
+
+
+def test_shares_inside_and_outside_are_means(data, result):
+    rows = cm.rank_features(result, data.labels, n_features=None)
+    assert len(rows) == 3 * 60
+    shares = data.X.toarray() / data.X.sum(axis=1)[:, None]
+    floor = SHRINK / 60
+    for row in rows[::17]:
+        own = np.array([str(label) == row.group for label in data.labels])
+        inside, outside = (shares[part, int(row.feature)].mean() for part in (own, ~own))
+        assert_allclose([row.inside, row.outside], [inside, outside], rtol=1e-9)
+        assert_allclose(row.times, (inside + floor) / (outside + floor), rtol=1e-9)
+
+
+def test_a_group_is_ranked_by_distance(data, result):
+    rows = cm.rank_features(result, data.labels, n_features=None)
+    for group in {row.group for row in rows}:
+        away = [row.distance for row in rows if row.group == group]
+        assert away == sorted(away)
+
+
+def test_enrichment_is_a_ratio_in_logarithms(result, data):
+    hist = result.problem.samples.full
+    own = np.asarray(data.labels) == np.asarray(data.labels)[0]
+    dense = hist.toarray()
+    floor = SHRINK / 60
+    expected = np.log2((dense[own].mean(axis=0) + floor) / (dense[~own].mean(axis=0) + floor))
+    assert_allclose(enrichment(hist, own), expected, rtol=1e-9)
+
+
+def test_one_group_of_all_samples_is_allowed(data, result):
+    rows = cm.rank_features(result, ["all"] * 80, n_features=2)
+    assert [row.outside for row in rows] == [0.0, 0.0]
+
+
+def test_dropped_samples_are_left_out():
+    X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 1.0], [4.0, 1.0, 1.0]])
+    result = cm.learn(X, eps=0, tau=0.1, drop_empty=True)
+    assert len(cm.rank_features(result, ["a", "b", "b"], n_features=1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "words"),
+    [
+        (["a"], {}, "`labels` has 1 entries; there are 80 samples"),
+        (["a"] * 80, {"n_features": 0}, "`n_features` is 0"),
+    ],
+)
+def test_bad_input_is_refused(result, labels, options, words):
+    with pytest.raises(ValueError, match=words):
+        cm.rank_features(result, labels, **options)

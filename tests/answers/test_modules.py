@@ -1,0 +1,264 @@
+"""Modules of features: planted blocks are found, noise is background, and what is told of both."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from scipy.stats import fisher_exact
+
+import cometric as cm
+from cometric.answers.enrichment import enriched
+
+BLOCKS, SIZE, NOISE, UBIQUITOUS = 3, 12, 12, 8
+SAMPLES = 30  # of each block
+
+
+def planted(seed=0):
+    """Counts: blocks of features on in one block of samples, noise, and ubiquitous features."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(BLOCKS), SAMPLES)
+    rates = np.full((len(labels), BLOCKS * SIZE + NOISE + UBIQUITOUS), 0.05)
+    for g in range(BLOCKS):
+        rates[np.ix_(labels == g, range(g * SIZE, (g + 1) * SIZE))] = 4.0
+    rates[:, BLOCKS * SIZE : BLOCKS * SIZE + NOISE] = 0.3
+    rates[:, BLOCKS * SIZE + NOISE :] = 10.0
+    return rng.poisson(rates).astype(float), labels
+
+
+@pytest.fixture(scope="module")
+def data():
+    return planted()
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    anndata = pytest.importorskip("anndata")
+    pytest.importorskip("igraph")
+    X, _ = data
+    table = anndata.AnnData(X)
+    table.var_names = [f"g{k}" for k in range(X.shape[1])]
+    return cm.learn(table, restart=0.5, norm="lsa", drop_empty=True)
+
+
+@pytest.fixture(scope="module")
+def found(result):
+    return cm.modules(result)
+
+
+def test_planted_blocks_are_the_modules_and_the_rest_is_background(found):
+    blocks = np.repeat(np.arange(BLOCKS), SIZE)
+    own = found.labels[: len(blocks)]
+    assert len(found) == BLOCKS
+    assert len({(int(a), int(b)) for a, b in zip(own, blocks, strict=True)}) == BLOCKS
+    assert_array_equal(found.labels[len(blocks) :], -1)
+
+
+def test_members_and_names_agree_with_the_labels(found, result):
+    names = result.problem.features.item_names
+    for g, members in enumerate(found.members):
+        assert_array_equal(np.sort(members), np.flatnonzero(found.labels == g))
+        assert found.names[g] == ", ".join(names[k] for k in members[:3])
+    sizes = [len(members) for members in found.members]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_members_are_ordered_by_their_correlation_with_the_score(found, data):
+    X, _ = data
+    roots = np.sqrt(X / X.sum(axis=1, keepdims=True))
+    for score, members in zip(found.scores().T, found.members, strict=True):
+        correlations = [np.corrcoef(roots[:, k], score)[0, 1] for k in members]
+        assert correlations == sorted(correlations, reverse=True)
+
+
+def test_scores_are_means_of_standardized_roots(found, data):
+    X, _ = data
+    roots = np.sqrt(X / X.sum(axis=1, keepdims=True))
+    standard = (roots - roots.mean(axis=0)) / roots.std(axis=0)
+    expected = np.array([standard[:, members].mean(axis=1) for members in found.members]).T
+    assert_allclose(found.scores(), expected, atol=1e-10)
+
+
+def test_new_samples_are_scored_as_those_learned_from(found, data):
+    X, _ = data
+    assert_allclose(found.scores(X[3:9]), found.scores()[3:9], atol=1e-12)
+    assert_allclose(found.scores(sparse.csr_array(5.0 * X[:4])), found.scores()[:4], atol=1e-12)
+
+
+def test_the_table_has_the_mean_score_of_each_group(found, data):
+    _, labels = data
+    table = found.table(labels)
+    assert table.modules == found.names
+    assert table.groups == ("0", "1", "2")
+    assert_allclose(table.values[:, 1], found.scores()[labels == 1].mean(axis=0))
+    assert sorted(table.values.argmax(axis=1)) == [0, 1, 2]  # each block has its module
+    assert found.names[0] in str(table)
+    with pytest.raises(ValueError, match="`labels` has 3 entries; pass one for each of 90"):
+        found.table([1, 2, 3])
+
+
+def test_the_seed_decides(result):
+    one, two = (cm.modules(result, resolution=4.0, min_size=1, random_state=3) for _ in range(2))
+    assert_array_equal(one.labels, two.labels)
+
+
+def test_random_numbers_of_the_user_are_not_touched(result):
+    import random
+
+    random.seed(5)
+    expected = random.Random(5).random()
+    cm.modules(result)
+    assert random.random() == expected
+
+
+def test_shuffled_data_have_no_modules(data):
+    X, _ = data
+    rng = np.random.default_rng(2)
+    shuffled = np.column_stack([rng.permutation(column) for column in X.T])
+    found = cm.modules(cm.learn(shuffled, restart=0.5, norm="lsa", drop_empty=True))
+    assert_array_equal(found.labels, -1)
+
+
+def test_without_modules_everything_is_empty(result, data):
+    none = cm.modules(result, coherence=2.0)
+    assert_array_equal(none.labels, -1)
+    assert len(none) == 0
+    assert none.scores().shape == (90, 0)
+    assert none.table(data[1]).values.shape == (0, 3)
+    assert none.enrichment({"a": ["g0", "g1", "g2"]}) == ()
+    assert none.merge(2) is none
+
+
+def test_small_modules_become_background(result):
+    assert_array_equal(cm.modules(result, min_size=2 * SIZE).labels, -1)
+
+
+def test_merging_joins_whole_modules(found):
+    fewer = found.merge(2)
+    assert len(fewer) == 2
+    assert_array_equal(fewer.labels < 0, found.labels < 0)
+    for g in range(len(found)):
+        assert len(np.unique(fewer.labels[found.labels == g])) == 1
+    assert fewer.tree.shape == (1, 4)
+    assert fewer.merge(1).tree.shape == (0, 4)
+
+
+def test_samples_can_be_grouped_as_well(result, data):
+    _, labels = data
+    groups = cm.modules(result, of="samples", n_neighbors=20)
+    assert (groups.labels >= 0).all()
+    assert groups.scores().shape == (len(result.features), len(groups))
+    for g in range(len(groups)):
+        assert len(np.unique(labels[groups.labels == g])) == 1
+
+
+def test_the_text_lists_modules_and_background(found):
+    text = str(found)
+    background = (found.labels == -1).sum()
+    assert text.startswith(f"3 modules of features, {background} features are background")
+    assert found.names[0] in text
+
+
+def test_a_planted_set_is_enriched(found):
+    rows = found.enrichment({"one": [f"g{k}" for k in range(SIZE)], "none": ["g40", "g41", "g42"]})
+    assert [row.set for row in rows] == ["one"]
+    assert rows[0].module == found.labels[0]
+    assert rows[0].size == len(rows[0].shared) == SIZE
+    assert rows[0].p < rows[0].q < 1e-6
+
+
+def test_p_values_are_those_of_fishers_test():
+    items = [f"g{k}" for k in range(20)]
+    members = [np.arange(6), np.arange(6, 10)]
+    sets = {"a": items[3:9], "b": items[8:12]}
+    rows = enriched(members, ["x", "y"], items, sets, 3)
+    for row in rows:
+        own, other = {items[k] for k in members[row.module]}, set(sets[row.set])
+        table = [[len(own & other), len(own - other)], [len(other - own), 0]]
+        table[1][1] = 20 - sum(map(sum, table))
+        assert_allclose(row.p, fisher_exact(table, "greater").pvalue, rtol=1e-9)
+    every = sorted(row.p for row in rows) + [1.0] * (4 - len(rows))
+    lowest = min(4 * p / (rank + 1) for rank, p in enumerate(every))
+    assert_allclose(rows[0].q, min(1.0, lowest), rtol=1e-9)  # Benjamini and Hochberg
+
+
+def test_sets_come_from_files_too(found, tmp_path):
+    members = [f"g{k}" for k in range(SIZE)]
+    gmt, flat, nested = (tmp_path / name for name in ("a.gmt", "b.json", "c.json"))
+    gmt.write_text("one\ta description\t" + "\t".join(members) + "\n\n")
+    flat.write_text(json.dumps({"one": members}))
+    nested.write_text(json.dumps({"all": {"one": members}}))
+    expected = found.enrichment({"one": members})
+    assert found.enrichment(gmt) == found.enrichment(str(flat)) == expected
+    assert [row.set for row in found.enrichment(nested)] == ["all: one"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.gmt", "one\tg1\n", "line 1: a line has a name, a description and members"),
+        ("a.json", "[1, 2]", "has no object of sets"),
+        ("a.json", "{", "is not valid JSON"),
+        ("a.json", '{"one": "g1"}', "the set 'one' is 'g1'; pass names"),
+        ("a.txt", "", "its name should end in .gmt or .json"),
+    ],
+)
+def test_bad_files_of_sets_are_refused(found, tmp_path, name, text, words):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        found.enrichment(path)
+
+
+def test_other_bad_sets_are_refused(found):
+    with pytest.raises(ValueError, match="`sets` is 3; pass a dictionary, or the path"):
+        found.enrichment(3)
+    with pytest.raises(ValueError, match="`sets` has 1 set, none with 3 of the learned items"):
+        found.enrichment({"one": ["CD3D", "g1"]})
+    with pytest.raises(ValueError, match="`min_size` is 0"):
+        found.enrichment({"one": ["g1"]}, min_size=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"of": "genes"}, "`of` is 'genes'"),
+        ({"n_neighbors": 0}, "`n_neighbors` is 0"),
+        ({"resolution": -1.0}, "`resolution` is -1.0"),
+        ({"coherence": "high"}, "`coherence` is 'high'"),
+        ({"min_size": 2.5}, "`min_size` is 2.5"),
+    ],
+)
+def test_bad_options_are_refused(result, options, words):
+    with pytest.raises(ValueError, match=words):
+        cm.modules(result, **options)
+
+
+def test_a_missing_igraph_is_named(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    with pytest.raises(ImportError, match=r"modules need igraph: .*cometric\[modules\]"):
+        cm.modules(result)
+
+
+def test_the_nearest_of_several_features(result):
+    near = result.nearest(["g0", 1], k=5)
+    assert {name for name, _ in near} <= {f"g{k}" for k in range(2, SIZE)}
+    expected = [result.features[[0, 1], int(name[1:])].mean() for name, _ in near]
+    assert_allclose([away for _, away in near], expected)
+    assert [away for _, away in near] == sorted(expected)
+    assert len(result.nearest("g0", k=1000)) == len(result.features) - 1
+    assert result.nearest(5, 1, of="samples")[0][0] != "5"
+    with pytest.raises(ValueError, match="`items` is empty"):
+        result.nearest([])
+    with pytest.raises(ValueError, match="not the name of a feature"):
+        result.nearest("CD3D")
+
+
+def test_modules_of_landmarks_score_all_samples(data):
+    X, labels = data
+    sketch = cm.learn_landmarks(X, 60, restart=0.5, norm="lsa", drop_empty=True)
+    found = cm.modules(sketch.result)
+    assert found.scores(X).shape == (len(X), len(found))
+    assert sorted(found.table(labels, X).values.argmax(axis=1)) == [0, 1, 2]

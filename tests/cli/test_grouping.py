@@ -1,0 +1,90 @@
+"""The commands ``modules`` and ``rank``: tables, answers, messages."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cometric as cm
+
+anndata = pytest.importorskip("anndata")
+pytest.importorskip("typer")
+pytest.importorskip("igraph")
+from shell import run  # noqa: E402
+
+QUICK = ["--restart", "0.5", "--norm", "lsa", "--tol", "1e-2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A learned result of three kinds of samples, as .h5ad and as .npz."""
+    place = tmp_path_factory.mktemp("learned")
+    rng = np.random.default_rng(0)
+    rates = np.full((60, 40), 0.3)
+    for g in range(3):
+        rates[20 * g : 20 * (g + 1), 10 * g : 10 * (g + 1)] = 5.0
+    data = anndata.AnnData(rng.poisson(rates).astype(np.float32))
+    data.obs_names = [f"s{i}" for i in range(60)]
+    data.var_names = [f"g{k}" for k in range(40)]
+    data.obs["kind"] = np.repeat(["a", "b", "c"], 20)
+    data.write_h5ad(place / "x.h5ad")
+    for name in ("out.h5ad", "out.npz"):
+        run("learn", place / "x.h5ad", "-o", place / name, *QUICK)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _inside(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+def test_modules_are_written_as_a_table():
+    found = cm.modules(cm.load("out.npz"), resolution=1.5)
+    told = run("modules", "out.npz", "-o", "modules.csv", "--resolution", 1.5, "--force").stdout
+    assert str(found) in told
+    table = pd.read_csv("modules.csv")
+    assert list(table.columns) == ["feature", "module", "rank", "coherence"]
+    assert list(table.module) == list(found.labels)
+    assert list(table.feature) == [f"g{k}" for k in range(40)]
+    first = table[table["rank"] == 1].set_index("module").feature
+    assert [first[g] for g in range(len(found))] == [name.split(", ")[0] for name in found.names]
+    facts = json.loads(run("modules", "out.npz", "-o", "modules.tsv", "--force", "--json").stdout)
+    assert facts["background"] == int((cm.modules(cm.load("out.npz")).labels < 0).sum())
+
+
+def test_defaults_are_those_of_python():
+    run("modules", "out.h5ad", "-o", "default.csv", "--force")
+    assert list(pd.read_csv("default.csv").module) == list(cm.modules(cm.load("out.npz")).labels)
+
+
+def test_features_of_groups_are_ranked():
+    words = ["rank", "out.h5ad", "--labels", "kind", "-o", "ranks.csv", "--n-features", 3]
+    told = run(*words, "--force").stdout
+    assert "The features of 3 groups are in ranks.csv." in told
+    table = pd.read_csv("ranks.csv")
+    expected = cm.rank_features(cm.load("out.npz"), np.repeat(["a", "b", "c"], 20), n_features=3)
+    assert list(table.feature) == [row.feature for row in expected]
+    assert list(table.columns) == list(expected[0]._fields)
+    facts = json.loads(run(*words, "--force", "--json").stdout)
+    assert list(facts["features"]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["modules", "out.npz", "-o", "y.png"], "`y.png` should end in .csv or .tsv"),
+        (["modules", "out.npz", "-o", "y.csv", "--resolution", "x"], "--resolution is 'x'"),
+        (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "--min-size is '0'"),
+        (
+            ["rank", "out.npz", "-o", "y.csv", "--labels", "kind"],
+            "--labels is 'kind'; `out.npz` has no columns of labels",
+        ),
+        (
+            ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],
+            "--labels is 'type'; `out.h5ad` has 'kind'",
+        ),
+    ],
+)
+def test_mistakes_are_told(words, message):
+    assert message in " ".join(run(*words, code=2).stderr.split())

@@ -1,0 +1,125 @@
+"""Modules of genes and genes of groups on AnnData: every slot, through h5ad, and the plot."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of others, as they are loaded
+    anndata = pytest.importorskip("anndata")
+pytest.importorskip("igraph")
+
+import cometric as cm
+from cometric import scverse as cms
+
+QUICK = {"restart": 0.5, "norm": "lsa", "tol": 1e-2}
+
+
+def made():
+    """Three kinds of cells with ten genes each, and ten genes of all cells."""
+    rng = np.random.default_rng(0)
+    rates = np.full((60, 40), 0.2)
+    for g in range(3):
+        rates[20 * g : 20 * (g + 1), 10 * g : 10 * (g + 1)] = 5.0
+    rates[:, 30:] = 3.0
+    data = anndata.AnnData(rng.poisson(rates).astype(np.float32))
+    data.obs_names = [f"cell{i}" for i in range(60)]
+    data.var_names = [f"gene{k}" for k in range(40)]
+    data.obs["kind"] = pd.Categorical(np.repeat(["a", "b", "c"], 20))
+    return data
+
+
+@pytest.fixture(scope="module")
+def learned():
+    data = made()
+    cms.tl.learn(data, **QUICK)
+    return data
+
+
+@pytest.fixture
+def adata(learned):
+    return learned.copy()
+
+
+def test_modules_are_stored_and_survive_a_file(adata, tmp_path):
+    found = cms.tl.modules(adata, random_state=1)
+    own = cm.modules(cms.get.result(adata), random_state=1)
+    assert_array_equal(found.labels, own.labels)
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    again = anndata.read_h5ad(tmp_path / "x.h5ad")
+    for data in (adata, again):
+        assert_allclose(data.obsm["cometric_modules"], own.scores())
+        names = ["background" if g < 0 else str(g) for g in own.labels]
+        assert list(data.var["cometric_modules"]) == names
+        stored = data.uns["cometric_modules"]
+        assert list(stored["names"]) == list(own.names)
+        assert_allclose(stored["genes"]["coherence"], own.coherence)
+        assert list(stored["genes"].index) == list(adata.var_names)
+
+
+def test_cells_and_genes_without_counts_have_no_module():
+    data = made()
+    data.X[3] = 0.0
+    data.X[:, 5] = 0.0
+    cms.tl.learn(data, drop_empty=True, **QUICK)
+    cms.tl.modules(data, key_added="programs")
+    assert data.var["programs"].iloc[5] == "background"
+    missing = np.isnan(data.obsm["programs"]).all(axis=1)
+    assert list(np.flatnonzero(missing)) == [3]
+    pytest.importorskip("matplotlib").use("Agg")
+    cms.pl.modules(data, "kind", key="programs")
+
+
+def test_genes_of_raw_are_stored_aside():
+    data = made()
+    data.raw = data
+    data = data[:, :25].copy()
+    cms.tl.learn(data, use_raw=True, **QUICK)
+    cms.tl.modules(data)
+    assert "cometric_modules" not in data.var
+    assert len(data.uns["cometric_modules"]["genes"]) == 40
+
+
+def test_genes_of_a_group_are_ranked(adata, tmp_path):
+    table = cms.tl.rank_features(adata, "kind", n_features=5)
+    rows = cm.rank_features(cms.get.result(adata), adata.obs["kind"], n_features=5)
+    assert [tuple(row) for row in table.itertuples(index=False)] == list(rows)
+    numbers = table[table.group == "b"].feature.str[4:].astype(int)
+    assert set(numbers) <= set(range(10, 20))
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    stored = anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric_ranks"]
+    assert list(stored.feature) == list(table.feature)
+
+
+def test_the_heat_map_shows_the_table(adata):
+    pytest.importorskip("matplotlib").use("Agg")
+    found = cms.tl.modules(adata)
+    ax = cms.pl.modules(adata, "kind")
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert sorted(names) == sorted(found.names)
+    table = found.table(adata.obs["kind"])
+    drawn = np.asarray(ax.images[0].get_array())
+    for name, row in zip(names, drawn, strict=True):
+        assert_allclose(row, table.values[table.modules.index(name)])
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_mistakes_are_told(adata):
+    with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
+        cms.tl.rank_features(adata, "type")
+    with pytest.raises(ValueError, match="`of` is not an option here"):
+        cms.tl.modules(adata, of="samples")
+    pytest.importorskip("matplotlib").use("Agg")
+    with pytest.raises(KeyError, match=r"no modules under 'cometric_modules'. Run `tl.modules`"):
+        cms.pl.modules(adata, "kind")
+    cms.tl.modules(adata)
+    with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
+        cms.pl.modules(adata, "type")
+    none = cms.tl.modules(adata, coherence=2.0)
+    with pytest.raises(ValueError, match="There are no modules to draw"):
+        cm.plot.modules(none, adata.obs["kind"])
+    with pytest.raises(ValueError, match="`labels` is None; pass the label of each sample"):
+        cm.plot.modules(none)
