@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus paper docs test check coverage bench torture mutation clean
+.PHONY: help demo torus paper docs test check wheel coverage bench torture mutation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -34,6 +34,17 @@ check: $(VENV)/.test ## Format, then the same as test
 	$(RUN) -m ruff check --fix --quiet .
 	$(RUN) -m ruff format .
 	@$(MAKE) --no-print-directory test
+
+wheel: $(VENV)/.wheel ## Build sdist and wheel into dist/, try the wheel in an empty environment without a compiler
+	rm -rf dist
+	$(RUN) -m build --outdir dist
+	$(RUN) -m twine check --strict dist/*
+	$(PYTHON) -m venv dist/env
+	dist/env/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: \
+	  "$$(ls dist/*.whl)[cli,report]"
+	cd dist && export PATH=/nowhere CC=/nowhere/cc LOKY_MAX_CPU_COUNT=2 && env/bin/cometric info && env/bin/python -c \
+	  "import cometric as cm; r = cm.learn(cm.datasets.digits(60).X, drop_empty=True); print(r); r.save('r.npz')" \
+	  && env/bin/cometric report r.npz -o r.html --force
 
 coverage: $(VENV)/.test ## Measure branch coverage, kernels run without their compiler too
 	$(RUN) -m pytest --cov=src/cometric --cov-report=
@@ -66,7 +77,7 @@ $(VENV)/.pip:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo $(VENV)/.docs $(VENV)/.mutation $(VENV)/.paper $(VENV)/.test: $(VENV)/.%: $(VENV)/.pip pyproject.toml
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.mutation $(VENV)/.paper $(VENV)/.test $(VENV)/.wheel: $(VENV)/.%: $(VENV)/.pip pyproject.toml
 	$(PIP) --editable . --group $*
 	@touch $@
 
