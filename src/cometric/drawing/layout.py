@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,16 @@ def leaf_order(distances: Matrix) -> Index:
     return leaves
 
 
-def coordinates(distances: Matrix, method: str = "umap", random_state: int | None = 0) -> Matrix:
-    """An embedding in the plane, (n, 2), by UMAP or t-SNE."""
+def coordinates(
+    distances: Matrix,
+    method: str = "umap",
+    random_state: int | None = 0,
+    on_progress: Callable[[float], None] | None = None,
+) -> Matrix:
+    """An embedding in the plane, (n, 2), by UMAP or t-SNE.
+
+    ``on_progress`` is called with the share that is done, for t-SNE of many items.
+    """
     n = len(distances)
     if method not in ("umap", "tsne"):
         raise ValueError(f"`method` is {method!r}; choose 'umap' or 'tsne'.")
