@@ -96,8 +96,9 @@ const start = (data) => {
       return { styles, style };
     };
     if (state.side && state.side !== side) {
-      const large = new Uint8Array(here.n), named = state.top.slice(0, NAMED);
-      for (const item of named) large[item] = 1;
+      const large = new Uint8Array(here.n), lit = state.top.slice(0, NAMED);
+      for (const item of lit) large[item] = 1;
+      const named = lit.filter((item) => side === "features" || here.names[item].length <= 12);  // no long identifiers
       return { ...base, ...scale(state.ratio, -STRONGEST, STRONGEST, DIVERGING[now]), large, named };
     }
     let colors;
@@ -287,12 +288,13 @@ const start = (data) => {
       return [near, data[side].names[near], away[item * count + k].toFixed(3)];
     }));
   };
-  const enrichedTable = (side) => table(side, side === "features" ? "Typical features" : "Samples with most of it",
+  const enrichedTable = (side) => table(side, side === "features" ? "Typical features" : "Samples with most",
     "mean mass over the rest", state.top.map((item) => [item, data[side].names[item], times(state.ratio[item])]));
 
   /** How the selected items fall into the groups shown. */
   const compositionTable = (side) => {
-    const column = coloring[side];
+    const varied = ({ kind, codes }) => kind === "groups" && state.chosen.some((item) => codes[item] !== codes[state.chosen[0]]);
+    const column = [coloring[side], ...data[side].columns].find(varied) ?? coloring[side];
     if (column.kind !== "groups") {
       return table(side, `Selected ${side}`, "", state.chosen.slice(0, LISTED).map((item) => [item, data[side].names[item], number(column.values[item])]));
     }
