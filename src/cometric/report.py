@@ -28,7 +28,8 @@ from cometric.drawing import sentences, tree_layout
 from cometric.drawing.columns import Groups, Numbers, group_column, read_columns
 from cometric.drawing.layout import coordinates, metric_of, names_of
 from cometric.drawing.packing import pack, pack_masses, pack_values, significant
-from cometric.drawing.values import Values, read_values
+from cometric.drawing.rendering import convergence, render
+from cometric.drawing.values import read_values
 from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
@@ -36,7 +37,7 @@ from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
 
 try:
-    from cometric.drawing.rendering import convergence, render
+    import jinja2  # noqa: F401: said here, where the user meets it; used by render
 except ImportError:
     raise ImportError("the report needs jinja2: pip install 'cometric[report]'.") from None
 
@@ -142,9 +143,7 @@ def write(
     maps = {}
     with bar_of_pairs(progress, sum(map(len, chosen.values())), "item", "drawing maps") as tell:
         for of, items in chosen.items():
-            maps[of] = _map(
-                result, of, items, names, given[of], found, method, random_state, tell
-            )
+            maps[of] = _map(result, of, items, names, given[of], found, method, random_state, tell)
             if with_trees:
                 tree = tree_layout.prune(result.tree(of), items)
                 maps[of] = replace(maps[of], tree=tree)
@@ -161,9 +160,9 @@ def write(
             "features": features.payload(),
             "mass": pack_masses(A, B, known),
             "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
-            "values": None if colors is None else {
-                "names": colors.names, **pack_values(colors.matrix)
-            },
+            "values": None
+            if colors is None
+            else {"names": colors.names, **pack_values(colors.matrix)},
         },
         title=storable(title or f"Distances learned from {len(problem.samples.labels)} samples"),
         result=result,

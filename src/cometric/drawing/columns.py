@@ -84,9 +84,7 @@ def read_columns(given: Any, argument: str, side: Side, of: str) -> list[Groups 
     else:
         name = getattr(given, "name", None)
         return [_column(name if isinstance(name, str) else "label", given, argument, side, of)]
-    return [
-        _column(name, values, f"{argument}[{name!r}]", side, of) for name, values in arrays
-    ]
+    return [_column(name, values, f"{argument}[{name!r}]", side, of) for name, values in arrays]
 
 
 def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Groups | Numbers:

@@ -72,7 +72,9 @@ def pack_masses(A: sparse.csr_array, B: sparse.csr_array, columns: Index) -> dic
     wanted = used[both.indices]
     row, index = row[wanted], both.indices[wanted]
     packed: dict[str, Any] = {
-        "start": pack(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=A.shape[0]))]), "u4"),
+        "start": pack(
+            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=A.shape[0]))]), "u4"
+        ),
         "index": pack(index, np.uint16),
         "known": pack(used, np.uint8),
     }

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-import jinja2
-
 SCRIPTS = ("data.js", "map.js", "report.js")
 """The scripts of the page, in this order; each sees the names of those before it."""
 
 
 def render(*, data: dict[str, Any], **context: Any) -> str:
     """The page; everything in ``context`` is escaped."""
+    import jinja2
+
     page = resources.files("cometric.drawing") / "page"
     style = (page / "report.css").read_text("utf-8")
     parts = "\n".join((page / name).read_text("utf-8") for name in SCRIPTS)

@@ -119,7 +119,9 @@ def _trust(result: Result) -> str:
         return f"{capitalize(result.status.value)}."
     change = percent(np.expm1(result.residual))
     if result.converged:
-        return f"The computation converged: one more step would change distances by {change} at most."
+        return (
+            f"The computation converged: one more step would change distances by {change} at most."
+        )
     return (
         f"{capitalize(result.status.outcome)}: {result.status.reason}. One more step would still "
         f"change distances by up to {change}."
@@ -201,5 +203,3 @@ def of_check(certificate: Check) -> list[str]:
         f"{certificate.gap:.1e}."
     )
     return [*words, triangle]
-
-
