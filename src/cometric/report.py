@@ -37,7 +37,7 @@ from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
 
 try:
-    import jinja2  # noqa: F401: said here, where the user meets it; used by render
+    import jinja2  # noqa: F401 (used by render; its lack is told here)
 except ImportError:
     raise ImportError("the report needs jinja2: pip install 'cometric[report]'.") from None
 
@@ -94,7 +94,7 @@ def write(
     ----------
     labels
         A label per sample, for colors and to compare the learned distance with others; or several
-        columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type", "batch"]]``.
+        columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
         Columns with many different numbers become a color scale. Clusters of the samples, by the
         learned distance, are always offered too.
     sample_names, feature_names

@@ -369,7 +369,7 @@ def test_modules_color_the_features_and_score_the_samples(grouped, tmp_path):
     assert (shown["name"], shown["background"]) == ("modules", background)
     codes = numbers(shown["codes"], "<u2").astype(int)
     assert np.array_equal(np.where(codes == len(found), -1, codes), found.labels)
-    score = [c for c in data["samples"]["columns"] if c["name"].startswith("module 1: ")][0]
+    score = next(c for c in data["samples"]["columns"] if c["name"].startswith("module 1: "))
     values = score["low"] + (numbers(score["codes"], "u1").astype(float) - 1) * score["step"]
     assert np.allclose(values, found.scores()[:, 0], atol=score["step"])
     assert f"The features form {len(found)} modules, the largest around" in page

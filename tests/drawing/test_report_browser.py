@@ -185,7 +185,8 @@ def test_both_maps_and_the_convergence_are_drawn(visit, result):
         assert visit.ask(f"maps.{side}.side.n") == count
         inked = visit.page.evaluate(
             f"""() => {{ const canvas = document.querySelector("#{side}-map .points");
-            const {{ data }} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const [w, h] = [canvas.width, canvas.height];
+            const {{ data }} = canvas.getContext("2d").getImageData(0, 0, w, h);
             return data.filter((value, k) => k % 4 === 3 && value > 100).length; }}"""
         )
         assert inked > 10 * count  # pixels
@@ -351,11 +352,13 @@ def test_dark_follows_the_system_and_the_switch(browser, file):
     visit.page.locator("#theme").click()
     assert visit.page.evaluate(ground) == dark
     visit.page.emulate_media(media="print")  # light on paper, without controls
-    visit.page.wait_for_function("cometricReport.maps.samples.look.ink === '#1b1f24'")
+    visit.page.wait_for_selector("body[data-shown=light]")
+    assert visit.ask("maps.samples.look.ink") == "#1b1f24"
     assert not visit.page.locator(".controls").is_visible()
     assert visit.page.locator("#samples-map").is_visible()
     visit.page.emulate_media(media="screen")
-    visit.page.wait_for_function("cometricReport.maps.samples.look.ink !== '#1b1f24'")
+    visit.page.wait_for_selector("body[data-shown=dark]")
+    assert visit.colors("samples") == points
     assert visit.faults == []
     visit.page.close()
 

@@ -34,6 +34,7 @@ const start = (data) => {
   const retheme = () => {
     byId("theme").textContent = theme() === "dark" ? "Light" : "Dark";
     show();
+    document.body.dataset.shown = theme();
   };
   byId("theme").addEventListener("click", () => {
     root.dataset.theme = theme() === "dark" ? "light" : "dark";
@@ -123,7 +124,7 @@ const start = (data) => {
     const one = state.chosen.length === 1;
     const large = one ? new Uint8Array(here.n) : null;
     if (one) large[state.chosen[0]] = 1;
-    return { ...base, ...colors, middles: [], faint, fade: 0.14, large, named: one ? state.chosen : [] };
+    return { ...base, ...colors, middles: [], faint, fade: 0.22, large, named: one ? state.chosen : [] };
   };
 
   const middles = (column) => {
@@ -198,7 +199,7 @@ const start = (data) => {
       const picture = element("canvas", undefined, { width: BINS, height: 1 });
       const pen = picture.getContext("2d");
       rampColors((across ? DIVERGING : RAMPS)[theme()]).forEach((color, k) => { pen.fillStyle = color; pen.fillRect(k, 0, 1, 1); });
-      const what = across ? "mean mass, over that of the rest" : [column.name, column.unit].filter(Boolean).join(", ");
+      const what = across ? "times the mean of the rest" : [column.name, column.unit].filter(Boolean).join(", ");
       bar.replaceChildren(element("span", across ? "1/8" : number(low)), picture, element("span", across ? "8" : number(high)),
         element("span", short(what), { className: "what", title: what }));
     }
