@@ -153,7 +153,7 @@ def write(
     main = next((column for column in samples.columns if isinstance(column, Groups)), None)
     labeled = bool(given["samples"]) and main is not None and main.name != CLUSTERS
     widths = _silhouettes(A, samples.distances, main) if labeled and main is not None else []
-    facts = _facts(samples, main, labeled, widths, found, no_modules, len(features.names))
+    facts = _facts(samples, main, labeled, widths, found, no_modules, names["features"])
     page = render(
         data={
             "samples": samples.payload(),
@@ -321,7 +321,11 @@ def _find_modules(result: Result, given: Modules | bool | None) -> tuple[Modules
 
 def _module_name(found: Modules, g: int, names: list[str]) -> str:
     """The names of a module's central members, after its number."""
-    return storable(f"{g + 1}: {', '.join(names[k] for k in found.members[g][:3])}")
+    return f"{g + 1}: {_central(found, g, names)}"
+
+
+def _central(found: Modules, g: int, names: list[str]) -> str:
+    return storable(", ".join(names[k] for k in found.members[g][:3]))
 
 
 def _module_columns(found: Modules, names: list[str]) -> list[Groups | Numbers]:
@@ -401,7 +405,7 @@ def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tupl
     if not 2 <= len(main.groups) < len(metric):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
-    distances = {
+    distances: dict[str, Callable[[], Matrix]] = {
         "Learned distance": lambda: metric,
         "l1 distance": lambda: baselines.l1(A),
         "Euclidean distance": lambda: baselines.l2(A),
@@ -419,7 +423,7 @@ def _facts(
     widths: list[tuple[str, float]],
     found: Modules | None,
     no_modules: str,
-    drawn: int,
+    names: list[str],
 ) -> sentences.Facts:
     shared = chance = None
     if labeled and main is not None and len(main.groups) > 1 and len(main.codes) > 2:
@@ -429,13 +433,14 @@ def _facts(
         chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
     ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
     return sentences.Facts(
-        drawn=(len(samples.names), drawn),
         labels=main.name if labeled and main is not None else None,
         groups=0 if main is None else main.count,
         shared=shared,
         chance=chance,
         rank=ranks[0] if ranks else None,
-        module_names=None if found is None else found.names,
+        module_names=None
+        if found is None
+        else tuple(_central(found, g, names) for g in range(len(found))),
         background=0 if found is None else int((found.labels == BACKGROUND).sum()),
         no_modules=no_modules,
     )

@@ -162,7 +162,7 @@ def _tsne(
     for done, stage in enumerate(stages, 1):
         model = TSNE(metric="precomputed", init=places, **options, **stage)
         with threadpool_limits(1):  # its threads synchronize at every step: slow on shared cores
-            places = model.fit_transform(distances)
+            places = np.asarray(model.fit_transform(distances), np.float64)
         if on_progress is not None:
             on_progress(done / len(stages))
     return places

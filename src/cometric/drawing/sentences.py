@@ -24,7 +24,6 @@ BARELY = 1.25
 class Facts:
     """What the summary is made of."""
 
-    drawn: tuple[int, int]  # samples and features on the maps
     labels: str | None  # name of the main labels given, or None
     groups: int  # their number, or that of the clusters
     shared: float | None  # mean share of equal labels among nearest samples
@@ -79,7 +78,7 @@ def certainty(result: Result, facts: Facts, check: Check | None) -> list[str]:
             f"{facts.labels}; by chance it would be {100 * facts.chance:.0f}\u00a0%. "
             "Learning did not use these labels."
         )
-    words.append("That distances are accurate does not make each of them meaningful.")
+    words.append("Accurate does not mean meaningful: compare with what you know.")
     return words
 
 
@@ -99,7 +98,7 @@ def advice(result: Result, facts: Facts, check: Check | None) -> list[str]:
         )
     elif facts.rank is not None and facts.rank > 1:
         words.append(
-            f"A plain distance separates {facts.labels} better (see the table below): compare "
+            f"A plain distance groups the samples by {facts.labels} better (see below): compare "
             "settings with cm.choose(X)."
         )
     words.append(
@@ -111,6 +110,7 @@ def advice(result: Result, facts: Facts, check: Check | None) -> list[str]:
         words.append(facts.no_modules)
     if check is None:
         words.append("Pass certificate=result.certify() to check the accuracy.")
+    words.append("Ask why two samples are near or far: result.explain(i, j).")
     return words[:4]
 
 

@@ -244,7 +244,8 @@ const start = (data) => {
   byId("by-feature").addEventListener("change", (event) => {
     const wanted = event.target.value.trim();
     if (!wanted) {
-      coloring.samples = data.samples.columns[Number(byId("samples-color").value)];
+      byId("samples-color").selectedIndex = 0;
+      coloring.samples = data.samples.columns[0];
       return show();
     }
     const exact = colored.find((text) => text === wanted) ?? colored.find((text) => text.trim().toLowerCase() === wanted.toLowerCase());
@@ -257,6 +258,7 @@ const start = (data) => {
     say("");
     coloring.samples = { kind: "numbers", name: text, zero: true, ...found };
     byId("by-feature").value = text;
+    byId("samples-color").selectedIndex = -1;  // none of its columns
     show();
   };
 
