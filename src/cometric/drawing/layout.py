@@ -153,7 +153,7 @@ def _tsne(
     from threadpoolctl import threadpool_limits
 
     n = len(distances)
-    places = start * (1e-4 / start[:, 0].std())
+    places: Matrix = start * (1e-4 / start[:, 0].std())
     options: dict[str, Any] = {"perplexity": min(30.0, (n - 1) / 3), "random_state": random_state}
     stages: list[dict[str, Any]] = [{}]
     if n > MANY:
