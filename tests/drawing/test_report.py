@@ -26,7 +26,7 @@ from markupsafe import escape
 
 from cometric import report
 from cometric.core.trees import MetricTree
-from cometric.drawing import sentences, tree_layout
+from cometric.drawing import layout, sentences, tree_layout
 from cometric.drawing.columns import read_columns
 from cometric.drawing.packing import SMALLEST, log_codes, pack_numbers
 from cometric.proofs.certificate import Uniqueness
@@ -480,3 +480,16 @@ def test_a_diagnosis_claims_no_proof():
     assert words.startswith("These distances are not certified")
     assert f"on {found.pairs} pairs" in words
     assert "3 of the divergences are negative" in words
+
+
+def test_maps_of_many_items_take_two_stages_and_keep_groups_apart(monkeypatch):
+    monkeypatch.setattr(layout, "MANY", 100)
+    rng = np.random.default_rng(0)
+    kinds = np.repeat([0, 1, 2], 50)
+    points = rng.normal(size=(150, 5)) + 8 * np.eye(5)[kinds]
+    shares = []
+    places = layout.coordinates(cdist(points, points), "tsne", 0, shares.append)
+    assert shares == [0.5, 1.0]
+    away = cdist(places, places) + np.diag(np.full(150, np.inf))
+    nearest = np.argsort(away, axis=1)[:, :10]
+    assert (kinds[nearest] == kinds[:, None]).mean() > 0.98

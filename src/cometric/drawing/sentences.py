@@ -110,7 +110,7 @@ def advice(result: Result, facts: Facts, check: Check | None) -> list[str]:
         words.append(facts.no_modules)
     if check is None:
         words.append("Pass certificate=result.certify() to check the accuracy.")
-    words.append("Ask why two samples are near or far: result.explain(i, j).")
+    words.append("Ask why two samples are near or far: result.explain(i,\u00a0j).")
     return words[:4]
 
 

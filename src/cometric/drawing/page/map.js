@@ -42,6 +42,7 @@ class PointMap {
     Object.assign(this, { side, holder, hooks, treeView: false, tool: "lasso", zoom: 1, hovered: -1, cursor: -1 });
     [this.back, this.over] = holder.querySelectorAll("canvas");
     this.tip = holder.querySelector(".tip");
+    this.buttons = holder.querySelector(".zoom");
     this.px = new Float64Array(side.n);
     this.py = new Float64Array(side.n);
     this.look = null;
@@ -74,22 +75,24 @@ class PointMap {
     const { width, height } = this, margin = this.treeView ? 12 : 22;
     const spans = [this.frame.x, this.frame.y].map(([a, b]) => Math.max(b - a, 1e-9));
     const names = this.treeView && height * this.zoom / this.side.n >= 11 ? Math.min(130, width / 3) : 0;
-    let [sx, sy] = [(width - 2 * margin - names) / spans[0], (height - 2 * margin) / spans[1]];
+    const top = this.buttons.offsetHeight + 12;  // nothing lies below the buttons, unless zoomed
+    let [sx, sy] = [(width - 2 * margin - names) / spans[0], (height - top - margin) / spans[1]];
     if (this.treeView) sy *= this.zoom;
     else sx = sy = Math.min(sx, sy) * this.zoom;
     this.named = names > 0;
-    this.toScreen = (x, y) => [(width - names) / 2 + (x - this.center[0]) * sx, height / 2 - (y - this.center[1]) * sy];
+    const [midX, midY] = this.middle = [(width - names) / 2, (height + top - margin) / 2];
+    this.toScreen = (x, y) => [midX + (x - this.center[0]) * sx, midY - (y - this.center[1]) * sy];
     this.scales = [sx, sy];
     const { xs, ys, px, py } = this;
     for (let k = 0; k < this.side.n; k++) [px[k], py[k]] = this.toScreen(xs[k], ys[k]);
   }
 
-  zoomBy(factor, at = [this.width / 2, this.height / 2]) {
+  zoomBy(factor, at = this.middle) {
     const before = this.zoom;
     this.zoom = Math.min(80, Math.max(0.5, this.zoom * factor));
     const [sx, sy] = this.scales, share = 1 - before / this.zoom;
-    if (!this.treeView) this.center[0] += ((at[0] - this.width / 2) / sx) * share;
-    this.center[1] -= ((at[1] - this.height / 2) / sy) * share;
+    if (!this.treeView) this.center[0] += ((at[0] - this.middle[0]) / sx) * share;
+    this.center[1] -= ((at[1] - this.middle[1]) / sy) * share;
     this.draw();
   }
 
