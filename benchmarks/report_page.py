@@ -54,12 +54,16 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--samples", type=int, default=5_000)
     arguments.add_argument("--features", type=int, default=3_000)
+    arguments.add_argument("--scatter", action="store_true", help="random places, without t-SNE")
     arguments.add_argument("--browser", default=shutil.which("chromium"))
     chosen = arguments.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     result, labels = large_result(chosen.samples, chosen.features)
     n, m = len(result.samples), len(result.features)
     print(f"{n} samples, {m} features, {result.problem.samples.full.nnz:,} nonzero masses")
+    if chosen.scatter:
+        rng = np.random.default_rng(0)
+        report.coordinates = lambda metric, *_: rng.normal(size=(len(metric), 2))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         path = Path(folder) / "report.html"
         wall, cpu = time.perf_counter(), time.process_time()

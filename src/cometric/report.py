@@ -60,6 +60,9 @@ NEAREST = 10
 MAX_SCORES = 24
 """Modules whose scores are offered as colors of samples."""
 
+MAX_COMPARED = 2_000
+"""Most samples for which plain distances are computed, to compare silhouettes."""
+
 PCA_COMPONENTS = 10
 
 Told = Callable[[int, int], None]
@@ -182,6 +185,7 @@ def write(
         module_rows=_module_rows(found, names["features"]),
         background=facts.background,
         silhouettes=widths,
+        compared=min(MAX_COMPARED, len(samples.names)),
         curve=_curve(result),
     )
     with replacing(target) as file:
@@ -402,7 +406,9 @@ def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str
 
 def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tuple[str, float]]:
     """Silhouettes of the labels under the learned distance and others, best first."""
-    if not 2 <= len(main.groups) < len(metric):
+    some = np.random.default_rng(0).permutation(len(metric))[:MAX_COMPARED]
+    codes, metric, A = main.codes[some], metric[np.ix_(some, some)], A[some]
+    if not 2 <= len(np.unique(codes)) < len(metric):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
     distances: dict[str, Callable[[], Matrix]] = {
@@ -412,7 +418,7 @@ def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tupl
         "Cosine distance": lambda: baselines.cosine(A),
         f"Euclidean after PCA ({parts} components)": lambda: baselines.pca(A, parts),
     }
-    widths = {name: scores.silhouette(of(), main.codes) for name, of in distances.items()}
+    widths = {name: scores.silhouette(of(), codes) for name, of in distances.items()}
     return sorted(widths.items(), key=lambda item: -item[1])
 
 

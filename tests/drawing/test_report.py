@@ -428,6 +428,12 @@ def _is_above(parents, node, leaf):
     return leaf == node
 
 
+def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "MAX_COMPARED", 15)
+    path = report.write(result, tmp_path / "r.html", labels=LABELS, modules=False)
+    assert "; of 15 samples chosen at random." in path.read_text("utf-8")
+
+
 def test_repeats_are_drawn_too(tmp_path):
     with pytest.warns(UserWarning, match="repeat"):
         repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1], [0, 1, 3]], eps=0, tau=0.1)

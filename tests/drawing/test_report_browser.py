@@ -392,12 +392,15 @@ def test_a_tree_is_drawn_and_its_branches_can_be_selected(browser, tmp_path):
     )
     nodes = np.array(visit.ask("maps.samples.nodes"))
     box = visit.page.locator("#samples-map .over").bounding_box()
+    pressed = 0
     for node, members in zip((20, 21), below, strict=True):
         away = np.linalg.norm(nodes - nodes[node], axis=1)
         if np.sort(away)[1] < 14:  # another node or leaf is as near
             continue
         visit.page.mouse.click(box["x"] + nodes[node, 0], box["y"] + nodes[node, 1])
         assert sorted(visit.ask("selected().chosen")) == np.flatnonzero(members).tolist()
+        pressed += 1
+    assert pressed
     assert visit.faults == []
     visit.page.close()
 
