@@ -57,7 +57,7 @@ def test_examples_in_docstrings_say_what_comes_out(name, tmp_path, monkeypatch):
     [
         ("datasets", "numpy"),
         ("plot", "matplotlib"),
-        ("report", "plotly"),
+        ("report", "jinja2"),
         ("scverse.get", "anndata"),
         ("scverse.pl", "matplotlib"),
         ("scverse.pp", "anndata"),

@@ -41,7 +41,7 @@ FOLDERS = {
     "saving": Folder("core files machine"),
     "running": Folder("core kernels machine maps solvers transports answers saving"),
     "large": Folder("core kernels machine maps transports answers running"),
-    "drawing": Folder("core answers", ANYTHING),
+    "drawing": Folder("core machine proofs answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
     "choosing": Folder("core machine running public"),
     "scverse": Folder("core proofs answers running public choosing", ANYTHING),
@@ -241,7 +241,7 @@ def test_importing_the_package_takes_under_half_a_second():
 def test_edges_are_found_by_name_but_not_imported_with_a_star():
     import cometric
 
-    needs = {"plot": "matplotlib", "report": "plotly", "scverse": "anndata"}
+    needs = {"plot": "matplotlib", "report": "jinja2", "scverse": "anndata"}
     for name in ("baselines", "plot", "report", "scores", "scverse"):
         pytest.importorskip(needs.get(name, "numpy"))
         assert getattr(cometric, name).__name__ == f"cometric.{name}"
@@ -254,7 +254,7 @@ PUBLIC = {  # modules and what they need
     "compat.wsingular": "torch",
     "datasets": "scipy",
     "plot": "matplotlib",
-    "report": "plotly",
+    "report": "jinja2",
     "scores": "numpy",
     "scverse": "anndata",
     "scverse.get": "anndata",

@@ -26,7 +26,7 @@ CALLS = {
 }
 MODULES = {
     "cometric.plot": ("matplotlib", r"plots need matplotlib: .*\[plot\]"),
-    "cometric.report": ("jinja2", r"report needs plotly and jinja2: .*\[report\]"),
+    "cometric.report": ("jinja2", r"report needs jinja2: .*\[report\]"),
     "cometric.compat.wsingular": ("torch", "works on torch tensors. Install torch"),
 }
 

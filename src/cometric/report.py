@@ -1,45 +1,45 @@
-"""A result as one HTML file that works offline: two linked maps, convergence, certificate."""
+"""A result as one HTML file that works offline: two linked maps, a summary, accuracy."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
 from cometric.answers.groups import SHRINK, enrichment
+from cometric.answers.modules import BACKGROUND, Modules
+from cometric.answers.modules import modules as find_modules
 from cometric.answers.result import Result
 from cometric.core.kinds import check_path
 from cometric.core.nearest import nearest_to
 from cometric.core.sides import Side
 from cometric.core.text import storable
+from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
-from cometric.drawing.layout import COLORS, by_size, checked, coordinates, metric_of, names_of
+from cometric.drawing import sentences, tree_layout
+from cometric.drawing.columns import Groups, Numbers, group_column, read_columns
+from cometric.drawing.layout import coordinates, metric_of, names_of
+from cometric.drawing.packing import pack, pack_masses, pack_values, significant
+from cometric.drawing.rendering import convergence, render
+from cometric.drawing.values import read_values
 from cometric.files.atomic import replacing
-from cometric.machine.progress import bar_of_pairs, duration
+from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis, describe_triangle
+from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
 
 try:
-    import jinja2
-    from plotly.offline import get_plotlyjs
+    import jinja2  # noqa: F401 (used by render; its lack is told here)
 except ImportError:
-    raise ImportError(
-        "the report needs plotly and jinja2: pip install 'cometric[report]'."
-    ) from None
+    raise ImportError("the report needs jinja2: pip install 'cometric[report]'.") from None
 
 __all__ = ["write"]
 
@@ -48,19 +48,24 @@ def __dir__() -> list[str]:
     return __all__
 
 
-MAX_POINTS = 2_000
-"""Most points per map; more are slow to draw and to select."""
+MAX_POINTS = 5_000
+"""Most points per map."""
 
 MAX_ENTRIES = 1_000_000
-"""Most nonzero entries of the data in the page, six bytes each."""
+"""Most nonzero entries of the data in the page, about three bytes each, and as many of ``X``."""
 
-NEAREST = 8
+NEAREST = 10
 """Neighbors listed for each item."""
 
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
-"""When colors repeat, the symbol changes."""
+MAX_SCORES = 24
+"""Modules whose scores are offered as colors of samples."""
+
+MAX_COMPARED = 2_000
+"""Most samples for which plain distances are computed, to compare silhouettes."""
 
 PCA_COMPONENTS = 10
+
+Told = Callable[[int, int], None]
 
 
 def write(
@@ -76,21 +81,29 @@ def write(
     method: str = "tsne",
     random_state: int = 0,
     progress: bool = False,
+    feature_labels: Any = None,
+    X: Any = None,
+    modules: Modules | bool | None = None,
+    trees: bool | None = None,
 ) -> Path:
     """Write the report of a result to one HTML file, and return its path.
 
-    The page shows a map of the samples and one of the features. A selection on one map is
-    explained on the other: there, items are colored by how much larger their mean mass is in the
-    selection than in the rest. The page loads nothing; the file takes about 5 MB, and a few bytes
-    per entry of the data.
+    The page shows a map of the samples and one of the features, colored by labels, clusters,
+    modules, or the values of a feature. A selection on one map is explained on the other: there,
+    items are colored by how much larger their mean mass is in the selection than in the rest. The
+    page loads nothing; the file takes 0.2 to 4 MB.
 
     Parameters
     ----------
     labels
-        A label per sample, for colors and to compare the learned distance with others. By default
-        the samples are clustered.
+        A label per sample, for colors and to compare the learned distance with others; or several
+        columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
+        Columns with many different numbers become a color scale. Clusters of the samples, by the
+        learned distance, are always offered too.
     sample_names, feature_names
         Names to show instead of those in the data.
+    title
+        The title of the page.
     force
         Overwrite a file that exists.
     certificate
@@ -99,52 +112,89 @@ def write(
         The embedding: "tsne", or "umap" (needs umap-learn), and its random seed.
     progress
         Show a bar with the time left.
+    feature_labels
+        The same as ``labels`` for features.
+    X
+        Values to color samples by, instead of the share of a feature in the mass of each sample:
+        a matrix with a column per feature, or a data frame or AnnData with any named features, for
+        example log-normalized expression of more genes than were learned from. Nonnegative.
+    modules
+        What ``cm.modules(result)`` returned, to color the features by. By default they are
+        computed, if igraph is installed; False: no modules.
+    trees
+        Whether to offer dendrograms. By default, if the result was learned with trees.
     """
     target = check_path(path)
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
-    n = len(result.problem.samples.labels)
-    given_labels = None if labels is None else checked(labels, "labels", n, "samples")
-    names = (
-        _names(result, "samples", sample_names, "sample_names"),
-        _names(result, "features", feature_names, "feature_names"),
-    )
-    A, B = (_histograms(side) for side in (result.problem.samples, result.problem.features))
-    rows, columns = _choose_items(A, random_state)
-    A, B = A[rows][:, columns], B[columns][:, rows]
-    with bar_of_pairs(progress, len(rows) + len(columns), "item", "drawing maps") as tell:
-        samples = _map(result, "samples", rows, names[0], method, random_state, given_labels)
-        tell(len(rows), len(rows))
-        features = _map(result, "features", columns, names[1], method, random_state)
-        tell(len(columns), len(columns))
-    page = _render(
+    problem = result.problem
+    given = {
+        "samples": read_columns(labels, "labels", problem.samples, "samples"),
+        "features": read_columns(feature_labels, "feature_labels", problem.features, "features"),
+    }
+    names = {
+        "samples": _names(result, "samples", sample_names, "sample_names"),
+        "features": _names(result, "features", feature_names, "feature_names"),
+    }
+    values = None if X is None else read_values(X, problem, names["features"])
+    found, no_modules = _find_modules(result, modules)
+    whole = _histograms(problem.samples), _histograms(problem.features)
+    chosen = dict(zip(names, _choose_items(whole[0], random_state), strict=True))
+    A = whole[0][chosen["samples"]][:, chosen["features"]]
+    B = whole[1][chosen["features"]][:, chosen["samples"]]
+    with_trees = hasattr(result.parameters.transport, "linkage") if trees is None else trees
+    maps = {}
+    with bar_of_pairs(progress, sum(map(len, chosen.values())), "item", "drawing maps") as tell:
+        for of, items in chosen.items():
+            maps[of] = _map(result, of, items, names, given[of], found, method, random_state, tell)
+            if with_trees:
+                tree = tree_layout.prune(result.tree(of), items)
+                maps[of] = replace(maps[of], tree=tree)
+    samples, features = maps["samples"], maps["features"]
+    known = _embedded(A)
+    colors = None if values is None else values.take(chosen["samples"], features.names, MAX_ENTRIES)
+    main = next((column for column in samples.columns if isinstance(column, Groups)), None)
+    labeled = bool(given["samples"]) and main is not None and main.name != CLUSTERS
+    widths = _silhouettes(A, samples.distances, main) if labeled and main is not None else []
+    facts = _facts(samples, main, labeled, widths, found, no_modules, names["features"])
+    page = render(
         data={
             "samples": samples.payload(),
             "features": features.payload(),
-            "mass": _pack(A, B),
-            "history": [
-                [record.iteration, _round(record.residual), _round(record.seconds)]
-                for record in result.history
-                if np.isfinite(record.residual)
-            ],
-            "tol": result.parameters.tol,
+            "mass": pack_masses(A, B, known),
+            "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
+            "values": None
+            if colors is None
+            else {"names": colors.names, **pack_values(colors.matrix)},
         },
-        title=storable(title or f"Distances learned from {n} samples"),
+        title=storable(title or f"Distances learned from {len(problem.samples.labels)} samples"),
         result=result,
-        samples=samples,
-        features=features,
-        labeled=given_labels is not None,
+        maps=(samples, features),
+        embedded=len(known),
+        valued=None if colors is None or values is None else (len(colors.names), len(values.names)),
+        main=main,
         method={"umap": "UMAP", "tsne": "t-SNE"}[method],
-        status=_status(result),
-        certificate=None if certificate is None else _sentences(certificate),
+        status=sentences.status(result),
+        learned=sentences.learned(result, facts),
+        certainty=sentences.certainty(result, facts, certificate),
+        advice=sentences.advice(result, facts, certificate),
+        certificate=None if certificate is None else sentences.of_check(certificate),
         proved=isinstance(certificate, Certificate),
         details=str(certificate),
-        typical=_typical(A, samples, features),
-        silhouettes=[] if given_labels is None else _silhouettes(A, samples),
+        typical=[] if main is None else _typical(A, main, features),
+        module_rows=_module_rows(found, names["features"]),
+        background=facts.background,
+        silhouettes=widths,
+        compared=min(MAX_COMPARED, len(samples.names)),
+        curve=_curve(result),
     )
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
     return target
+
+
+CLUSTERS = "clusters of the learned distance"
+MODULES = "modules"
 
 
 @dataclass(frozen=True)
@@ -156,26 +206,31 @@ class _Map:
     names: list[str]  # of the items drawn, as in all that follows
     places: Matrix
     distances: Matrix
-    groups: list[str]
-    group: Index  # the group of each item
+    columns: list[Groups | Numbers]
+    tree: MetricTree | None = None
 
-    def nearest(self, item: int) -> list[tuple[int, float]]:
-        """The nearest items and their distances."""
+    def nearest(self, item: int) -> Index:
+        """The nearest items."""
         row = self.distances[item]
-        count = min(NEAREST, len(row) - 1)
-        return [(int(k), float(row[k])) for k in nearest_to(row, count, item)]
+        return nearest_to(row, min(NEAREST, len(row) - 1), item)
 
     def payload(self) -> dict[str, Any]:
+        near = np.array([self.nearest(k) for k in range(len(self.names))], np.int64)
+        near = near.reshape(len(self.names), -1)
+        away = np.take_along_axis(self.distances, near, axis=1)
+        largest = float(self.distances.max())
         return {
             "names": self.names,
-            "x": self.places[:, 0].round(3).tolist(),
-            "y": self.places[:, 1].round(3).tolist(),
-            "group": self.group.tolist(),
-            "groups": [{"name": name, **_style(g)} for g, name in enumerate(self.groups)],
-            "nearest": [
-                [[k, round(away, 4)] for k, away in self.nearest(item)]
-                for item in range(len(self.names))
-            ],
+            "x": pack(np.rint(300 * self.places[:, 0]), np.int16),
+            "y": pack(np.rint(300 * self.places[:, 1]), np.int16),
+            "columns": [column.payload() for column in self.columns],
+            "nearest": {
+                "count": near.shape[1],
+                "items": pack(near, np.uint16),
+                "away": pack(np.rint(65535 * away / largest) if largest > 0 else away, np.uint16),
+                "largest": largest,
+            },
+            "tree": None if self.tree is None else tree_layout.payload(self.tree),
         }
 
 
@@ -183,28 +238,36 @@ def _map(
     result: Result,
     of: str,
     chosen: Index,
-    names: list[str],
+    names: dict[str, list[str]],
+    given: list[Groups | Numbers],
+    found: Modules | None,
     method: str,
     random_state: int,
-    labels: NDArray[Any] | None = None,
+    tell: Told,
 ) -> _Map:
     whole = metric_of(result, of)
-    metric = whole[np.ix_(chosen, chosen)]
-    shown = [storable(names[k]) for k in chosen]
-    if labels is not None:
-        clusters = by_size([storable(str(label)) for label in labels[chosen]])
-        groups = [label for label, _ in clusters]
-    else:
-        clusters = by_size(_clusters(metric))
-        sums = [metric[np.ix_(members, members)].sum(axis=0) for _, members in clusters]
-        centers = [members[row.argmin()] for (_, members), row in zip(clusters, sums, strict=True)]
-        groups = [f"around {shown[center]}" for center in centers]
-    group = np.empty(len(metric), np.int64)
-    for g, (_, members) in enumerate(clusters):
-        group[members] = g
-    places = coordinates(metric, method, random_state)
+    metric = whole[np.ix_(chosen, chosen)] if len(chosen) < len(whole) else whole
+    shown = [storable(names[of][k]) for k in chosen]
+    columns = [column.take(chosen) for column in given]
+    if found is not None and len(found) and of == "features":
+        columns += [column.take(chosen) for column in _module_columns(found, names[of])]
+    columns.append(_cluster_column(metric, shown))
+    if of == "samples" and found is not None and len(found):
+        table = found.scores()[chosen]
+        columns += [
+            Numbers(f"module {_module_name(found, g, names['features'])}", table[:, g])
+            for g in range(min(MAX_SCORES, len(found)))
+        ]
+    if of == "features":
+        mass = np.asarray(_histograms(result.problem.samples).sum(axis=0))[chosen]
+        columns.append(Numbers("share of all mass (log10)", np.log10(mass / mass.sum())))
+    count = len(chosen)
+    places = coordinates(
+        metric, method, random_state, lambda share: tell(int(share * (count - 1)), count)
+    )
+    tell(count, count)
     places = places - places.mean(axis=0)
-    return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, groups, group)
+    return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, columns)
 
 
 def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
@@ -212,11 +275,6 @@ def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) 
     shown = names_of(result, of, names, argument)
     numbers = names is None and getattr(result.problem, of).names is None
     return [f"{of[:-1]} {name}" for name in shown] if numbers else shown
-
-
-def _style(group: int) -> dict[str, str]:
-    turn, color = divmod(group, len(COLORS))
-    return {"color": COLORS[color], "symbol": SYMBOLS[turn % len(SYMBOLS)]}
 
 
 def _histograms(side: Side) -> sparse.csr_array:
@@ -228,10 +286,80 @@ def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]
     """The items to draw, if there are too many: random samples, features with the most mass."""
     columns = np.sort(np.argsort(-A.sum(axis=0), kind="stable")[:MAX_POINTS])
     rows = np.random.default_rng(random_state).permutation(A.shape[0])[:MAX_POINTS]
-    entries = np.cumsum(np.diff(A[rows][:, columns].indptr))
-    rows = rows[: max(10, int(np.searchsorted(entries, MAX_ENTRIES, side="right")))]
     used = np.diff(A[rows][:, columns].indptr) > 0
     return np.sort(rows[used]), columns
+
+
+def _embedded(A: sparse.csr_array) -> Index:
+    """The features whose masses are in the page, those with the most mass if there is a limit."""
+    order = np.argsort(-A.sum(axis=0), kind="stable")
+    entries = np.cumsum(np.diff(A.tocsc().indptr)[order])
+    return np.sort(order[: int(np.searchsorted(entries, MAX_ENTRIES, side="right"))])
+
+
+# --------------------------------------------------------------------------- columns
+
+
+def _find_modules(result: Result, given: Modules | bool | None) -> tuple[Modules | None, str]:
+    """The modules of the features, or None, and why there are none."""
+    if isinstance(given, Modules):
+        if given.of != "features" or len(given.labels) != len(result.problem.features.labels):
+            raise ValueError(
+                f"`modules` are {len(given.labels)} {given.of}; pass modules of the "
+                f"{len(result.problem.features.labels)} features, cm.modules(result)."
+            )
+        return given, ""
+    if given is not None and not isinstance(given, bool | np.bool_):
+        raise ValueError(
+            f"`modules` is {given!r}; pass what cm.modules(result) returned, True or False."
+        )
+    if given is not None and not given:
+        return None, ""
+    try:
+        return find_modules(result), ""
+    except ImportError:
+        if given:
+            raise
+        return None, "Install igraph (cometric[modules]) to see modules of features."
+
+
+def _module_name(found: Modules, g: int, names: list[str]) -> str:
+    """The names of a module's central members, after its number."""
+    return f"{g + 1}: {_central(found, g, names)}"
+
+
+def _central(found: Modules, g: int, names: list[str]) -> str:
+    return storable(", ".join(names[k] for k in found.members[g][:3]))
+
+
+def _module_columns(found: Modules, names: list[str]) -> list[Groups | Numbers]:
+    groups = [_module_name(found, g, names) for g in range(len(found))]
+    codes = np.where(found.labels == BACKGROUND, len(groups), found.labels)
+    background = bool((found.labels == BACKGROUND).any())
+    return [
+        Groups(MODULES, [*groups, *["in no module"] * background], codes, background),
+        Numbers("coherence (Moran's I)", found.coherence),
+    ]
+
+
+def _module_rows(found: Modules | None, names: list[str]) -> list[tuple[int, int, list[str]]]:
+    """Number, size and most central members of each module."""
+    if found is None:
+        return []
+    return [
+        (g + 1, len(own), [storable(names[k]) for k in own[:10]])
+        for g, own in enumerate(found.members)
+    ]
+
+
+def _cluster_column(metric: Matrix, names: list[str]) -> Groups:
+    """Clusters of the items, named after their centers."""
+    column = group_column(CLUSTERS, _clusters(metric))
+    centers = []
+    for g in range(len(column.groups)):
+        members = np.flatnonzero(column.codes == g)
+        centers.append(members[metric[np.ix_(members, members)].sum(axis=0).argmin()])
+    return replace(column, groups=[f"around {names[center]}" for center in centers])
 
 
 def _clusters(metric: Matrix) -> Index:
@@ -249,191 +377,85 @@ def _clusters(metric: Matrix) -> Index:
     return np.asarray((good or cuts[:1])[-1], np.int64)
 
 
-def _typical(A: sparse.csr_array, samples: _Map, features: _Map) -> list[dict[str, Any]]:
+# --------------------------------------------------------------------------- tables
+
+
+def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str, Any]]:
     """For each group of samples, its most enriched feature, and the neighbors of that feature."""
     rows: list[dict[str, Any]] = []
-    for g, name in enumerate(samples.groups):
-        members = samples.group == g
+    for g, name in enumerate(main.groups):
+        members = main.codes == g
         if members.all():
             continue
         score = enrichment(A, members)
         best = int(score.argmax())
+        near = [
+            (features.names[k], f"{features.distances[best, k]:.3f}")
+            for k in features.nearest(best)[:6]
+        ]
         rows.append(
             {
                 "group": name,
                 "feature": features.names[best],
                 "times": 2.0 ** score[best],
-                "nearest": [
-                    (features.names[k], f"{away:.3f}") for k, away in features.nearest(best)
-                ],
+                "nearest": near,
             }
         )
     return rows
 
 
-def _silhouettes(A: sparse.csr_array, samples: _Map) -> list[tuple[str, float]]:
+def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tuple[str, float]]:
     """Silhouettes of the labels under the learned distance and others, best first."""
-    if not 2 <= len(samples.groups) < len(samples.names):
+    some = np.random.default_rng(0).permutation(len(metric))[:MAX_COMPARED]
+    codes, metric, A = main.codes[some], metric[np.ix_(some, some)], A[some]
+    if not 2 <= len(np.unique(codes)) < len(metric):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
-    distances = {
-        "Learned distance": samples.distances,
-        "l1 distance": baselines.l1(A),
-        "Euclidean distance": baselines.l2(A),
-        "Cosine distance": baselines.cosine(A),
-        f"Euclidean after PCA ({parts} components)": baselines.pca(A, parts),
+    distances: dict[str, Callable[[], Matrix]] = {
+        "Learned distance": lambda: metric,
+        "l1 distance": lambda: baselines.l1(A),
+        "Euclidean distance": lambda: baselines.l2(A),
+        "Cosine distance": lambda: baselines.cosine(A),
+        f"Euclidean after PCA ({parts} components)": lambda: baselines.pca(A, parts),
     }
-    widths = {name: scores.silhouette(of, samples.group) for name, of in distances.items()}
+    widths = {name: scores.silhouette(of(), codes) for name, of in distances.items()}
     return sorted(widths.items(), key=lambda item: -item[1])
 
 
-def _status(result: Result) -> tuple[str, str]:
-    """How the solve ended: a heading, and a sentence or two."""
-    sentence = f"{_capitalize(result.status.reason)}."
-    if result.history:
-        last = result.history[-1]
-        sentence += (
-            f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
-            f"change ratios of distances by at most {_percent(np.expm1(last.residual))}."
-        )
-    return _capitalize(result.status.outcome), sentence
-
-
-def _capitalize(text: str) -> str:
-    """The text with its first letter, and no other, made upper case."""
-    return text[:1].upper() + text[1:]
-
-
-def _percent(share: float) -> str:
-    """A percentage of two digits, without exponent, with a nonbreaking space."""
-    digits = np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim="-")
-    return f"{digits}\u00a0%"
-
-
-def _sentences(certificate: Certificate | Diagnosis | LiftCheck) -> list[str]:
-    """A certificate in sentences."""
-    if isinstance(certificate, LiftCheck):
-        return [f"{_capitalize(' '.join(line.split()))}." for line in str(certificate).split("\n")]
-    triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
-    triangle = f"{_capitalize(triangle)}."
-    if isinstance(certificate, Diagnosis):
-        residual = 100 * np.expm1(max(certificate.residuals))
-        words = [
-            "These distances are not certified: for eps > 0 no theorem bounds the error by the "
-            "residual.",
-            f"Recomputed on {certificate.pairs:,} pairs, each distance is the lift of the other up "
-            f"to a common factor and {residual:.2g} %.",
-        ]
-        if certificate.bracket is not None:
-            words.append(
-                f"Each of these transport problems is proved to be solved to within "
-                f"{certificate.bracket:.1g} of the largest distance."
-            )
-        if certificate.negatives:
-            words.append(f"{certificate.negatives} of the divergences are negative.")
-        return [*words, triangle]
-    low, high = certificate.value
-    words = [f"The product of the singular values lies between {low:.12g} and {high:.12g}."]
-    if np.isfinite(certificate.samples_error):
-        samples, features = (
-            100 * np.expm1(bound)
-            for bound in (certificate.samples_error, certificate.features_error)
-        )
-        words.append(
-            f"The relative error of distances is at most {samples:.1g} % between samples, and at "
-            f"most {features:.1g} % between features."
-        )
-    elif certificate.contracts:
-        words.append("The residual is too large for a bound on the error of the distances.")
-    else:
-        words.append("At tau = 0 no bound on the error of the distances exists.")
-    verdict = {
-        True: "The solution is unique",
-        False: "The solution is not unique",
-        None: "Whether the solution is unique is undecided",
-    }[certificate.uniqueness.unique]
-    words.append(f"{verdict} ({certificate.uniqueness.reason}).")
-    words.append(
-        f"All {certificate.pairs:,} transport problems are solved to a relative gap of "
-        f"{certificate.gap:.1e}."
-    )
-    return [*words, triangle]
-
-
-# --------------------------------------------------------------------------- the page
-
-
-def _render(*, data: dict[str, Any], **context: Any) -> str:
-    page = resources.files("cometric.drawing") / "page"
-    style, script = ((page / name).read_text("utf-8") for name in ("report.css", "report.js"))
-    plotly = get_plotlyjs().replace("</script", "<\\/script")  # equivalent in JavaScript
-    text = _embeddable_json(data)
-    template = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string((page / "report.html").read_text("utf-8"))
-    return template.render(
-        **context,
-        data=_unescaped(text),
-        style=_unescaped(style),
-        script=_unescaped(script),
-        plotly=_unescaped(plotly),
-        policy=_policy(plotly, script),
-        megabytes=sum(map(len, (text, style, script, plotly))) / 1e6,
+def _facts(
+    samples: _Map,
+    main: Groups | None,
+    labeled: bool,
+    widths: list[tuple[str, float]],
+    found: Modules | None,
+    no_modules: str,
+    names: list[str],
+) -> sentences.Facts:
+    shared = chance = None
+    if labeled and main is not None and len(main.groups) > 1 and len(main.codes) > 2:
+        near = np.array([samples.nearest(k) for k in range(len(main.codes))])
+        shared = float((main.codes[near] == main.codes[:, None]).mean())
+        sizes = np.bincount(main.codes)
+        chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
+    ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
+    return sentences.Facts(
+        labels=main.name if labeled and main is not None else None,
+        groups=0 if main is None else main.count,
+        shared=shared,
+        chance=chance,
+        rank=ranks[0] if ranks else None,
+        module_names=None
+        if found is None
+        else tuple(_central(found, g, names) for g in range(len(found))),
+        background=0 if found is None else int((found.labels == BACKGROUND).sum()),
+        no_modules=no_modules,
     )
 
 
-def _unescaped(text: str) -> Any:
-    """Text to insert without escaping: trusted, or escaped already."""
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-def _policy(*scripts: str) -> str:
-    """A content security policy: only these scripts run, and nothing is loaded."""
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    # Plotly writes style attributes and a style element that differ between versions, so that no
-    # hash covers them. Without images and fonts, styles cannot load anything.
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
-
-
-def _embeddable_json(data: Any) -> str:
-    """JSON that can stand in a script element: it contains no end tag and no comment."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # all ASCII
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def _round(number: float) -> float:
-    return float(f"{number:.4g}")
-
-
-def _pack(A: sparse.csr_array, B: sparse.csr_array) -> dict[str, Any]:
-    """Both families of histograms on their common support, row by row, 16 bits per number."""
-    both = sparse.csr_array((A != 0) + (B.T != 0)).astype(np.float64)
-    both.sort_indices()
-    row = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))
-    packed: dict[str, Any] = {
-        "start": _base64(both.indptr, np.uint32),
-        "index": _base64(both.indices, np.uint16),
-        "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
-    }
-    for name, hist in (("samples", A), ("features", B.T.tocsr())):
-        values = np.asarray(hist[row, both.indices]).ravel()
-        top = float(values.max())
-        packed[name] = _base64(np.rint(values / top * 65535), np.uint16)
-        packed[f"{name}_unit"] = top / 65535
-    return packed
-
-
-def _base64(values: Any, dtype: Any) -> str:
-    little = np.asarray(values).astype(np.dtype(dtype).newbyteorder("<"))
-    return base64.b64encode(little.tobytes()).decode()
+def _curve(result: Result) -> dict[str, Any] | None:
+    records = [
+        (record.iteration, significant(record.residual), significant(record.seconds))
+        for record in result.history
+        if np.isfinite(record.residual)
+    ]
+    return convergence(records, result.parameters.tol)

@@ -512,7 +512,7 @@ def test_explain_takes_names_and_numbers(data):
 
 
 def test_report_is_a_page(data):
-    pytest.importorskip("plotly")
+    pytest.importorskip("jinja2")
     run("learn", "x.csv", "-o", "out.h5ad", *QUICK)
     held = anndata.read_h5ad("out.h5ad")
     held.obs["kind"] = ["even", "odd"] * 12

@@ -5,22 +5,30 @@ import hashlib
 import html
 import json
 import re
+import sys
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
+from scipy.spatial.distance import cdist
 
 import cometric as cm
 
-pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
 
 from markupsafe import escape
 
 from cometric import report
+from cometric.core.trees import MetricTree
+from cometric.drawing import layout, sentences, tree_layout
+from cometric.drawing.columns import read_columns
+from cometric.drawing.packing import SMALLEST, log_codes, pack_numbers
 from cometric.proofs.certificate import Uniqueness
 
 LABELS = np.repeat(["early", "late"], [12, 8])
@@ -71,19 +79,33 @@ def payload(page):
 
 
 def numbers(text, dtype):
-    return np.frombuffer(base64.b64decode(text), dtype)
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype)
+
+
+def column(data, side, name):
+    (found,) = [column for column in data[side]["columns"] if column["name"] == name]
+    return found
+
+
+def decoded(packed):
+    """Masses from their codes, as the page decodes them."""
+    codes = numbers(packed["codes"], "u1").astype(float)
+    values = packed["least"] * (packed["top"] / packed["least"]) ** ((codes - 1) / 254)
+    return np.where(codes > 0, values, 0.0)
 
 
 def test_the_page_holds_names_groups_and_both_maps(page):
     _, data = payload(page)
     assert data["samples"]["names"] == [f"s{i}" for i in range(20)]
     assert data["features"]["names"] == GENES
-    assert [group["name"] for group in data["samples"]["groups"]] == ["early", "late"]
-    assert data["samples"]["group"] == [0] * 12 + [1] * 8
+    labels = data["samples"]["columns"][0]
+    assert (labels["name"], labels["groups"]) == ("label", ["early", "late"])
+    assert numbers(labels["codes"], "<u2").tolist() == [0] * 12 + [1] * 8
     for side, n in (("samples", 20), ("features", 10)):
-        places = np.array([data[side]["x"], data[side]["y"]])
+        places = np.array([numbers(data[side][axis], "<i2") for axis in "xy"])
         assert places.shape == (2, n)
-        assert np.abs(places).max() == 100
+        assert np.abs(places).max() == 30_000
+        assert data[side]["tree"] is None
 
 
 def test_the_data_of_the_page_are_the_histograms(result, page):
@@ -93,30 +115,56 @@ def test_the_data_of_the_page_are_the_histograms(result, page):
         ("samples", result.problem.samples.full.toarray()),
         ("features", result.problem.features.full.toarray().T),
     ):
-        values = numbers(mass[name], "<u2") * mass[f"{name}_unit"]
-        packed = sparse.csr_array((values, index, start), shape=known.shape).toarray()
-        assert np.allclose(packed, known, atol=mass[f"{name}_unit"])
+        packed = sparse.csr_array((decoded(mass[name]), index, start), shape=known.shape).toarray()
+        assert np.allclose(packed, known, rtol=0.028)
+
+
+def test_codes_of_masses_are_within_three_percent_over_six_decades():
+    values = np.concatenate([np.geomspace(1.001e-6, 1.0, 999), [1e-9, 0.0]])
+    codes, least, top = log_codes(values)
+    back = least * (top / least) ** ((codes - 1) / 254)
+    assert np.abs(back / np.maximum(values, 1e-300) - 1)[:999].max() < 0.028
+    assert codes[999:].tolist() == [0, 0]
+    assert values[:999].min() > SMALLEST
+    assert log_codes(np.zeros(3))[0].tolist() == [0, 0, 0]
+    assert log_codes(np.full(3, 0.2))[0].tolist() == [255] * 3
+
+
+def test_numbers_in_one_byte_keep_missing_ones_apart():
+    packed = pack_numbers([-2.0, np.nan, 3.0, 0.5, np.inf])
+    codes = numbers(packed["codes"], "u1")
+    assert codes.tolist() == [1, 0, 255, 128, 0]
+    assert packed["low"] + 254 * packed["step"] == pytest.approx(3.0, rel=1e-5)
+    constant = pack_numbers([4.0, 4.0])
+    assert numbers(constant["codes"], "u1").tolist() == [1, 1]
+    assert (constant["low"], constant["step"]) == (4.0, 0.0)
+    assert numbers(pack_numbers([np.nan])["codes"], "u1").tolist() == [0]
 
 
 def test_neighbors_are_those_of_the_learned_distance(result, page):
-    _, data = payload(page)
+    near = payload(page)[1]["features"]["nearest"]
+    assert near["count"] == 9
+    items, away = (numbers(near[key], "<u2").reshape(10, 9) for key in ("items", "away"))
     order = np.argsort(result.features[3])[1:]
-    assert [item for item, _ in data["features"]["nearest"][3]] == order[:8].tolist()
-    assert data["features"]["nearest"][3][0][1] == round(result.features[3, order[0]], 4)
+    assert items[3].tolist() == order.tolist()
+    assert away[3] / 65535 * near["largest"] == pytest.approx(result.features[3][order], abs=1e-5)
 
 
 def test_features_without_labels_fall_into_their_groups(page):
-    group = payload(page)[1]["features"]["group"]
-    assert len(set(group[:5])) == len(set(group[5:])) == 1
-    assert group[0] != group[9]
-    assert re.search(r'"name":"around g\d"', page)
+    clusters = column(payload(page)[1], "features", report.CLUSTERS)
+    codes = numbers(clusters["codes"], "<u2")
+    assert len(set(codes[:5])) == len(set(codes[5:])) == 1
+    assert codes[0] != codes[9]
+    assert all(re.fullmatch(r"around g\d", name) for name in clusters["groups"])
 
 
 def test_the_page_tells_status_values_and_silhouettes(result, page):
     text = html.unescape(re.sub(r"<[^>]+>", " ", page.split("<script")[0]))
     text = " ".join(text.split())
-    assert "From one table of 20 samples by 10 features" in text
-    assert "Converged The residual is below the tolerance." in text
+    assert "From one table of 20 samples by 10 features, and no labels," in text
+    assert "Converged. The residual is below the tolerance." in text
+    assert "A proof bounds the relative error of each distance by" in text
+    assert "Of the nearest samples of a sample," in text
     assert f"lam = {result.values[0]:.6g}" in text
     assert "What is proved" in text
     assert "The solution is unique (since tau > 0)." in text
@@ -135,15 +183,19 @@ def test_each_group_is_told_by_a_feature_of_its_own(page):
     assert told["early"] < 5 <= told["late"]
 
 
-def test_only_the_two_scripts_of_the_page_may_run(page):
+def test_only_the_script_and_the_style_of_the_page_may_be_used(page):
     scripts = [text for attrs, text in Scripts(page).found if attrs.get("type") is None]
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', page)[1])
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    assert len(scripts) == 2
-    assert policy == (
-        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; "
-        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    script, style = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (*scripts, style)
     )
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org)|@import|url\(', page)
 
 
 HOSTILE = "</script><!--<script>alert(1)</script>&amp;\"'\u2028\u2029\ud800"
@@ -163,7 +215,7 @@ def test_names_cannot_leave_their_place(result, tmp_path):
     assert not set(raw) & set("<>&\u2028\u2029")
     clean = HOSTILE.replace("\ud800", r"\ud800")  # a lone surrogate cannot be written
     assert data["features"]["names"] == [clean] * 10
-    assert len(Scripts(page).found) == 3
+    assert len(Scripts(page).found) == 2
     assert "<script>alert" not in page
     assert "<!--" not in page
     assert f"<h1>{escape(clean)}</h1>" in page
@@ -193,6 +245,13 @@ def test_a_failed_write_leaves_nothing_behind(result, tmp_path):
         ({"sample_names": ["a"]}, r"`sample_names` has shape \(1,\); there are 20 samples"),
         ({"feature_names": ["a"]}, r"`feature_names` has shape \(1,\); there are 10 features"),
         ({"method": "pca"}, "`method` is 'pca'; choose 'umap' or 'tsne'"),
+        ({"labels": {"a": LABELS, "b": [1]}}, r"`labels\['b'\]` has shape \(1,\); there are 20"),
+        ({"feature_labels": LABELS}, r"`feature_labels` has shape \(20,\); there are 10 features"),
+        ({"labels": np.ones((20, 2))}, r"`labels` has shape \(20, 2\)"),
+        ({"modules": "yes"}, r"`modules` is 'yes'; pass what cm.modules\(result\) returned"),
+        ({"X": np.ones((20, 3))}, r"`X` has shape \(20, 3\); .* a matrix of shape \(20, 10\)"),
+        ({"X": -np.ones((20, 10))}, "`X` has negative or missing entries"),
+        ({"X": [["a"] * 10] * 20}, "`X` is not a matrix of numbers"),
     ],
 )
 def test_errors_name_the_argument(result, tmp_path, options, words):
@@ -211,10 +270,168 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, mon
     assert {int(name[1:]) for name in data["features"]["names"]} == set(np.argsort(-mass)[:8])
 
 
-def test_many_entries_mean_fewer_samples(result, monkeypatch):
-    monkeypatch.setattr(report, "MAX_ENTRIES", 155)  # ten of each sample
-    rows, columns = report._choose_items(result.problem.samples.full, 0)
-    assert (len(rows), len(columns)) == (15, 10)
+def test_many_entries_mean_masses_of_fewer_features_and_the_page_says_so(
+    result, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(report, "MAX_ENTRIES", 155)  # 20 of each feature
+    page = report.write(result, tmp_path / "r.html", modules=False).read_text("utf-8")
+    _, data = payload(page)
+    A = result.problem.samples.full.toarray()
+    known = numbers(data["mass"]["known"], "u1")
+    assert set(np.flatnonzero(known)) == set(np.argsort(-A.sum(axis=0))[:7])
+    assert set(numbers(data["mass"]["index"], "<u2")) == set(np.flatnonzero(known))
+    assert "The masses of 7 of them are in this file" in page
+
+
+def test_several_labelings_color_the_samples(result, tmp_path):
+    frame = pd.DataFrame(
+        {
+            "stage": pd.Categorical(LABELS),
+            "depth": np.arange(20) + 0.5,
+            "batch": np.arange(20) % 3,
+            "note": ["x", None] * 10,
+            "age": [np.nan, *range(19)],
+            "score": np.linspace(0, 1, 20),
+        }
+    )
+    many = pd.concat([frame] * 2)  # more than 30 numbers make a scale
+    with pytest.raises(ValueError, match=r"`labels\['stage'\]` has shape \(40,\)"):
+        report.write(result, tmp_path / "r.html", labels=many)
+    path = report.write(result, tmp_path / "r.html", labels=frame, modules=False)
+    _, data = payload(path.read_text("utf-8"))
+    names = [column["name"] for column in data["samples"]["columns"]]
+    assert names == [*frame, report.CLUSTERS]
+    assert column(data, "samples", "batch")["groups"] == ["0", "1", "2"]
+    assert column(data, "samples", "note")["groups"] == ["(missing)", "x"]
+    assert "(missing)" in column(data, "samples", "age")["groups"]
+
+
+def test_many_different_numbers_become_a_scale():
+    side = cm.learn(cm.datasets.torus(n=40, m=6), eps=np.inf, tau=0.1).problem.samples
+    values = np.where(np.arange(40) == 7, np.nan, np.arange(40.0))
+    (scale,) = read_columns({"n": values}, "labels", side, "samples")
+    assert np.array_equal(scale.values, values, equal_nan=True)
+    (groups,) = read_columns([pd.NA, *"ab" * 19, "b"], "labels", side, "samples")
+    assert groups.groups == ["b", "a", "(missing)"]
+
+
+def test_labels_may_include_samples_that_were_dropped(tmp_path):
+    X = np.vstack([np.random.default_rng(0).random((6, 5)) + 0.1, np.zeros(5)])
+    result = cm.learn(X, eps=np.inf, tau=0.1, drop_empty=True)
+    path = report.write(result, tmp_path / "r.html", labels=list("aabbcc") + ["empty"], X=X)
+    data = payload(path.read_text("utf-8"))[1]
+    assert column(data, "samples", "label")["groups"] == ["a", "b", "c"]
+    assert len(numbers(data["values"]["start"], "<u4")) == 6
+
+
+def test_values_of_features_are_those_given(result, tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.random((20, 12)) * (rng.random((20, 12)) < 0.6)
+    frame = pd.DataFrame(X, columns=[*GENES, "new", "rare"])
+    path = report.write(result, tmp_path / "r.html", X=frame, modules=False)
+    values = payload(path.read_text("utf-8"))[1]["values"]
+    assert values["names"] == list(frame)
+    start, index = numbers(values["start"], "<u4"), numbers(values["index"], "<u2")
+    codes = numbers(values["codes"], "u1")
+    for k, top in enumerate(values["top"]):
+        part = slice(start[k], start[k + 1])
+        known = np.zeros(20)
+        known[index[part]] = codes[part] / 255 * top
+        assert np.allclose(known, X[:, k], atol=top / 255)
+    monkeypatch.setattr(report, "MAX_ENTRIES", (X[:, :10] > 0).sum())
+    page = report.write(result, tmp_path / "few.html", X=frame, modules=False).read_text("utf-8")
+    few = payload(page)[1]["values"]["names"]
+    assert few == GENES  # those of the map first
+    assert "The values of 10 of 12 features are in this file." in page
+
+
+def test_a_matrix_of_values_has_the_features_of_the_result(result, tmp_path):
+    X = sparse.csr_array(np.eye(20, 10))
+    path = report.write(result, tmp_path / "r.html", X=X, modules=False)
+    assert payload(path.read_text("utf-8"))[1]["values"]["names"] == GENES
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
+    return cm.learn(data.X, eps=np.inf), data.labels
+
+
+def test_modules_color_the_features_and_score_the_samples(grouped, tmp_path):
+    pytest.importorskip("igraph")
+    result, labels = grouped
+    found = cm.modules(result)
+    path = report.write(result, tmp_path / "r.html", labels=labels)
+    page = path.read_text("utf-8")
+    _, data = payload(page)
+    shown = data["features"]["columns"][0]
+    background = bool((found.labels == -1).any())
+    assert (shown["name"], shown["background"]) == ("modules", background)
+    codes = numbers(shown["codes"], "<u2").astype(int)
+    assert np.array_equal(np.where(codes == len(found), -1, codes), found.labels)
+    score = next(c for c in data["samples"]["columns"] if c["name"].startswith("module 1: "))
+    values = score["low"] + (numbers(score["codes"], "u1").astype(float) - 1) * score["step"]
+    assert np.allclose(values, found.scores()[:, 0], atol=score["step"])
+    assert f"The features form {len(found)} modules, the largest around" in page
+    again = report.write(result, tmp_path / "again.html", labels=labels, modules=found)
+    assert again.read_text("utf-8") == page
+
+
+def test_modules_of_another_result_are_refused(grouped, result, tmp_path):
+    pytest.importorskip("igraph")
+    found = cm.modules(grouped[0])
+    with pytest.raises(ValueError, match="`modules` are 100 features; pass modules of the 10"):
+        report.write(result, tmp_path / "r.html", modules=found)
+
+
+def test_without_igraph_the_page_says_what_to_install(grouped, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    page = report.write(grouped[0], tmp_path / "r.html").read_text("utf-8")
+    assert "Install igraph (cometric[modules]) to see modules of features." in page
+    assert payload(page)[1]["features"]["columns"][0]["name"] == report.CLUSTERS
+    with pytest.raises(ImportError, match="modules need igraph"):
+        report.write(grouped[0], tmp_path / "r.html", force=True, modules=True)
+
+
+def test_trees_are_in_the_page_of_a_result_with_trees(tmp_path):
+    learned = cm.learn(cm.datasets.torus("unimodal", 12, 10), transport=cm.Tree(), tau=0)
+    path = report.write(learned, tmp_path / "r.html", modules=False)
+    _, data = payload(path.read_text("utf-8"))
+    for side, n in (("samples", 12), ("features", 10)):
+        packed, tree = data[side]["tree"], learned.tree(side)
+        assert numbers(packed["parents"], "<u2")[:-1].tolist() == tree.parents[:-1].tolist()
+        depths = numbers(packed["depths"], "<u2") / 65535 * packed["top"]
+        assert np.allclose(depths, tree.depths, atol=packed["top"] / 65535)
+        assert sorted(numbers(packed["ranks"], "<u2")) == list(range(n))
+    plain = report.write(learned, tmp_path / "p.html", modules=False, trees=False)
+    assert payload(plain.read_text("utf-8"))[1]["samples"]["tree"] is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(3, 20), st.data())
+def test_a_pruned_tree_keeps_the_distances_of_its_leaves(seed, n, data):
+    points = np.random.default_rng(seed).random((n, 2))
+    tree = MetricTree.from_distances(cdist(points, points))
+    leaves = data.draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=n, unique=True))
+    part = tree_layout.prune(tree, np.array(leaves))
+    assert np.allclose(part.distances(), tree.distances()[np.ix_(leaves, leaves)])
+    assert (np.bincount(part.parents[:-1])[part.n_leaves :] > 1).all()
+    ranks = tree_layout.leaf_ranks(part)
+    assert sorted(ranks) == list(range(len(leaves)))
+    for node in range(part.n_leaves, len(part)):  # the leaves below a node are side by side
+        below = [k for k in range(part.n_leaves) if _is_above(part.parents, node, k)]
+        assert np.ptp(ranks[below]) == len(below) - 1
+
+
+def _is_above(parents, node, leaf):
+    while leaf >= 0 and leaf != node:
+        leaf = parents[leaf]
+    return leaf == node
+
+
+def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "MAX_COMPARED", 15)
+    path = report.write(result, tmp_path / "r.html", labels=LABELS, modules=False)
+    assert "; of 15 samples chosen at random." in path.read_text("utf-8")
 
 
 def test_repeats_are_drawn_too(tmp_path):
@@ -222,7 +439,9 @@ def test_repeats_are_drawn_too(tmp_path):
         repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1], [0, 1, 3]], eps=0, tau=0.1)
     _, data = payload(report.write(repeats, tmp_path / "r.html").read_text("utf-8"))
     assert data["samples"]["names"] == ["sample 0", "sample 1", "sample 2", "sample 3"]
-    assert data["samples"]["nearest"][0][0] == [1, 0.0]
+    near = data["samples"]["nearest"]
+    assert numbers(near["items"], "<u2")[0] == 1
+    assert numbers(near["away"], "<u2")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -231,7 +450,7 @@ def test_repeats_are_drawn_too(tmp_path):
 )
 def test_small_shares_are_written_without_an_exponent(result, residual, words):
     last = result.history[-1]._replace(residual=residual)
-    _, sentence = report._status(replace(result, history=[last]))
+    _, sentence = sentences.status(replace(result, history=[last]))
     assert sentence.endswith(f"by at most {words}.")
 
 
@@ -239,9 +458,8 @@ def test_an_unconverged_result_says_so(tmp_path):
     with pytest.warns(cm.ConvergenceWarning):
         early = cm.learn(cm.datasets.torus(n=8, m=6), eps=0.1, tau=0.1, max_iter=2)
     page = report.write(early, tmp_path / "r.html").read_text("utf-8")
-    assert re.search(
-        r'class="status bad">\s*<strong>Not converged</strong>\s*<span>The iteration limit', page
-    )
+    assert re.search(r'class="status bad" title="The iteration limit[^"]*">Not converged<', page)
+    assert "Learn again with a larger max_iter: these distances are not final." in page
     assert "<code>certificate=result.certify()</code>" in page
 
 
@@ -259,12 +477,25 @@ def test_an_unconverged_result_says_so(tmp_path):
     ],
 )
 def test_a_certificate_in_words(result, changes, words):
-    assert words in " ".join(report._sentences(replace(result.certify(), **changes)))
+    assert words in " ".join(sentences.of_check(replace(result.certify(), **changes)))
 
 
 def test_a_diagnosis_claims_no_proof():
     found = cm.learn(cm.datasets.torus(n=8, m=6), eps=0.1, tau=0.1).certify()
-    words = " ".join(report._sentences(replace(found, negatives=3)))
+    words = " ".join(sentences.of_check(replace(found, negatives=3)))
     assert words.startswith("These distances are not certified")
     assert f"on {found.pairs} pairs" in words
     assert "3 of the divergences are negative" in words
+
+
+def test_maps_of_many_items_take_two_stages_and_keep_groups_apart(monkeypatch):
+    monkeypatch.setattr(layout, "MANY", 100)
+    rng = np.random.default_rng(0)
+    kinds = np.repeat([0, 1, 2], 50)
+    points = rng.normal(size=(150, 5)) + 8 * np.eye(5)[kinds]
+    shares = []
+    places = layout.coordinates(cdist(points, points), "tsne", 0, shares.append)
+    assert shares == [0.5, 1.0]
+    away = cdist(places, places) + np.diag(np.full(150, np.inf))
+    nearest = np.argsort(away, axis=1)[:, :10]
+    assert (kinds[nearest] == kinds[:, None]).mean() > 0.98

@@ -12,7 +12,7 @@ import cometric
 from cometric.machine.devices import free_memory
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
-EXTRAS = ("anndata", "scanpy", "torch", "matplotlib", "plotly", "dask")
+EXTRAS = ("anndata", "scanpy", "torch", "matplotlib", "jinja2", "dask")
 
 
 def describe() -> dict[str, Any]:

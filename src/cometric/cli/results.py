@@ -196,9 +196,11 @@ def report(
     output: Annotated[Path, o.output("Output file, .html: one page that loads nothing else.")],
     stored: o.Stored,
     labels: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            "--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT, for colors."
+            "--labels",
+            metavar="COLUMN",
+            help="Column of `.obs` in an .h5ad RESULT, for colors; several times for several.",
         ),
     ] = None,
     title: Annotated[
@@ -211,10 +213,10 @@ def report(
     method: o.Method = "tsne",
     force: o.Force = False,
 ) -> None:
-    """Write an HTML page about RESULT: two linked maps, convergence, error bounds."""
+    """Write an HTML page about RESULT: a summary, two linked maps, modules, error bounds."""
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    colors = None if labels is None else files.labels_of(result, data, labels, path)
+    colors = {name: files.labels_of(result, data, name, path) for name in labels or ()}
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None
@@ -222,7 +224,7 @@ def report(
         write(
             result,
             output,
-            labels=colors,
+            labels=colors or None,
             title=title,
             force=force,
             certificate=proved,

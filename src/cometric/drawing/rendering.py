@@ -1,0 +1,120 @@
+"""The page of the report: its template, style and scripts, and data as text inside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+SCRIPTS = ("data.js", "map.js", "report.js")
+"""The scripts of the page, in this order; each sees the names of those before it."""
+
+
+def render(*, data: dict[str, Any], **context: Any) -> str:
+    """The page; everything in ``context`` is escaped."""
+    import jinja2
+
+    page = resources.files("cometric.drawing") / "page"
+    style = (page / "report.css").read_text("utf-8")
+    parts = "\n".join((page / name).read_text("utf-8") for name in SCRIPTS)
+    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    text = embeddable_json(data)
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string((page / "report.html").read_text("utf-8"))
+    return template.render(
+        **context,
+        data=_unescaped(text),
+        style=_unescaped(style),
+        script=_unescaped(script),
+        policy=_policy(script, style),
+        megabytes=sum(map(len, (text, style, script))) / 1e6,
+    )
+
+
+def _unescaped(text: str) -> Any:
+    """Text to insert without escaping: trusted, or escaped already."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _policy(script: str, style: str) -> str:
+    """A content security policy: only this script and this style, and nothing is loaded."""
+    return (
+        f"default-src 'none'; script-src 'sha256-{_sha256(script)}'; "
+        f"style-src 'sha256-{_sha256(style)}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+
+
+def embeddable_json(data: Any) -> str:
+    """JSON that can stand in a script element: it contains no end tag and no comment."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # all ASCII
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+# ---------------------------------------------------------------------------- convergence
+
+WIDTH, HEIGHT = 560.0, 240.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 40.0
+LEAST = 2.0**-52
+"""An exact zero has no logarithm; this stands for it."""
+
+
+def convergence(records: Sequence[tuple[int, float, float]], tol: float) -> dict[str, Any] | None:
+    """Places of the residuals in a picture of the convergence, or None if there are too few.
+
+    A record is an iteration, its residual and the seconds until then.
+    """
+    if len(records) < 2:
+        return None
+    logs = [math.log10(max(residual, LEAST)) for _, residual, _ in records]
+    shown = [*logs, math.log10(tol)] if tol > 0 else logs
+    low, high = math.floor(min(shown)), math.ceil(max(shown))
+    high = max(high, low + 1)
+    first, last = records[0][0], records[-1][0]
+
+    def across(iteration: float) -> float:
+        share = (iteration - first) / max(1, last - first)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def down(log: float) -> float:
+        return round(TOP + (high - log) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
+
+    every = max(1, math.ceil((high - low) / 5))
+    step = _round_step((last - first) / 6)
+    ticks = range(-(-first // step) * step, last + 1, step)
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "bottom": HEIGHT - BOTTOM,
+        "points": [
+            {
+                "x": across(iteration),
+                "y": down(log),
+                "text": f"iteration {iteration}: {residual:.1e}, after {seconds:.3g} s",
+            }
+            for (iteration, residual, seconds), log in zip(records, logs, strict=True)
+        ],
+        "levels": [(down(power), power) for power in range(low, high + 1, every)],
+        "ticks": [(across(tick), tick) for tick in ticks],
+        "tolerance": down(math.log10(tol)) if tol > 0 else None,
+    }
+
+
+def _round_step(least: float) -> int:
+    """1, 2 or 5 times a power of ten, at least ``least``."""
+    power = 10 ** max(0, math.floor(math.log10(max(least, 1.0))))
+    return next(int(k * power) for k in (1, 2, 5, 10) if k * power >= least)

@@ -1,0 +1,205 @@
+"""What the report says: the summary, how the solve ended, and certificates, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cometric.answers.result import Result
+from cometric.core.types import Status
+from cometric.machine.progress import duration
+from cometric.proofs.certificate import Certificate
+from cometric.proofs.diagnosis import Diagnosis, describe_triangle
+from cometric.proofs.lifting import LiftCheck
+
+Check = Certificate | Diagnosis | LiftCheck
+"""What ``result.certify()`` returns."""
+
+BARELY = 1.25
+"""Neighbors share labels barely more often than by chance below this ratio."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the summary is made of."""
+
+    labels: str | None  # name of the main labels given, or None
+    groups: int  # their number, or that of the clusters
+    shared: float | None  # mean share of equal labels among nearest samples
+    chance: float | None  # the same for random neighbors
+    rank: int | None  # of the learned distance among others by silhouette, from 1
+    module_names: tuple[str, ...] | None  # None: not computed
+    background: int  # features in no module
+    no_modules: str  # why there are none
+
+
+def learned(result: Result, facts: Facts) -> list[str]:
+    """What was learned, for readers who do not know the method."""
+    n, m = len(result.problem.samples.labels), len(result.problem.features.labels)
+    fixed = result.problem.fixed
+    if fixed:
+        other = "samples" if fixed == "features" else "features"
+        words = [
+            f"From one table of {n:,} samples by {m:,} features and given distances between the "
+            f"{fixed}, distances between the {other} were computed.",
+        ]
+    else:
+        words = [
+            f"From one table of {n:,} samples by {m:,} features, and no labels, two distances "
+            "were learned: samples are near when their mass lies on features that are near, and "
+            "features are near when theirs lies in samples that are near.",
+        ]
+    if facts.labels is None:
+        words.append(f"The samples fall into {_several(facts.groups, 'cluster')}.")
+    if facts.module_names:
+        named = "; ".join(facts.module_names[:3])
+        words.append(
+            f"The features form {_several(len(facts.module_names), 'module')}, the largest around "
+            f"{named}. {facts.background:,} features are in none."
+        )
+    return words
+
+
+def certainty(result: Result, facts: Facts, check: Check | None) -> list[str]:
+    """How far to trust it."""
+    words = [_trust(result)]
+    if isinstance(check, Certificate) and np.isfinite(check.samples_error):
+        worst = max(check.samples_error, check.features_error)
+        words.append(f"A proof bounds the relative error of each distance by {percent(worst)}.")
+    elif isinstance(check, Diagnosis):
+        residual = np.expm1(max(check.residuals))
+        words.append(
+            f"Recomputed on {check.pairs:,} pairs, the distances agree to {percent(residual)}."
+        )
+    if facts.shared is not None and facts.chance is not None:
+        words.append(
+            f"Of the nearest samples of a sample, {100 * facts.shared:.0f}\u00a0% have its "
+            f"{facts.labels}; by chance it would be {100 * facts.chance:.0f}\u00a0%. "
+            "Learning did not use these labels."
+        )
+    words.append("Accurate does not mean meaningful: compare with what you know.")
+    return words
+
+
+def advice(result: Result, facts: Facts, check: Check | None) -> list[str]:
+    """What to try next, the most important first."""
+    words = []
+    if result.status in (Status.MAX_ITER, Status.INTERRUPTED, Status.INNER_NOT_CONVERGED):
+        words.append("Learn again with a larger max_iter: these distances are not final.")
+    elif result.status is Status.NON_UNIQUE:
+        words.append("Learn again with tau or restart above 0: then the solution is unique.")
+    elif result.status in (Status.BOUNDARY, Status.NOT_PSD):
+        words.append("Learn again with the default options, or with a larger eps.")
+    if facts.shared is not None and facts.chance and facts.shared < BARELY * facts.chance:
+        words.append(
+            f"Neighbors hardly share their {facts.labels}: color by other columns, or compare "
+            "settings with cm.choose(X)."
+        )
+    elif facts.rank is not None and facts.rank > 1:
+        words.append(
+            f"A plain distance groups the samples by {facts.labels} better (see below): compare "
+            "settings with cm.choose(X)."
+        )
+    words.append(
+        "Press a feature that you know, and look whether its nearest features make sense to you."
+    )
+    if facts.labels is None:
+        words.append("Pass labels=, any known property of the samples, to color the maps by it.")
+    if facts.module_names is None and facts.no_modules:
+        words.append(facts.no_modules)
+    if check is None:
+        words.append("Pass certificate=result.certify() to check the accuracy.")
+    words.append("Ask why two samples are near or far: result.explain(i,\u00a0j).")
+    return words[:4]
+
+
+def _trust(result: Result) -> str:
+    if not result.history or not np.isfinite(result.residual):
+        return f"{capitalize(result.status.value)}."
+    change = percent(np.expm1(result.residual))
+    if result.converged:
+        return (
+            f"The computation converged: one more step would change distances by {change} at most."
+        )
+    return (
+        f"{capitalize(result.status.outcome)}: {result.status.reason}. One more step would still "
+        f"change distances by up to {change}."
+    )
+
+
+def status(result: Result) -> tuple[str, str]:
+    """How the solve ended: a heading, and a sentence or two."""
+    sentence = f"{capitalize(result.status.reason)}."
+    if result.history:
+        last = result.history[-1]
+        sentence += (
+            f" It took {last.iteration} iterations and {duration(last.seconds)}; one more would "
+            f"change ratios of distances by at most {percent(np.expm1(last.residual))}."
+        )
+    return capitalize(result.status.outcome), sentence
+
+
+def capitalize(text: str) -> str:
+    """The text with its first letter, and no other, made upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def percent(share: float) -> str:
+    """A percentage of two digits, without exponent, with a nonbreaking space."""
+    digits = np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim="-")
+    return f"{digits}\u00a0%"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def of_check(certificate: Check) -> list[str]:
+    """A certificate in sentences."""
+    if isinstance(certificate, LiftCheck):
+        return [f"{capitalize(' '.join(line.split()))}." for line in str(certificate).split("\n")]
+    triangle = describe_triangle(max(certificate.triangle), indent=0).replace("\n", " ")
+    triangle = f"{capitalize(triangle)}."
+    if isinstance(certificate, Diagnosis):
+        residual = 100 * np.expm1(max(certificate.residuals))
+        words = [
+            "These distances are not certified: for eps > 0 no theorem bounds the error by the "
+            "residual.",
+            f"Recomputed on {certificate.pairs:,} pairs, each distance is the lift of the other up "
+            f"to a common factor and {residual:.2g} %.",
+        ]
+        if certificate.bracket is not None:
+            words.append(
+                f"Each of these transport problems is proved to be solved to within "
+                f"{certificate.bracket:.1g} of the largest distance."
+            )
+        if certificate.negatives:
+            words.append(f"{certificate.negatives} of the divergences are negative.")
+        return [*words, triangle]
+    low, high = certificate.value
+    words = [f"The product of the singular values lies between {low:.12g} and {high:.12g}."]
+    if np.isfinite(certificate.samples_error):
+        samples, features = (
+            100 * np.expm1(bound)
+            for bound in (certificate.samples_error, certificate.features_error)
+        )
+        words.append(
+            f"The relative error of distances is at most {samples:.1g} % between samples, and at "
+            f"most {features:.1g} % between features."
+        )
+    elif certificate.contracts:
+        words.append("The residual is too large for a bound on the error of the distances.")
+    else:
+        words.append("At tau = 0 no bound on the error of the distances exists.")
+    verdict = {
+        True: "The solution is unique",
+        False: "The solution is not unique",
+        None: "Whether the solution is unique is undecided",
+    }[certificate.uniqueness.unique]
+    words.append(f"{verdict} ({certificate.uniqueness.reason}).")
+    words.append(
+        f"All {certificate.pairs:,} transport problems are solved to a relative gap of "
+        f"{certificate.gap:.1e}."
+    )
+    return [*words, triangle]
