@@ -233,12 +233,12 @@ def _sweep(
                 mass = a + a * change
                 error = tl.sum(tl.where(a > 0, tl.abs(v * ku - mass), 0))
                 kept = tl.sum((a * change).to(tl.float64))
-                p = mass_b + lost
-                q = mass_a + kept
+                left_b = mass_b + lost
+                left_a = mass_a + kept
                 gap = (mass_b - mass_a) + (lost - kept)
-                root = gap / (tl.sqrt(p) + tl.sqrt(q))
-                value = ratio * root * root - ratio * (lost + kept) - q
-                factor = tl.exp(0.5 * ratio * tl.log(1.0 - gap / p)).to(a.dtype)
+                root = gap / (tl.sqrt(left_b) + tl.sqrt(left_a))
+                value = ratio * root * root - ratio * (lost + kept) - left_a
+                factor = tl.exp(0.5 * ratio * tl.log(1.0 - gap / left_b)).to(a.dtype)
                 v = tl.where(a > 0, factor * mass / ku, 0)
             else:
                 error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
