@@ -6,7 +6,8 @@ Three filters, each for fewer pairs than the one before:
    can change (``kernels/nearest_torch.py``). Each sample keeps some thousand of the lowest; the
    highest of these is a bound for all other samples.
 2. For those kept, the bound is computed again in float64, with the exact norm or reference.
-3. Distances are computed in the order of these bounds, until the rest are proved farther.
+3. Distances are computed in the order of these bounds, until the rest are proved farther. Before
+   that, two sweeps of Sinkhorn raise the bound of a pair: dual values are lower bounds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ ROUNDING = 2.0**-51
 SINGLE = 2.0**-21
 """The same in float32, of several operations."""
 
+SWEEPS = 2
+"""Sweeps of Sinkhorn that raise a bound, before a distance is computed."""
+
 MASSES = 2.0**10
 """Factor of masses in float16, a power of two."""
 
@@ -68,6 +72,7 @@ class TensorSearch:
         self._distances = TensorDistances(result, "samples", hist, full, device)
         self._device = self._distances.device
         self._columns = self._make_columns(int(np.diff(hist.indptr).max()))
+        self._rounding = self._rounding_error()
 
     # ---------------------------------------------------------------------- first filter
 
@@ -98,6 +103,16 @@ class TensorSearch:
             overlap, angle, place = self._norm_columns(numbers)
         depth = 0 if norm is None else _padded(self._full_bins)
         return Columns(masses, overlap, angle, place, numbers, depth)
+
+    def _rounding_error(self) -> float:
+        """What rounding can change in a bound in float64."""
+        import torch
+
+        distances, transport = self._distances, self._distances.transport
+        image = transport.image(torch.arange(min(self._n, BLOCK), device=self._device))
+        largest = max(float(part.abs().max()) for part in (image, transport.p, transport.q))
+        count = float(transport.rows.sizes.max()) + 16.0
+        return count * ROUNDING * (2.0 * distances.scale * largest + distances.weight)
 
     @property
     def _full_bins(self) -> int:
@@ -215,31 +230,50 @@ class TensorSearch:
 
         some = torch.arange(start, stop, device=self._device)
         low, index, norms, floor = self.candidates(some)
-        k, limit = self._k, min(self._limit, low.shape[1] - 1)
-        distances = torch.full((len(some), limit), math.inf, dtype=low.dtype, device=low.device)
-        compared = torch.zeros(len(some), dtype=torch.int64, device=low.device)
-        place, width = torch.arange(limit, device=low.device), 4 * k // 3
+        k, slots = self._k, low.shape[1]
+        distances = torch.full_like(low, math.inf)
+        solved = torch.zeros_like(low, dtype=torch.bool)
+        swept = torch.zeros_like(solved)
+        width = min(4 * k // 3, self._limit, slots)
         while True:  # each round of distances excludes more of the other candidates
-            worst = distances.topk(k, largest=False).values[:, -1:]
-            due = (place < width) & (place >= compared[:, None]) & (low[:, :limit] < worst)
-            slots, at = due.nonzero(as_tuple=True)
-            if len(slots) == 0:
+            worst = distances.topk(min(k, slots), largest=False).values[:, -1:]
+            if bool(solved.any()):
+                fresh = ~(solved | swept) & (low < worst)
+                self._raise_bounds(low, fresh, some, index, norms)
+                swept |= fresh
+            left = low.masked_fill(solved, math.inf)
+            bounds, place = left.topk(width, largest=False)
+            allowed = self._limit - solved.sum(1, keepdim=True)
+            due = (bounds < worst) & (torch.arange(width, device=low.device) < allowed)
+            slot, at = due.nonzero(as_tuple=True)
+            if len(slot) == 0:
                 break
-            R = None if norms is None else norms[slots, at]
-            distances[slots, at] = self._distances.pairs(some, slots, index[slots, at], R)
-            compared += due.sum(1)
-            width *= 2
-        order = distances.sort(dim=1, stable=True).indices[:, :k]
-        near = distances.gather(1, order)
-        following = low.gather(1, compared[:, None])[:, 0]
-        proved = torch.minimum(following, floor) >= near[:, -1]
-        found = (index.gather(1, order), near, proved, compared)
+            at = place[slot, at]
+            R = None if norms is None else norms[slot, at]
+            distances[slot, at] = self._distances.pairs(some, slot, index[slot, at], R)
+            solved[slot, at] = True
+        near, order = distances.sort(dim=1, stable=True)
+        near, order = near[:, :k], order[:, :k]
+        proved = torch.minimum(left.amin(1), floor) >= near[:, -1]
+        found = (index.gather(1, order), near, proved, solved.sum(1))
         return tuple(part.cpu().numpy() for part in found)  # type: ignore[return-value]
 
-    def candidates(self, some: Any) -> tuple[Any, Any, Any, Any]:
-        """Lower bounds for the samples ``some``, in order, their partners and norms R.
+    def _raise_bounds(self, low: Any, fresh: Any, some: Any, index: Any, norms: Any) -> None:
+        """Raise the bounds of the pairs ``fresh`` to their dual values after a few sweeps."""
+        slot, at = fresh.nonzero(as_tuple=True)
+        if len(slot) == 0:
+            return
+        distances = self._distances
+        values = distances.scale * distances.transport(some, slot, index[slot, at], SWEEPS)
+        values -= self._rounding
+        if norms is not None:
+            values += distances.weight * norms[slot, at]
+        low[slot, at] = low[slot, at].maximum(values)
 
-        Last, a bound of the distances to all samples that are not among them.
+    def candidates(self, some: Any) -> tuple[Any, Any, Any, Any]:
+        """Lower bounds of distances from the samples ``some``, their partners and norms R.
+
+        Last, a bound of the distances to all samples that are not among the partners.
         """
         import torch
 
@@ -252,21 +286,13 @@ class TensorSearch:
         rows = self._make_rows(some, image)
         state = select(rows, self._columns, slots, 5 * slots, distances.kernels.append)
         index = state.found[:, :slots].long()
-        real = torch.isfinite(state.bounds[:, :slots])
-        longest = float(transport.rows.sizes.max()) + 16.0
-        size = torch.maximum(image.abs().amax(), transport.q.abs().amax()) + transport.p.abs().amax()
-        low = distances.scale * transport.bounds(some, image, index)
-        low -= longest * ROUNDING * (distances.scale * float(size) + distances.weight)
+        low = distances.scale * transport.bounds(some, image, index) - self._rounding
         norms = None
         if distances.norm is not None:
             norms = distances.norm(some, index)
             low += distances.weight * norms
-        low = low.masked_fill(~real, math.inf)
-        low, order = low.sort(1)
-        keep = min(slots, self._limit + 1)
-        order = order[:, :keep]
-        norms = None if norms is None else norms.gather(1, order)
-        return low[:, :keep], index.gather(1, order), norms, state.threshold.double()
+        low = low.masked_fill(~torch.isfinite(state.bounds[:, :slots]), math.inf)
+        return low, index, norms, state.threshold.double()
 
     def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
         """The fraction of the distances ``near`` that are those of true neighbors."""

@@ -111,8 +111,11 @@ class TensorPairs:
         )
         return self.p[rows][:, None] + self.q[targets.long()] - products
 
-    def __call__(self, rows: Any, slots: Any, targets: Any) -> Any:
-        """Divergences of the pairs ``rows[slots[p]]``, ``targets[p]``; slots in any order."""
+    def __call__(self, rows: Any, slots: Any, targets: Any, sweeps: int = MAX_SWEEPS) -> Any:
+        """Divergences of the pairs ``rows[slots[p]]``, ``targets[p]``, with slots in any order.
+
+        With fewer ``sweeps`` than a solution takes, lower bounds of them.
+        """
         import torch
 
         values = torch.empty(len(slots), dtype=torch.float64, device=self._device)
@@ -139,10 +142,11 @@ class TensorPairs:
                     part, errors = self._use.pairs(
                         self._kernel, *source, (by_rank[at : min(at + most, end)] - first).int(),
                         targets[some].int(), self.rows.indptr, self.rows.indices, self.rows.data,
-                        longest, MAX_SWEEPS, self.tol, self.ratio,
+                        longest, sweeps, self.tol, self.ratio,
                     )  # fmt: skip
                     values[some] = part
-                    self.error = max(self.error, float(errors.max()))
+                    if sweeps == MAX_SWEEPS:
+                        self.error = max(self.error, float(errors.max()))
             first = last
         i = rows[slots.long()]
         own = 0.5 * (self._own[i] + self._own[targets.long()])
