@@ -88,7 +88,8 @@ def main():
         memory = torch.cuda.max_memory_allocated() / 1e9
         print(
             f"{n} x {X.shape[1]}, {X.nnz / X.shape[0]:.0f} features per sample, drawn in "
-            f"{drawn:.1f} s, landmarks {learned:.1f} s: {seconds:.1f} s, {100 * found.proved.mean():.2f} % proved, "
+            f"{drawn:.1f} s, landmarks {learned:.1f} s: {seconds:.1f} s, "
+            f"{100 * found.proved.mean():.2f} % proved, "
             f"{found.compared:.1f} distances per sample, {memory:.1f} GB on the device",
             flush=True,
         )

@@ -55,7 +55,9 @@ def problem(n_rows, n, kinds, device="cpu", depth=48, seed=0):
             width = 32 if name == "place" else depth
             parts[name] = put(unit(rng, n, width), torch.float32 if name == "place" else half)
     a = put(rng.dirichlet(np.ones(depth), n), half)
-    columns = Columns(a, *(parts.get(k) for k in ("overlap", "angle", "place")), put(numbers), depth)
+    columns = Columns(
+        a, *(parts.get(k) for k in ("overlap", "angle", "place")), put(numbers), depth
+    )
     x = put(rng.standard_normal((n_rows, depth)), half)
     mine = [None if part is None else part[own] for part in columns[1:4]]
     rows = Rows(
@@ -88,7 +90,12 @@ def plain_bounds(rows, columns):
             if rows.local:
                 above = max(N - r[5], 1e-6 * N) * max(N - c[5], 1e-6 * N) * r[6] * c[6]
                 N = min(above**0.75, rows.farthest)
-            bounds[i, j] = r[0] + c[0] - rows.unit * float(rows.x[i].double() @ columns.x[j].double()) + rows.weight * N
+            bounds[i, j] = (
+                r[0]
+                + c[0]
+                - rows.unit * float(rows.x[i].double() @ columns.x[j].double())
+                + rows.weight * N
+            )
     bounds[np.arange(n_rows), rows.own.cpu().numpy()] = np.inf
     return bounds
 
@@ -128,7 +135,9 @@ def test_a_panel_with_too_many_low_bounds_is_cut():
 
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize("kinds", KINDS, ids=str)
-@pytest.mark.parametrize(("n_rows", "n", "first"), [(16, 16, 0), (17, 33, 0), (5, 47, 3), (33, 70, 19)])
+@pytest.mark.parametrize(
+    ("n_rows", "n", "first"), [(16, 16, 0), (17, 33, 0), (5, 47, 3), (33, 70, 19)]
+)
 def test_triton_appends_the_same_bounds(device, kinds, n_rows, n, first):
     """Also where sizes are no multiples of a tile: nothing is read beyond the last row."""
     kernels = triton_kernels()
@@ -157,7 +166,11 @@ def csr(rng, n, depth, device="cpu"):
 
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_sums_are_plain_ones(least, shared, device="cpu", sums=nearest_torch.sums):
+def test_sums_are_plain_ones(least, shared):
+    check_sums(least, shared, "cpu", nearest_torch.sums)
+
+
+def check_sums(least, shared, device, sums):
     rng = np.random.default_rng(0)
     dense, parts = csr(rng, 30, 20, device)
     rows = rng.random((7, 20))
@@ -173,7 +186,7 @@ def test_sums_are_plain_ones(least, shared, device="cpu", sums=nearest_torch.sum
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_sums_by_triton(device, least, shared):
-    test_sums_are_plain_ones(least, shared, device, triton_kernels().sums)
+    check_sums(least, shared, device, triton_kernels().sums)
 
 
 @pytest.mark.parametrize("device", PLACES)

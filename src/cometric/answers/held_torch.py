@@ -67,9 +67,7 @@ class TensorDistances:
             self.weight = norm_weight(result, of, value, self.norm.known) / value
         tol = inner_tolerance(options.tol)
         rho = getattr(transport, "rho", None)
-        self.transport = TensorPairs(
-            hist, cost, transport.eps, rho, tol, self.device, self.kernels
-        )
+        self.transport = TensorPairs(hist, cost, transport.eps, rho, tol, self.device, self.kernels)
         self.shape: tuple[int, int] = hist.shape
         self._largest = float(np.max(to_numpy(getattr(result, of))))
 

@@ -144,8 +144,7 @@ class TensorSearch:
         if norm.local is not None:
             weights = [math.sqrt(weight) for weight in norm.local.weights]
             scales = [
-                weight / scale.sqrt()
-                for weight, scale in zip(weights, norm.scales, strict=True)
+                weight / scale.sqrt() for weight, scale in zip(weights, norm.scales, strict=True)
             ]
             numbers[:, 5] = norm.noise * (1.0 + 2e-7)
             numbers[:, 6] = 1.0 / norm.spread
@@ -194,7 +193,7 @@ class TensorSearch:
         if norm is not None and norm.cosine is not None:
             numbers[:, 1] *= 0.5
         local = norm is not None and norm.local is not None
-        if local and norm is not None:
+        if norm is not None and norm.local is not None:
             farthest = norm.local.farthest
         return Rows(
             rounded,
@@ -256,7 +255,7 @@ class TensorSearch:
         near, order = near[:, :k], order[:, :k]
         proved = torch.minimum(left.amin(1), floor) >= near[:, -1]
         found = (index.gather(1, order), near, proved, solved.sum(1))
-        return tuple(part.cpu().numpy() for part in found)  # type: ignore[return-value]
+        return tuple(part.cpu().numpy() for part in found)
 
     def _raise_bounds(self, low: Any, fresh: Any, some: Any, index: Any, norms: Any) -> None:
         """Raise the bounds of the pairs ``fresh`` to their dual values after a few sweeps."""

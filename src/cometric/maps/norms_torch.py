@@ -115,9 +115,7 @@ class TensorNorm:
         first = self.least
         assert first is not None
         for start in range(0, first.shape[0], CHUNK):
-            rows = torch.arange(
-                start, min(start + CHUNK, first.shape[0]), device=self._device
-            )
+            rows = torch.arange(start, min(start + CHUNK, first.shape[0]), device=self._device)
             total, same, own = 0.0, None, []
             for c, part in enumerate(self._distances(rows, everyone, known)):
                 if same is None:

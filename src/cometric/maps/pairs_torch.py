@@ -65,7 +65,6 @@ class TensorPairs:
         """Scalings and costs of some histograms to themselves."""
         import torch
 
-        from cometric.kernels.nearest_torch import spread
         from cometric.kernels.sinkhorn_torch import self_terms
 
         rows = self.rows
@@ -106,9 +105,7 @@ class TensorPairs:
     def bounds(self, rows: Any, image: Any, targets: Any) -> Any:
         """Lower bounds of the divergences from ``rows`` to ``targets`` (n, c)."""
         part = self.rows
-        products = self._use.sums(
-            image, part.indptr, part.indices, part.data, targets, False
-        )
+        products = self._use.sums(image, part.indptr, part.indices, part.data, targets, False)
         return self.p[rows][:, None] + self.q[targets.long()] - products
 
     def __call__(self, rows: Any, slots: Any, targets: Any, sweeps: int = MAX_SWEEPS) -> Any:
@@ -125,9 +122,11 @@ class TensorPairs:
         order = np.argsort(sizes, kind="stable")
         rank = torch.as_tensor(np.argsort(order), device=self._device)
         by_rank, place = rank[slots.long()].sort()
-        ends = torch.searchsorted(
-            by_rank, torch.arange(len(rows), device=self._device), right=True
-        ).cpu().numpy()
+        ends = (
+            torch.searchsorted(by_rank, torch.arange(len(rows), device=self._device), right=True)
+            .cpu()
+            .numpy()
+        )
         longest = int(self.rows.sizes.max())
         most = max(1, int(SCRATCH / (8 * longest)))
         sources = rows[torch.as_tensor(order, device=self._device)]

@@ -232,9 +232,7 @@ class Local:
     @property
     def parts(self) -> LocalParts:
         """What was fitted, for the same computation elsewhere."""
-        return LocalParts(
-            self._distances, self._known, self._scales, self._weights, self._farthest
-        )
+        return LocalParts(self._distances, self._known, self._scales, self._weights, self._farthest)
 
     def place(self, hist: Histograms) -> LocalItems:
         places = [distance.place(hist) for distance in self._distances]
