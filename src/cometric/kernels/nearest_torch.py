@@ -18,7 +18,8 @@ with F(N) = N, or for a local reference ::
 
 ``numbers`` are the columns p or q, g, h, l, |y|^2, n, 1 / t of rows or columns, in float32. Parts
 that are None are left out. The caller lowers p, |y|^2, weight and so on by what rounding can
-change: s and t are rounded up by :func:`round_up`, so that products of them are not below the true ones.
+change: s and t are rounded up by :func:`round_up`, so that products of them are not below the true
+ones.
 
 Validation belongs to the caller.
 """
