@@ -41,6 +41,7 @@ def extend(
     *,
     n_threads: int | None = None,
     progress: bool = False,
+    device: Any = "cpu",
 ) -> Matrix | sparse.csr_matrix:
     """Distances from each new item to each learned one, or to the nearest of them."""
     new = result.problem.read_new(X, of)
@@ -50,7 +51,13 @@ def extend(
     count, columns = new.hist.shape[0], known.hist.shape[0]
     hist = sparse.vstack([new.hist, known.hist], format="csr")
     full = sparse.vstack([new.full, known.full], format="csr")
-    distances = HeldDistances(result, of, hist, full, n_threads)
+    distances: Any
+    if str(device) == "cpu":
+        distances = HeldDistances(result, of, hist, full, n_threads)
+    else:
+        from cometric.answers.held_torch import TensorDistances
+
+        distances = TensorDistances(result, of, hist, full, device)
     rows = []
     pairs = len(new.labels) * columns
     with workers(n_threads), bar_of_pairs(progress, pairs) as report:
@@ -94,14 +101,9 @@ class HeldDistances:
         n_threads: int | None = None,
     ) -> None:
         problem, options, formula = result.problem, result.parameters, result.problem.formula
-        lam, mu = result.values
-        bins, cost, value = problem.features, result.features, mu
-        if of == "features":
-            bins, cost, value = problem.samples, result.samples, lam
         check_norm(result, of)
         self.hist, self.full = hist, full
-        reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
-        self.cost = formula.saturated(reduced)
+        self.cost, value = held_cost(result, of)
         self.transport, self.tol = options.transport, options.tol
         self.norm = name_for(options.norm, of)
         self.scale = formula.transport_weight / value
@@ -111,7 +113,7 @@ class HeldDistances:
         if formula.has_norm:
             known = getattr(problem, of).full_histograms
             self.norms = PairNorms(self.norm, known, full, of)
-            self.weight = _norm_weight(result, of, value, self.norms.known) / value
+            self.weight = norm_weight(result, of, value, self.norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
         resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
         self.phi: Any = self.transport.lift(Histograms(hist), resources)
@@ -142,20 +144,34 @@ class HeldDistances:
         distances *= self.scale
         if self.norms is not None:
             distances += self.weight * self.norms.between(rows, columns)
-        return _clip_at_zero(distances, self._largest)
+        return clip_at_zero(distances, self._largest)
 
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
-        tol = getattr(self.phi, "tol", np.inf)
-        if self._error > tol:
-            warn(
-                f"some Sinkhorn problems stopped at a marginal error of {self._error:.1e}, above "
-                f"{tol:.1e}. Learn with a larger `eps`: Sinkhorn is slow at small ones.",
-                ConvergenceWarning,
-            )
+        warn_if_above(self._error, getattr(self.phi, "tol", np.inf))
 
 
-def _norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
+def warn_if_above(error: float, tol: float) -> None:
+    """Warn if the marginal error of a Sinkhorn problem is above the tolerance."""
+    if error > tol:
+        warn(
+            f"some Sinkhorn problems stopped at a marginal error of {error:.1e}, above "
+            f"{tol:.1e}. Learn with a larger `eps`: Sinkhorn is slow at small ones.",
+            ConvergenceWarning,
+        )
+
+
+def held_cost(result: Result, of: str) -> tuple[Matrix, float]:
+    """The learned cost between the distinct bins, saturated, and mu; for features, lam."""
+    lam, mu = result.values
+    bins, cost, value = result.problem.features, result.features, mu
+    if of == "features":
+        bins, cost, value = result.problem.samples, result.samples, lam
+    reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
+    return result.problem.formula.saturated(reduced), value
+
+
+def norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
     """The factor of the norm R between the learned items, before the division by lam or mu."""
     formula, known = result.problem.formula, getattr(result.problem, of)
     other = "features" if of == "samples" else "samples"
@@ -167,7 +183,7 @@ def _norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
     return formula.norm_weight(largest_cost, largest, float(R.max()))
 
 
-def _clip_at_zero(distances: Matrix, largest: float) -> Matrix:
+def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
     """The distances, negative ones set to 0 in place; warns unless these are rounding errors."""
     below = int((distances < -BELOW_ZERO * largest).sum())
     if below:

@@ -267,6 +267,7 @@ class Result:
         *,
         of: str = "samples",
         n_neighbors: int | None = None,
+        device: Any = "cpu",
         n_threads: int | None = None,
         progress: bool = False,
     ) -> Matrix | sparse.csr_matrix:
@@ -290,10 +291,12 @@ class Result:
         n_neighbors
             Return only the distances to this many nearest items, as a sparse graph with the
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
-        n_threads, progress
-            As for :func:`cometric.learn`.
+        device, n_threads, progress
+            As for :func:`cometric.learn`. Devices other than "cpu" are for entropic and unbalanced
+            transport, and for the norms "l1", "local", "lsa", "cosine" and "hellinger".
         """
-        return extend(self, X, of, n_neighbors, n_threads=n_threads, progress=progress)
+        options = {"n_threads": n_threads, "progress": progress, "device": device}
+        return extend(self, X, of, n_neighbors, **options)
 
     def tree(self, of: str = "samples") -> MetricTree:
         """A tree whose leaves are the samples, or the features, with ``newick`` and ``linkage``.

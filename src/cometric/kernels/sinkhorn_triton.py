@@ -175,6 +175,63 @@ def _log_sum(scratch, weight, begin, end, LOGS: tl.constexpr):
     return total
 
 
+@triton.jit
+def _solve(
+    rows,
+    columns,
+    weight,
+    scratch,
+    damping,
+    a,
+    v,
+    begin,
+    end,
+    width,
+    sweeps,
+    tol,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    LOGS: tl.constexpr,
+    ONE: tl.constexpr,
+    FAST: tl.constexpr,
+    DAMPED: tl.constexpr,
+):
+    """Sweeps of one pair from the scalings v: the new ones, the value over eps and the error."""
+    error = tl.sum(a) + float("inf")
+    value = tl.sum(a).to(tl.float64)
+    if DAMPED:
+        ratio = tl.load(damping)
+        mass_a = tl.sum(a.to(tl.float64))
+        mass_b = _mass(weight, begin, end, LOGS)
+    done = 0
+    while (done < sweeps) & (error > tol):
+        ku, lost = _multiply(
+            rows, columns, weight, scratch, damping, v, begin, end, width, T, W, ONE, FAST, DAMPED
+        )
+        if DAMPED:
+            change = _expm1(tl.load(damping + 1).to(a.dtype) * tl.log(tl.where(a > 0, ku, 1)))
+            mass = a + a * change
+            error = tl.sum(tl.where(a > 0, tl.abs(v * ku - mass), 0))
+            kept = tl.sum((a * change).to(tl.float64))
+            left_b = mass_b + lost
+            left_a = mass_a + kept
+            gap = (mass_b - mass_a) + (lost - kept)
+            root = gap / (tl.sqrt(left_b) + tl.sqrt(left_a))
+            value = ratio * root * root - ratio * (lost + kept) - left_a
+            factor = tl.exp(0.5 * ratio * tl.log(1.0 - gap / left_b)).to(a.dtype)
+            v = tl.where(a > 0, factor * mass / ku, 0)
+        else:
+            error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
+            v = tl.where(a > 0, a / ku, 0)
+        done += 1
+    if not DAMPED:
+        tl.debug_barrier()  # all of u is in the scratch
+        total = _log_sum(scratch, weight, begin, end, LOGS)
+        logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
+        value = tl.sum(total) + tl.sum(logs.to(tl.float64))
+    return v, value, error
+
+
 @triton.jit(do_not_specialize=["indptr", "partners", "sweeps"])
 def _sweep(
     compact,
@@ -217,38 +274,26 @@ def _sweep(
         origin = tl.load(indptr)
         mine = scratch + i.to(tl.int64) * (tl.load(indptr + partners) - origin) + (begin - origin)
         v = tl.load(state + pair * width + k, own, 0).to(a.dtype)
-        error = tl.sum(a) + float("inf")
-        value = tl.sum(a).to(tl.float64)
-        if DAMPED:
-            ratio = tl.load(damping)
-            mass_a = tl.sum(a.to(tl.float64))
-            mass_b = _mass(weight, begin, end, LOGS)
-        done = 0
-        while (done < sweeps) & (error > tol):
-            ku, lost = _multiply(
-                rows, columns, weight, mine, damping, v, begin, end, width, T, W, ONE, FAST, DAMPED
-            )
-            if DAMPED:
-                change = _expm1(tl.load(damping + 1).to(a.dtype) * tl.log(tl.where(a > 0, ku, 1)))
-                mass = a + a * change
-                error = tl.sum(tl.where(a > 0, tl.abs(v * ku - mass), 0))
-                kept = tl.sum((a * change).to(tl.float64))
-                p = mass_b + lost
-                q = mass_a + kept
-                gap = (mass_b - mass_a) + (lost - kept)
-                root = gap / (tl.sqrt(p) + tl.sqrt(q))
-                value = ratio * root * root - ratio * (lost + kept) - q
-                factor = tl.exp(0.5 * ratio * tl.log(1.0 - gap / p)).to(a.dtype)
-                v = tl.where(a > 0, factor * mass / ku, 0)
-            else:
-                error = tl.sum(tl.where(a > 0, tl.abs(v * ku - a), 0))
-                v = tl.where(a > 0, a / ku, 0)
-            done += 1
-        if not DAMPED:
-            tl.debug_barrier()  # all of u is in the scratch
-            total = _log_sum(mine, weight, begin, end, LOGS)
-            logs = tl.where(a > 0, a * tl.log(tl.where(a > 0, v, 1)), 0)
-            value = tl.sum(total) + tl.sum(logs.to(tl.float64))
+        v, value, error = _solve(
+            rows,
+            columns,
+            weight,
+            mine,
+            damping,
+            a,
+            v,
+            begin,
+            end,
+            width,
+            sweeps,
+            tol,
+            T,
+            W,
+            LOGS,
+            ONE,
+            FAST,
+            DAMPED,
+        )
         tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
         tl.store(values + pair, value)
         tl.store(errors + pair, error.to(tl.float64))

@@ -70,6 +70,7 @@ def learn_landmarks(
     max_candidates: int | None = None,
     check: int = 20,
     random_state: int | None = 0,
+    device: Any = "cpu",
     n_threads: int | None = None,
     progress: bool = False,
     **options: Any,
@@ -95,6 +96,8 @@ def learn_landmarks(
         See :func:`cometric.neighbor_graph`.
     random_state
         Seed for the choice of landmarks, and of the samples that are checked.
+    device
+        "cuda" to learn and to find neighbors on a GPU.
     n_threads, progress
         As for :func:`cometric.learn`.
     options
@@ -114,7 +117,7 @@ def learn_landmarks(
     if rows is not None and columns is not None:
         names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
         data = _Named(sketch, list(names), columns)
-    result = learn(data, n_threads=n_threads, progress=progress, **options)
+    result = learn(data, device=device, n_threads=n_threads, progress=progress, **options)
     neighbors = neighbor_graph(
         result,
         matrix,
@@ -122,6 +125,7 @@ def learn_landmarks(
         max_candidates=max_candidates,
         check=check,
         random_state=random_state,
+        device=device,
         n_threads=n_threads,
         progress=progress,
     )

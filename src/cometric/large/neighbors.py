@@ -74,6 +74,7 @@ def neighbor_graph(
     max_candidates: int | None = None,
     check: int = 20,
     random_state: int | None = 0,
+    device: Any = "cpu",
     n_threads: int | None = None,
     progress: bool = False,
 ) -> Neighbors:
@@ -96,6 +97,9 @@ def neighbor_graph(
         Number of random samples to compare with all others, to measure the recall.
     random_state
         Seed for the choice of these samples.
+    device
+        "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
+        for the norms "l1", "local", "lsa", "cosine" and "hellinger".
     n_threads, progress
         As for :func:`cometric.learn`.
 
@@ -121,10 +125,15 @@ def neighbor_graph(
             "needed."
         )
     with workers(n_threads):
-        distances = HeldDistances(result, "samples", hist, full, n_threads)
-        search = _Search(distances, n_neighbors, limit, thread_count(n_threads))
-        blocks = [search.block(rows) for rows in search.blocks(progress)]
-        index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        search: Any
+        if str(device) == "cpu":
+            distances = HeldDistances(result, "samples", hist, full, n_threads)
+            search = _Search(distances, n_neighbors, limit, thread_count(n_threads))
+        else:
+            from cometric.large.search_torch import TensorSearch
+
+            search = TensorSearch(result, hist, full, n_neighbors, limit, device)
+        index, near, proved, compared = search.run(progress)
         graph = neighbor_matrix(index, near, n)
         queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
         recall = search.recall(queries, near[queries], progress) if len(queries) else math.nan
@@ -181,6 +190,12 @@ class _Search:
         self._distances, self._k, self._limit = distances, k, limit
         self._bounds = _Bounds(distances, tasks)
         self._n = distances.hist.shape[0]
+
+    def run(self, progress: bool) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
+        """Neighbors of all samples, as :meth:`block`."""
+        blocks = [self.block(rows) for rows in self.blocks(progress)]
+        index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        return index, near, proved, compared
 
     def blocks(self, progress: bool) -> Iterator[slice]:
         widest = max(self._distances.hist.shape[1], self._limit, BLOCK // ROWS)

@@ -159,6 +159,11 @@ class Plain:
     def place(self, hist: Histograms) -> Any:
         return self._distance.place(hist)
 
+    @property
+    def smallest(self) -> float:
+        """The least distance between different items."""
+        return self._smallest
+
     def pairs(self, items: Any, index: Index) -> Vector:
         return np.maximum(self._distance.pairs(items, index), self._smallest)
 
@@ -174,6 +179,16 @@ class LocalItems(NamedTuple):
     scales: list[Vector]
     noise: Vector
     spread: Vector
+
+
+class LocalParts(NamedTuple):
+    """What a local reference is put together from; ``farthest`` is its largest value."""
+
+    distances: Sequence[Distance]
+    known: list[Any]
+    scales: list[Vector]
+    weights: list[float]
+    farthest: float
 
 
 class Local:
@@ -213,6 +228,11 @@ class Local:
         np.fill_diagonal(self.matrix, 0.0)
         self._farthest = _quantile(self.matrix, FAR)
         np.minimum(self.matrix, self._farthest, out=self.matrix)
+
+    @property
+    def parts(self) -> LocalParts:
+        """What was fitted, for the same computation elsewhere."""
+        return LocalParts(self._distances, self._known, self._scales, self._weights, self._farthest)
 
     def place(self, hist: Histograms) -> LocalItems:
         places = [distance.place(hist) for distance in self._distances]

@@ -1,0 +1,233 @@
+"""Lower bounds of all distances with a running selection of the lowest, and pairs, torch.
+
+Works on tensors of any device; ``nearest_triton`` does the same faster, on a GPU.
+
+Conventions
+-----------
+The bound of the pair (i, j) is, with products of float16 numbers accumulated in float32, ::
+
+    p_i + q_j - unit <x_i, a_j> + weight F(N_ij),
+
+    N_ij = g_i g_j (2 - 2 <s_i, s_j>)                 "overlap"
+         + h_i h_j sqrt(2 - 2 <t_i, t_j>)             "angle"
+         + l_i l_j sqrt(|y_i|^2 + |y_j|^2 - 2 <y_i, y_j>)   "place", y in float32 with 32 entries
+
+with F(N) = N, or for a local reference ::
+
+    F(N) = min(((N - n_i)(N - n_j) / (t_i t_j))^(3/4), farthest),   each factor at least 1e-6 N.
+
+``numbers`` are the columns p or q, g, h, l, |y|^2, n, 1 / t of rows or columns, in float32. Parts
+that are None are left out. The caller lowers p, |y|^2, weight and so on by what rounding can
+change: s and t are rounded up by :func:`round_up`, so that products of them are not below the true
+ones.
+
+Validation belongs to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from cometric.kernels.sinkhorn_torch import sweep
+
+PLACES = 32
+"""Entries of y, the rest of them zero."""
+
+ENTRIES = 20_000_000
+"""Numbers in a temporary tensor."""
+
+
+class Rows(NamedTuple):
+    """The samples whose neighbors are sought; ``own`` are their numbers among the columns."""
+
+    x: Any
+    overlap: Any
+    angle: Any
+    place: Any
+    numbers: Any
+    own: Any
+    unit: float
+    weight: float
+    farthest: float
+    local: bool
+
+
+class Columns(NamedTuple):
+    """All samples."""
+
+    x: Any
+    overlap: Any
+    angle: Any
+    place: Any
+    numbers: Any
+    full_depth: int
+
+
+@dataclass
+class Lowest:
+    """For each row, the lowest bounds so far, and room for more of them."""
+
+    slots: int
+    threshold: Any
+    count: Any
+    found: Any
+    bounds: Any
+
+    @classmethod
+    def empty(cls, rows: int, slots: int, room: int, device: Any) -> Lowest:
+        return cls(
+            slots,
+            torch.full((rows,), math.inf, device=device),
+            torch.zeros(rows, dtype=torch.int32, device=device),
+            torch.zeros((rows, room), dtype=torch.int32, device=device),
+            torch.full((rows, room), math.inf, device=device),
+        )
+
+    def compress(self) -> None:
+        """Keep the lowest bounds only; the highest of them is the threshold of new ones."""
+        slots = min(self.slots, self.bounds.shape[1])
+        lowest, place = torch.topk(self.bounds, slots, largest=False, sorted=False)
+        found = self.found.gather(1, place)
+        self.found[:, :slots], self.bounds[:, :slots] = found, lowest
+        self.threshold = lowest.amax(1)
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget all but the bounds kept."""
+        self.bounds[:, self.slots :] = math.inf
+        self.count.fill_(min(self.slots, self.bounds.shape[1]))
+
+
+def select(rows, columns, slots, room, append):
+    """The ``slots`` lowest bounds of each row; others are not below ``threshold``.
+
+    ``append`` is that of this module or of ``nearest_triton``. As the columns are in random order,
+    a panel twice as wide as all before it has about 2 ``slots`` bounds below the threshold; if it
+    has more than there is room for, it is cut in half.
+    """
+    n = len(columns.x)
+    state = Lowest.empty(len(rows.x), slots, room, rows.x.device)
+    first, last = 0, min(n, room)
+    while first < n:
+        append(rows, columns, state, first, last)
+        if first > 0 and int(state.count.max()) > room:
+            state.discard()
+            last = first + (last - first + 1) // 2
+            continue
+        state.compress()
+        first, last = last, min(n, 3 * last)
+    return state
+
+
+def append(rows, columns, state, first, last):
+    """Store the bounds of columns ``first`` to ``last`` that are below the thresholds.
+
+    ``count`` grows by their number, also where there is no room left for them.
+    """
+    step = max(1, ENTRIES // len(rows.x))
+    for start in range(first, last, step):
+        part = slice(start, min(start + step, last))
+        bounds = _bounds(rows, columns, part)
+        j = torch.arange(part.start, part.stop, dtype=torch.int32, device=bounds.device)
+        hit = (bounds < state.threshold[:, None]) & (j != rows.own[:, None])
+        place = state.count[:, None] + hit.cumsum(1) - 1
+        state.count += hit.sum(1).to(torch.int32)
+        hit &= place < state.found.shape[1]
+        i, k = hit.nonzero(as_tuple=True)
+        at = place[i, k]
+        state.found[i, at], state.bounds[i, at] = j[k], bounds[i, k]
+
+
+def _bounds(rows, columns, part):
+    """Bounds of all rows with some of the columns."""
+
+    def product(name):
+        mine, theirs = getattr(rows, name), getattr(columns, name)[part]
+        return mine.float() @ theirs.float().T
+
+    mine, theirs = rows.numbers.T[:, :, None], columns.numbers[part].T[:, None, :]
+    norm = torch.zeros((), device=rows.x.device)
+    if rows.overlap is not None:
+        norm = norm + mine[1] * theirs[1] * (2.0 - 2.0 * product("overlap")).clamp_(min=0.0)
+    if rows.angle is not None:
+        norm = norm + mine[2] * theirs[2] * (2.0 - 2.0 * product("angle")).clamp_(min=0.0).sqrt_()
+    if rows.place is not None:
+        squares = mine[4] + theirs[4] - 2.0 * product("place")
+        norm = norm + mine[3] * theirs[3] * squares.clamp_(min=0.0).sqrt_()
+    if rows.local:
+        norm = norm * (1.0 - 4e-6)
+        above = torch.maximum(norm - mine[5], 1e-6 * norm)
+        above = above * torch.maximum(norm - theirs[5], 1e-6 * norm)
+        norm = (above * (mine[6] * theirs[6])).pow(0.75).clamp_(max=rows.farthest)
+    return mine[0] + theirs[0] - rows.unit * product("x") + rows.weight * norm
+
+
+def round_up(values, error=0.0):
+    """Positive numbers as float16, none below the exact one times 1 + ``error``; zeros stay."""
+    raised = (values * ((1.0 + 2.0**-10) * (1.0 + error)) + 2.0**-24).to(torch.float16)
+    return torch.where(values > 0.0, raised, torch.zeros_like(raised))
+
+
+def spread(indptr, indices, data, rows, depth):
+    """Rows of a sparse matrix as a dense one with ``depth`` columns."""
+    at, line, _ = _entries(indptr, rows)
+    dense = data.new_zeros((len(rows), depth))
+    dense[line, indices[at].long()] = data[at]
+    return dense
+
+
+def _entries(indptr, rows):
+    """The places of all entries of some rows, the number of the row of each, and their starts."""
+    begin, sizes = indptr[rows], indptr[rows + 1] - indptr[rows]
+    line = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), sizes)
+    starts = sizes.cumsum(0) - sizes
+    at = torch.arange(len(line), device=rows.device) - starts[line] + begin[line]
+    return at, line, sizes
+
+
+def sums(rows, indptr, indices, data, targets, least):
+    """Inner products of dense rows with rows ``targets`` of a sparse matrix, in float64.
+
+    ``targets`` are (n, c), or (c,), the same for all rows. With ``least``, sums of the smaller of
+    two entries instead of their products.
+    """
+    n, count = len(rows), targets.shape[-1]
+    flat = targets.expand(n, count).reshape(-1).long()
+    out = torch.zeros(n * count, dtype=torch.float64, device=rows.device)
+    step = max(1, ENTRIES // rows.shape[1])
+    for start in range(0, n * count, step):
+        some = flat[start : start + step]
+        at, line, _ = _entries(indptr, some)
+        mine = rows[torch.div(start + line, count, rounding_mode="floor"), indices[at].long()]
+        terms = torch.minimum(mine, data[at]) if least else mine * data[at]
+        out[start : start + step].index_add_(0, line, terms)
+    return out.reshape(n, count)
+
+
+def pairs(
+    kernel, bins, a, start, slots, targets, indptr, columns, weight, longest, sweeps, tol,
+    ratio=math.inf,
+):  # fmt: skip
+    """Transport costs over eps of pairs, and marginal errors, from the scalings ``start``.
+
+    ``bins``, ``a`` and ``start`` (B, w) are padded sources as in ``sinkhorn_torch``; pair p is
+    source ``slots[p]`` with the histogram ``targets[p]`` of the sparse rows. No histogram has more
+    than ``longest`` bins.
+    """
+    values = torch.empty(len(slots), dtype=torch.float64, device=kernel.device)
+    errors = torch.empty_like(values)
+    step = max(1, ENTRIES // (len(kernel) * (bins.shape[1] + 4)))
+    for at in range(0, len(slots), step):
+        part = slice(at, at + step)
+        some = slots[part].long()
+        partners = spread(indptr, columns, weight, targets[part].long(), len(kernel))
+        state = start[some][:, None, :].contiguous()
+        value, error = sweep(
+            kernel, bins[some], a[some], partners[:, None, :], state, sweeps, tol, ratio=ratio
+        )
+        values[part], errors[part] = value[:, 0], error[:, 0]
+    return values, errors

@@ -1,0 +1,124 @@
+"""Neighbors on a torch device: the answers of the CPU, and bounds that stay below distances."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cometric as cm  # noqa: E402
+from cometric.large import search_torch  # noqa: E402
+from cometric.large.neighbors import read_histograms  # noqa: E402
+from cometric.large.search_torch import TensorSearch  # noqa: E402
+
+X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=1).X
+X = X[:, np.asarray(X[:20].sum(axis=0)).ravel() > 0]
+DEVICES = ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+OPTIONS = [
+    {"eps": 0.1, "tau": 1e-3, "norm": "l1"},
+    {"eps": 0.1},
+    {"transport": cm.Unbalanced(0.1, rho=0.5)},
+    {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "cosine"},
+    {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "hellinger"},
+    {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "lsa"},
+    {"eps": 0.2, "tau": 0.0, "saturate": 0.3},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=str)
+def result(request):
+    return cm.learn(X[:40], tol=1e-4, drop_empty=True, **request.param)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_neighbors_are_those_of_the_cpu(result, device):
+    options = {"max_candidates": 89, "check": 10}
+    truth = cm.neighbor_graph(result, X, 5, **options)
+    found = cm.neighbor_graph(result, X, 5, device=device, **options)
+    assert found.proved.all()
+    assert found.recall == 1.0
+    assert_allclose(found.graph.data, truth.graph.data, rtol=1e-5, atol=1e-8)
+    assert_array_equal(found.graph.indices, truth.graph.indices)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bounds_are_below_the_distances(result, device, monkeypatch):
+    """Those of pairs kept, before and after sweeps, and that of all others."""
+    monkeypatch.setattr(search_torch, "SLOTS", 16)
+    search = TensorSearch(result, *read_histograms(result, X), 3, 8, device)
+    some = torch.arange(20, 40, device=search._device)
+    low, index, norms, floor = search.candidates(some)
+    assert low.shape == (20, 16)
+    everyone = torch.arange(90, device=search._device)
+    true = search._distances.from_rows(some, everyone)
+    true[torch.arange(20), some] = np.inf
+    kept = true.gather(1, index)
+    assert (low <= kept + 1e-12).all()
+    others = true.scatter(1, index, np.inf).amin(1)
+    assert (floor <= others).all()
+    assert float(floor.max()) > 0.0  # and worth having
+    before = low.clone()
+    search._raise_bounds(low, torch.ones_like(low, dtype=torch.bool), some, index, norms)
+    assert (low >= before).all()
+    assert (low > before).any()
+    assert (low <= kept + 1e-9).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_few_candidates_are_told(device, monkeypatch):
+    monkeypatch.setattr(search_torch, "SLOTS", 4)
+    result = cm.learn(X[:40], eps=0.1, tol=1e-4, drop_empty=True)
+    found = cm.neighbor_graph(result, X, 5, max_candidates=5, check=90, device=device)
+    assert found.compared == 5
+    true = np.sort(cm.neighbor_graph(result, X, 5, max_candidates=89).graph.data.reshape(90, 5))
+    near = found.graph.data.reshape(90, 5)
+    hits = near <= true[:, -1:] * (1 + 1e-6)
+    assert found.recall == pytest.approx(hits.mean())
+    assert not found.proved.all()
+    assert_allclose(near[found.proved], true[found.proved], rtol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_new_samples_have_the_distances_of_the_cpu(result, device):
+    assert_allclose(result.transform(X, device=device), result.transform(X), atol=1e-7)
+    near = result.transform(X, n_neighbors=3, device=device)
+    assert near.shape == (90, 40)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_new_features_have_the_distances_of_the_cpu(device):
+    result = cm.learn(X[:40], eps=0.1, tol=1e-4, drop_empty=True)
+    new = X[:40, :10]
+    new = new[:, np.asarray(new.sum(axis=0)).ravel() > 0]
+    found = result.transform(new, of="features", device=device)
+    assert_allclose(found, result.transform(new, of="features"), atol=1e-7)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_landmarks_on_a_device(device):
+    sketch = cm.learn_landmarks(X, 40, 4, device=device, check=5)
+    assert sketch.neighbors.proved.all()
+    assert sketch.neighbors.recall == 1.0
+
+
+def test_what_runs_on_the_cpu_only_says_so():
+    exact = cm.learn(X[:20], eps=0.0, tau=0.1, drop_empty=True)
+    with pytest.raises(ValueError, match="but exact transport runs on the CPU: pass device='cpu'"):
+        exact.transform(X[:20], device="torch:cpu")
+    other = cm.learn(X[:20], eps=0.2, tau=0.1, norm="l2", drop_empty=True)
+    with pytest.raises(ValueError, match="`norm` was 'l2', which runs on the CPU only"):
+        cm.neighbor_graph(other, X, 3, device="torch:cpu")
+
+
+def test_small_eps_is_refused():
+    result = cm.learn(X[:20], eps=0.005, tau=0.1, tol=1.0, drop_empty=True)
+    with pytest.raises(ValueError, match="below 1/150 the log domain is needed"):
+        cm.neighbor_graph(result, X, 3, device="torch:cpu")
