@@ -103,7 +103,7 @@ def modules(
         metric = to_numpy(getattr(result, of))[np.ix_(foreground, foreground)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = _leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
-    return _assemble(result, of, _by_size(labels, min_size), values)
+    return assemble(result, of, _by_size(labels, min_size), values)
 
 
 class ModuleTable(NamedTuple):
@@ -214,7 +214,7 @@ class Modules:
             return self
         joined = hierarchy.fcluster(self.tree, n_modules, "maxclust").astype(np.int64)
         labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
-        return _assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
+        return assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
 
     @property
     def _items(self) -> Side:
@@ -233,7 +233,7 @@ def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
 
 
-def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
+def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
     """Modules with these labels, their members ordered by centrality."""
     profiles = _profiles(getattr(result.problem, _other(of)))
     standard = standardization(profiles)
