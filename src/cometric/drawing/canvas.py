@@ -55,7 +55,7 @@ def plain(ax: Axes) -> None:
 
 
 def legend(ax: Axes, title: str | None = None, markers: float = 1.0) -> None:
-    """A legend to the right of the axes, where there are no data; markers so many times as large."""
+    """A legend to the right of the axes, away from the data; ``markers`` enlarges its points."""
     count = len(ax.get_legend_handles_labels()[1])
     ax.legend(
         loc="center left",
