@@ -69,7 +69,7 @@ if raw:
     adata.layers["counts"] = adata.X.copy()
     sc.pp.normalize_total(adata, target_sum=1e4)
     sc.pp.log1p(adata)
-    sc.pp.highly_variable_genes(adata, n_top_genes=1000)
+    sc.pp.highly_variable_genes(adata, n_top_genes=1000, flavor="cell_ranger")
     adata = adata[:, adata.var["highly_variable"]].copy()
 print(f"{adata.n_obs} cells, {adata.n_vars} genes")
 clock("filter and normalize")

@@ -161,6 +161,8 @@ class Modules:
         background = int((self.labels == BACKGROUND).sum())
         lines = [f"{len(self)} modules of {self.of}, {background} {self.of} are background"]
         items = self._items.item_names
+        if self._items.names is None:
+            lines.append(f"  ({self.of} have no names in the data: these are their numbers)")
         for g, own in enumerate(self.members):
             shown = ", ".join(items[k] for k in own[:8])
             lines.append(f"  {g:3d}  {len(own):5d}  {shown}{', ...' * (len(own) > 8)}")
