@@ -69,7 +69,7 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
     """The Hilbert residual against "iteration", "sweeps" or "seconds", and the tolerance."""
     if against not in AGAINST:
         raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
-    ax = canvas.axes(ax, (5.5, 3.6))
+    ax = canvas.axes(ax, (7.0, 3.6))
     records = [record for record in result.history if np.isfinite(record.residual)]
     x = [getattr(record, against) for record in records]
     # Zero has no logarithm: it is drawn at the level of rounding.
@@ -95,7 +95,7 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
     random neighbors, which are far off, are left out.
     """
     rows = [row for row in choice.table if row.name != "random"][::-1]
-    ax = canvas.axes(ax, (5.5, 0.8 + 0.28 * len(rows)))
+    ax = canvas.axes(ax, (6.6, 0.8 + 0.28 * len(rows)))
     for learned, color, label in ((True, COLORS[0], "learned"), (False, COLORS[1], "baseline")):
         own = [k for k, row in enumerate(rows) if row.learned == learned]
         losses = [rows[k].loss for k in own]
@@ -227,7 +227,7 @@ def embedding(
     away = np.flatnonzero((inside != places).any(axis=1))
     ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    canvas.points(ax, inside, size, chosen.values, chosen.title)
+    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order)
     if len(away):
         ax.scatter(inside[away, 0], inside[away, 1], s=4 * size, marker="x", color="0.3", lw=1.2)
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
@@ -262,7 +262,7 @@ def nearest(
     order = nearest_to(away, min(k, len(away) - 1), chosen)
     median = float(np.median(np.delete(away, chosen)))
     rows = range(len(order))
-    ax = canvas.axes(ax, (5.2, 1.2 + 0.27 * len(order)))
+    ax = canvas.axes(ax, (7.0, 1.2 + 0.27 * len(order)))
     ax.hlines(rows, 0, away[order], color="0.8", lw=1.5, zorder=1)
     ax.plot(away[order], rows, "o", color=COLORS[0], ms=7)
     ax.axvline(median, color="0.4", ls="--", lw=1.2, label="median of all features")

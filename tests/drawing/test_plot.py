@@ -17,6 +17,7 @@ from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.patches import PathPatch  # noqa: E402
 
 from cometric import plot  # noqa: E402
+from cometric.answers.modules import ModuleTable  # noqa: E402
 from cometric.drawing import canvas, layout, naming  # noqa: E402
 
 GENES = [f"g{k}" for k in range(12)]
@@ -497,3 +498,23 @@ def test_wrong_colors_are_told(result):
     with pytest.raises(ValueError, match="`n_names` is -1; pass a whole number"):
         plot.embedding(result, n_names=-1)
     assert plt.get_fignums() == []
+
+
+def test_a_category_has_its_color_in_every_map(result):
+    kinds = pd.Categorical(LABELS, ["none", "late", "early"])
+    ax = plot.embedding(result, method="tsne", color=pd.Series(kinds))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["late", "early"]
+    looks = [to_hex(part.get_facecolor()[0]).upper() for part in ax.collections]
+    assert looks == list(layout.COLORS[1:3])
+    some = pd.Series(kinds).where(np.arange(20) != 3)  # one unknown
+    legend = plot.embedding(result, method="tsne", color=some).get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["late", "early", "nan"]
+
+
+def test_one_large_row_does_not_use_up_the_colors_of_a_heat_map():
+    table = ModuleTable(
+        ("a", "b", "c"), ("x", "y"), np.array([[1.0, -1.0], [0.5, 1.2], [90.0, 0.0]])
+    )
+    assert plot.modules(table).images[0].get_clim() == (-1.2, 1.2)
+    zero = ModuleTable(("a",), ("x", "y"), np.zeros((1, 2)))
+    assert plot.modules(zero).images[0].get_clim() == (-1.0, 1.0)

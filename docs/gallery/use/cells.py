@@ -116,9 +116,18 @@ print(found)
 clock("modules")
 
 # %%
-# The same on a map of the genes: each dot is a gene, its color is its module.
+# The same on maps of both sides. Each dot on the right is a gene, in the color of its module; each
+# dot on the left is a cell, in the color of the module for which its score is largest.
 
-cms.pl.embedding(adata, "features", "tsne", color="cometric_modules")
+result = cms.get.result(adata)
+figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
+cm.plot.embedding(result, "samples", "tsne", color=found, ax=left)
+left.get_legend().remove()  # the colors are those on the right
+left.set(title=f"{len(result.samples)} cells", xlabel="", ylabel="")
+right.set_anchor("W")
+cm.plot.embedding(result, "features", "tsne", color=found, ax=right)
+right.set(title=f"{len(result.features)} genes", xlabel="", ylabel="")
+clock("maps of cells and genes")
 
 # %%
 # Where are the modules active? The mean score of each module in each cluster names the clusters.
@@ -145,7 +154,6 @@ for row in found.enrichment(sets)[:6]:
 # %%
 # The genes nearest to one, or to several: a program of a few genes can be extended this way.
 
-result = cms.get.result(adata)
 for gene in ("CD79A", "GZMB", "LYZ"):
     if gene in adata.var_names:
         print(f"{gene:6}", ", ".join(name for name, _ in result.nearest(gene, k=8)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -102,16 +103,25 @@ def color_bar(ax: Axes, drawn: Any, label: str = "", *, extend: str = "neither")
 
 
 def points(
-    ax: Axes, places: NDArray[Any], size: float, values: NDArray[Any] | None, title: str = ""
+    ax: Axes,
+    places: NDArray[Any],
+    size: float,
+    values: NDArray[Any] | None,
+    title: str = "",
+    order: Sequence[str] = (),
 ) -> None:
-    """A point per item: of one color, on a scale, or by category with a legend."""
+    """A point per item: of one color, on a scale, or by category with a legend.
+
+    Categories are in the given ``order``, and each keeps its color if another is empty; without
+    one, the largest comes first.
+    """
     x, y = places.T
     if values is None:
         ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
     elif values.dtype.kind == "f":
         _on_a_scale(ax, x, y, size, values, title)
     else:
-        _by_category(ax, x, y, size, values, title)
+        _by_category(ax, x, y, size, values, title, order)
 
 
 def _on_a_scale(ax: Axes, x: Vector, y: Vector, size: float, values: Vector, title: str) -> None:
@@ -126,18 +136,27 @@ def _on_a_scale(ax: Axes, x: Vector, y: Vector, size: float, values: Vector, tit
 
 
 def _by_category(
-    ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any], title: str
+    ax: Axes,
+    x: Vector,
+    y: Vector,
+    size: float,
+    values: NDArray[Any],
+    title: str,
+    order: Sequence[str],
 ) -> None:
-    """A color and a marker for each label, the largest group first; background in gray."""
-    groups = by_size(values)
-    background = [group for group in groups if group[0] == BACKGROUND]
-    others = [group for group in groups if group[0] != BACKGROUND]
-    for g, (label, members) in enumerate(others):
+    """A color and a marker for each label; background in gray, below the others."""
+    groups = dict(by_size(values))
+    kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind != BACKGROUND]
+    for g, label in enumerate(kinds):
+        if label not in groups:
+            continue
+        members = groups[label]
         turn, color = divmod(g, len(COLORS))
         marker = MARKERS[turn % len(MARKERS)]
         ax.scatter(
             x[members], y[members], s=size, color=COLORS[color], marker=marker, lw=0, label=label
         )
-    for label, members in background:
-        ax.scatter(x[members], y[members], s=size, color=GRAY, lw=0, label=label, zorder=0.9)
+    if BACKGROUND in groups:
+        rest = groups[BACKGROUND]
+        ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=BACKGROUND, zorder=0.9)
     legend(ax, title or None, float(np.sqrt(DOT / size)))

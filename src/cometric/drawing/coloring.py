@@ -19,10 +19,11 @@ from cometric.drawing.naming import in_turn, spread
 
 
 class Colors(NamedTuple):
-    """One value per item, or None; a title for the legend; the modules they come from."""
+    """One value per item, or None; a title; the order of categories; modules they come from."""
 
     values: NDArray[Any] | None
     title: str = ""
+    order: tuple[str, ...] = ()
     modules: Modules | None = None
 
 
@@ -32,7 +33,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
     if color is None:
         return Colors(None)
     if as_labels:
-        return Colors(checked(color, "labels", n, of), _title(color))
+        return Colors(checked(color, "labels", n, of), _title(color), _order(color))
     if isinstance(color, Modules):
         return _by_module(result, of, color)
     if isinstance(color, str | Integral):
@@ -41,7 +42,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
         item = find(color, there, "color", other, names_of(result, of))
         title = f"{there[item]}, share of the {of[:-1]}"
         return Colors(_shares(getattr(result.problem, of), item), title)
-    return Colors(checked(color, "color", n, of), _title(color))
+    return Colors(checked(color, "color", n, of), _title(color), _order(color))
 
 
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
@@ -74,7 +75,7 @@ def _by_module(result: Result, of: str, modules: Modules) -> Colors:
     texts = np.array([*(f"{g}: {name}" for g, name in enumerate(modules.names)), BACKGROUND])
     numbers = modules.labels if modules.of == of else modules.scores().argmax(axis=1)
     title = "module" if modules.of == of else "module of largest score"
-    return Colors(texts[numbers], title, modules)  # -1, no module, is the last text
+    return Colors(texts[numbers], title, tuple(texts.tolist()), modules)  # -1: the last text
 
 
 def _shares(side: Side, item: int) -> Vector:
@@ -93,3 +94,9 @@ def _title(color: Any) -> str:
     """The name of a pandas Series, if it has one."""
     name = getattr(color, "name", None)
     return "" if name is None else str(name)
+
+
+def _order(color: Any) -> tuple[str, ...]:
+    """The categories of a pandas Categorical, or of a Series of them."""
+    kinds = getattr(getattr(color, "dtype", None), "categories", None)
+    return () if kinds is None else tuple(map(str, kinds))
