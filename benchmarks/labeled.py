@@ -124,7 +124,7 @@ def pbmc3k_raw(folder: Path) -> Labeled:
     sc.pp.filter_genes(cells, min_cells=3)
     sc.pp.normalize_total(cells, target_sum=1e4)
     sc.pp.log1p(cells)
-    sc.pp.highly_variable_genes(cells, n_top_genes=1000, flavor="cell_ranger")
+    sc.pp.highly_variable_genes(cells, n_top_genes=1000)
     cells = cells[:, cells.var["highly_variable"]].copy()
     table = pd.read_csv(folder / "pbmc3k_labels.csv.gz", index_col=0)
     types = table["seurat_annotation"].reindex(cells.obs_names).fillna("none")

@@ -69,7 +69,7 @@ if raw:
     adata.layers["counts"] = adata.X.copy()
     sc.pp.normalize_total(adata, target_sum=1e4)
     sc.pp.log1p(adata)
-    sc.pp.highly_variable_genes(adata, n_top_genes=1000, flavor="cell_ranger")
+    sc.pp.highly_variable_genes(adata, n_top_genes=1000)
     adata = adata[:, adata.var["highly_variable"]].copy()
 print(f"{adata.n_obs} cells, {adata.n_vars} genes")
 clock("filter and normalize")
@@ -109,7 +109,8 @@ for ax, color in zip(axes, ["leiden", *markers], strict=True):
 # The distance between genes is what other tools do not give. ``tl.modules`` joins each gene with
 # its nearest ones and clusters this graph. Genes that are not more alike in near cells than in
 # others belong to no module ("background"). A module is named by its three most central genes: a
-# biologist recognizes B cells by CD79A and MS4A1, natural killer cells by GNLY and PRF1.
+# biologist recognizes B cells by CD79A and TCL1A, natural killer cells by NKG7 and GZMB, monocytes
+# by CST3 and S100A9, platelets by PF4, T cells by LTB.
 
 found = cms.tl.modules(adata)
 print(found)
@@ -124,7 +125,6 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constraine
 cm.plot.embedding(result, "samples", "tsne", color=found, ax=left)
 left.get_legend().remove()  # the colors are those on the right
 left.set(title=f"{len(result.samples)} cells", xlabel="", ylabel="")
-right.set_anchor("W")
 cm.plot.embedding(result, "features", "tsne", color=found, ax=right)
 right.set(title=f"{len(result.features)} genes", xlabel="", ylabel="")
 clock("maps of cells and genes")
