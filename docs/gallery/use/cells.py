@@ -147,9 +147,8 @@ sets = {
     "platelets": ["PPBP", "PF4", "GNG11", "SDPR", "TUBB1", "CLU"],
 }
 for row in found.enrichment(sets)[:6]:
-    print(
-        f"module {row.module} ({row.name}): {row.set}, {len(row.shared)} of {row.size}, {row.q:.0e}"
-    )
+    shared = f"{len(row.shared)} of {row.size} genes, q = {row.q:.0e}"
+    print(f"module {row.module} ({row.name}): {row.set}, {shared}")
 
 # %%
 # The genes nearest to one, or to several: a program of a few genes can be extended this way.
