@@ -4,8 +4,9 @@ python benchmarks/howlong.py               all rows, each in its own process
 python benchmarks/howlong.py --rows 0 3    some of them
 
 Simulated counts (``cm.datasets.simulate_counts``, 10 types, 10 % nonzero), default settings unless
-stated otherwise. Compilation is done before and not counted. Peak memory is that of the process,
-libraries included.
+stated otherwise. Compilation is done before and not counted. "Of all cores" is the sum of the time
+that the cores spent on it; divided by their number it says, on a busy machine, how long it would
+take alone. Peak memory is that of the process, libraries included.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def measure(call: str, n: int, m: int, words: str) -> None:
     if call == "learn_landmarks":
         run = lambda X, **rest: cm.learn_landmarks(X, min(400, X.shape[0] // 2), **rest)  # noqa: E731
     run(small, drop_empty=True, **options) if call == "learn" else run(small, **options)
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     found = run(X, drop_empty=True, **options) if call == "learn" else run(X, **options)
-    seconds = time.perf_counter() - began
+    seconds, work = time.perf_counter() - began, time.process_time() - worked
     result = found if call == "learn" else found.result
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"| {n:,} x {m:,} | `{call}`{', ' * bool(words)}{words} | {seconds:.3g} "
+        f"| {n:,} x {m:,} | `{call}`{', ' * bool(words)}{words} | {seconds:.3g} | {work:.3g} "
         f"| {len(result.history)} | {peak:.2g} GB |",
         flush=True,
     )
