@@ -125,10 +125,11 @@ class _Page:
         if "://" in target:
             return nodes.reference("", "", *words, refuri=target)
         path = PurePosixPath(target.partition("#")[0])
-        page = str(path.with_suffix(""))
-        if path.suffix == ".py" and path.parent.name in GALLERIES:
+        if path.suffix == ".md":
+            page = str(path.with_suffix(""))
+        elif path.suffix == ".py" and path.parent.name in GALLERIES:
             page = f"/{GALLERIES[path.parent.name]}/{path.stem}"
-        elif path.suffix != ".md":
+        else:
             return nodes.inline("", "", *words)
         return pending_xref(
             "",
