@@ -97,10 +97,49 @@ def pbmc3k(folder: Path) -> Labeled:
 
 def spectra(folder: Path) -> Labeled:
     data = read(folder / "spectra_immune.h5ad")
-    by_type = json.loads((folder / "immune_gene_sets.json").read_text("utf-8"))
-    sets = {f"{t}: {name}": genes for t, of in by_type.items() for name, genes in of.items()}
     data = data.columns(detected(data.X) >= 50)
-    return replace(data, sets={"immune gene sets": sets}, min_size=5)
+    return replace(data, sets={"immune gene sets": immune(folder)}, min_size=5)
+
+
+def immune(folder: Path) -> dict[str, list[str]]:
+    """The immune gene sets of Spectra, by cell type and name."""
+    by_type = json.loads((folder / "immune_gene_sets.json").read_text("utf-8"))
+    return {f"{t}: {name}": genes for t, of in by_type.items() for name, genes in of.items()}
+
+
+def pbmc3k_raw(folder: Path) -> Labeled:
+    """All cells that pass the filters of the scanpy tutorial, a thousand variable genes.
+
+    Labels are those of the Seurat tutorial, which no method sees.
+    """
+    import anndata
+    import pandas as pd
+    import scanpy as sc
+
+    cells = anndata.read_h5ad(folder / "pbmc3k_raw.h5ad")
+    cells.var["mt"] = cells.var_names.str.startswith("MT-")
+    sc.pp.calculate_qc_metrics(cells, qc_vars=["mt"], percent_top=None, inplace=True)
+    count = cells.obs["n_genes_by_counts"]
+    cells = cells[(count >= 200) & (count < 2500) & (cells.obs["pct_counts_mt"] < 5)].copy()
+    sc.pp.filter_genes(cells, min_cells=3)
+    sc.pp.normalize_total(cells, target_sum=1e4)
+    sc.pp.log1p(cells)
+    sc.pp.highly_variable_genes(cells, n_top_genes=1000)
+    cells = cells[:, cells.var["highly_variable"]].copy()
+    table = pd.read_csv(folder / "pbmc3k_labels.csv.gz", index_col=0)
+    types = table["seurat_annotation"].reindex(cells.obs_names).fillna("none")
+    sets = {
+        f"Azimuth markers, level {level}": azimuth(folder / f"azimuth_pbmc_markers_l{level}.csv")
+        for level in (1, 2)
+    }
+    return used(
+        Labeled(
+            sparse.csr_array(cells.X, dtype=np.float64),
+            types.to_numpy().astype("U"),
+            np.asarray(cells.var_names).astype("U"),
+            sets=sets | {"immune gene sets": immune(folder)},
+        )
+    )
 
 
 def digits(_: Path) -> Labeled:

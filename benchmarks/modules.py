@@ -1,6 +1,6 @@
 """Modules of features beside other ways to group them, and topics of documents beside NMF and LSA.
 
-python benchmarks/modules.py                              all three data sets
+python benchmarks/modules.py                              all four data sets
 python benchmarks/modules.py --sets pbmc3k_cellranger     one of them
 python benchmarks/modules.py --results FOLDER             use results that were learned before
 python benchmarks/modules.py --eps inf                    learn with matrix products alone: fast
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from labeled import SETS, Labeled
+from labeled import SETS, Labeled, pbmc3k_raw
 from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
@@ -39,7 +39,8 @@ import cometric as cm
 from cometric import baselines
 
 ROOT = Path(__file__).parents[1]
-GENES = ("pbmc3k_cellranger", "spectra_immune")
+GENES = ("pbmc3k_cellranger", "pbmc3k_raw", "spectra_immune")
+READ = SETS | {"pbmc3k_raw": pbmc3k_raw}
 QUICK = {"dtype": "float32", "tol": 1e-2}
 SEEDS = 5
 AZIMUTH = {
@@ -74,7 +75,7 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in asked.sets:
-        data = SETS[name](asked.data)
+        data = READ[name](asked.data)
         result = learned(name, data, asked)
         print(f"\n{name}, {data.X.shape[0]} x {data.X.shape[1]}")
         stability(result)

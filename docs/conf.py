@@ -104,9 +104,10 @@ def shorten(app, what, name, obj, options, signature, returns):
 
 
 def carry(app, failure):
-    """Copy the report written by an example to the site."""
+    """Copy the reports written by examples to the site."""
     if failure is None and app.builder.format == "html":
-        shutil.copy(HERE / "gallery" / "use" / "report.html", app.outdir)
+        for name in ("report.html", "cells.html"):
+            shutil.copy(HERE / "gallery" / "use" / name, app.outdir)
 
 
 def setup(app):

@@ -1,8 +1,8 @@
 """Learn distances between 700 blood cells, and between their genes, without labels.
 
 Run it with ``make demo``. It prints the genes nearest to known markers, by the learned metric and
-by the l1 distance, plots both metrics to ``demo/cells.png``, and writes an interactive report,
-``demo/report.html``.
+by the l1 distance, and modules of genes; draws maps of the cells and of the genes to
+``demo/cells.png``; and writes an interactive report, ``demo/report.html``.
 """
 
 import argparse
@@ -15,8 +15,6 @@ matplotlib.use("Agg")  # no display needed
 
 import matplotlib.pyplot as plt
 import numpy as np
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 from sklearn.metrics import pairwise_distances
 
 import cometric as cm
@@ -60,8 +58,10 @@ def main() -> None:
     ):
         scores = cm.scores.silhouette(distances, labels), cm.scores.knn_accuracy(distances, labels)
         print(f"  {name:24}{scores[0]:10.3f}{scores[1]:17.3f}")
-    draw(result, labels, genes)
-    print(f"\nThe figure is in {FIGURE.parent.name}/{FIGURE.name}.", flush=True)
+    found = cm.modules(result)
+    print(f"\n{found}\n\nDrawing maps of cells and genes ...", flush=True)
+    draw(result, labels, found)
+    print(f"The figure is in {FIGURE.parent.name}/{FIGURE.name}.", flush=True)
     cm.report.write(
         result,
         PAGE,
@@ -89,51 +89,16 @@ def tell(genes: np.ndarray, learned: np.ndarray, plain: np.ndarray) -> None:
     print("  * not among the nearest in l1")
 
 
-def draw(result: cm.Result, labels: np.ndarray, genes: np.ndarray) -> None:
-    """Plot both metrics, ordered by hierarchical clustering; cells grouped by type."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
-    figure.suptitle("Distances learned from 700 blood cells without labels", fontsize=15)
-
-    kinds, counts = np.unique(labels, return_counts=True)
-    kinds = kinds[np.argsort(-counts)]
-    cells = np.concatenate([clustered(result.samples, np.flatnonzero(labels == k)) for k in kinds])
-    show(figure, left, result.samples, cells, "Distance between cells (grouped by type)")
-    ends = np.cumsum([np.sum(labels == kind) for kind in kinds])
-    named = [k for k in range(len(kinds)) if np.sum(labels == kinds[k]) >= 19]
-    middles = ends - [np.sum(labels == kind) / 2 for kind in kinds]
-    left.set_yticks(middles[named], kinds[named])
-    for end in ends[:-1]:
-        left.axhline(end - 0.5, color="white", lw=0.6)
-        left.axvline(end - 0.5, color="white", lw=0.6)
-
-    order = clustered(result.features, np.arange(len(genes)))
-    show(figure, right, result.features, order, "Distance between genes (clustered)")
-    rank = np.argsort(order)
-    places: dict[int, list[str]] = {}
-    for gene in sorted((*MARKERS, "NKG7"), key=lambda gene: rank[genes == gene][0]):
-        place = int(rank[genes == gene][0])
-        beside = next((other for other in places if place - other < 20), place)
-        places.setdefault(beside, []).append(gene)
-    right.set_yticks(list(places), [", ".join(names) for names in places.values()])
+def draw(result: cm.Result, labels: np.ndarray, found: cm.Modules) -> None:
+    """Plot a map of the cells, colored by type, and one of the genes, colored by module."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(15, 5), layout="constrained")
+    figure.suptitle("Distances learned from 700 blood cells, without labels", fontsize=15)
+    cm.plot.embedding(result, "samples", "tsne", labels, ax=left)
+    cm.plot.embedding(result, "features", "tsne", color=found, ax=right)
+    left.set_title(f"{len(result.samples)} cells, by type")
+    right.set_title(f"{len(result.features)} genes, by module")
     FIGURE.parent.mkdir(exist_ok=True)
     figure.savefig(FIGURE, dpi=120)
-
-
-def show(figure, panel, distances: np.ndarray, order: np.ndarray, title: str) -> None:
-    ordered = distances[np.ix_(order, order)]
-    off = ordered[~np.eye(len(ordered), dtype=bool)]
-    low, high = np.quantile(off, [0.01, 0.99])
-    image = panel.imshow(ordered, cmap="magma", vmin=low, vmax=high, interpolation="nearest")
-    panel.set(title=title, xticks=[])
-    figure.colorbar(image, ax=panel, shrink=0.7, label="distance, maximum 1")
-
-
-def clustered(distances: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The items ``chosen``, ordered as the leaves of a hierarchical clustering."""
-    if len(chosen) < 3:
-        return chosen
-    inner = squareform(distances[np.ix_(chosen, chosen)], checks=False)
-    return chosen[hierarchy.leaves_list(hierarchy.linkage(inner, "average", optimal_ordering=True))]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import cometric as cm
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")})
+NOT_RELEASED = re.compile(r"pip install '?cometric")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -24,12 +25,41 @@ def test_the_quick_start_runs(capsys):
     assert str(names["r"]) in capsys.readouterr().out
 
 
+def test_the_first_lines_of_the_readme_run(capsys, monkeypatch):
+    pytest.importorskip("igraph")
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot
+
+    from cometric import plot
+
+    monkeypatch.setattr(plot, "coordinates", lambda metric, *_: metric[:, :2])  # UMAP is slow
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
+    names = {"X": data.X}
+    exec(compile(code, "README.md", "exec"), names)
+    assert "3 modules of features" in capsys.readouterr().out
+    assert len(pyplot.gcf().axes[0].get_legend().get_texts()) == 4  # and background
+    pyplot.close("all")
+
+
+def test_the_first_picture_is_small():
+    picture = ROOT / "docs" / "_static" / "cells.png"
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert picture.stat().st_size < 200_000
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     prose = re.sub(r"```.*?```|`[^`]*`|\$[^$]*\$", "", page.read_text(), flags=re.DOTALL)
     for target in LINK.findall(prose):
         if "://" not in target and not target.startswith("examples/images/"):  # made with the site
             assert (page.parent / target.partition("#")[0]).exists(), f"dead link to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_install_from_a_clone(page):
+    """There is no release to install by name."""
+    assert not NOT_RELEASED.search(page.read_text())
 
 
 def reference():

@@ -1,7 +1,7 @@
 """Markdown pages for Sphinx: CommonMark with tables and $math$, read by markdown-it.
 
-It knows what our pages use and warns of anything else. Links to other pages become links within
-the site; files outside of it are named, not linked.
+It knows what our pages use and warns of anything else. Links to other pages and to
+examples become links within the site; files outside of it are named, not linked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from sphinx.util import logging
 
 READER = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, double_inline=True)
 LOGGER = logging.getLogger(__name__)
+
+GALLERIES = {"use": "examples", "extend": "extending"}
+"""Folders of examples, and those of their pages."""
 
 WRAPPERS = {
     "paragraph": nodes.paragraph,
@@ -122,7 +125,11 @@ class _Page:
         if "://" in target:
             return nodes.reference("", "", *words, refuri=target)
         path = PurePosixPath(target.partition("#")[0])
-        if path.suffix != ".md":
+        if path.suffix == ".md":
+            page = str(path.with_suffix(""))
+        elif path.suffix == ".py" and path.parent.name in GALLERIES:
+            page = f"/{GALLERIES[path.parent.name]}/{path.stem}"
+        else:
             return nodes.inline("", "", *words)
         return pending_xref(
             "",
@@ -130,7 +137,7 @@ class _Page:
             refdoc=self.document.settings.env.docname,
             refdomain="std",
             reftype="doc",
-            reftarget=str(path.with_suffix("")),
+            reftarget=page,
             refexplicit=True,
             refwarn=True,
         )

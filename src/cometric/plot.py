@@ -10,13 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 try:
     import matplotlib as mpl
-    import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
@@ -24,10 +21,12 @@ except ImportError:
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
-from cometric.core.kinds import check_side
+from cometric.core.kinds import check_count, check_side
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Index, Matrix
+from cometric.drawing import canvas
+from cometric.drawing.coloring import colors_of, order_of_names
 from cometric.drawing.dendrogram import draw_tree
 from cometric.drawing.layout import (
     COLORS,
@@ -40,6 +39,7 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
+from cometric.drawing.naming import write_names
 from cometric.drawing.shapes import band, heat_map, stack
 
 __all__ = [
@@ -52,14 +52,11 @@ def __dir__() -> list[str]:
     return __all__
 
 
-MARKERS = "os^Dv"
-"""When colors repeat, the marker changes."""
-
-CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
-"""Directions of the names of marked items, in turn, so that close names do not overlap."""
-
 MAX_NAMES = 40
 """Up to this many rows of a matrix are labeled."""
+
+NAMES_ON_A_MAP = 30
+"""Most names on a map of features, by default."""
 
 AGAINST = {
     "iteration": "iteration",
@@ -72,7 +69,7 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
     """The Hilbert residual against "iteration", "sweeps" or "seconds", and the tolerance."""
     if against not in AGAINST:
         raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
-    ax = _axes(ax, (5.5, 3.6))
+    ax = canvas.axes(ax, (7.0, 3.6))
     records = [record for record in result.history if np.isfinite(record.residual)]
     x = [getattr(record, against) for record in records]
     # Zero has no logarithm: it is drawn at the level of rounding.
@@ -86,8 +83,8 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
         xlabel=AGAINST[against],
         ylabel="residual (Hilbert metric)",
     )
-    ax.legend(frameon=False)
-    _plain(ax)
+    canvas.legend(ax)
+    canvas.plain(ax)
     return ax
 
 
@@ -98,7 +95,7 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
     random neighbors, which are far off, are left out.
     """
     rows = [row for row in choice.table if row.name != "random"][::-1]
-    ax = _axes(ax, (5.5, 0.8 + 0.28 * len(rows)))
+    ax = canvas.axes(ax, (6.6, 0.8 + 0.28 * len(rows)))
     for learned, color, label in ((True, COLORS[0], "learned"), (False, COLORS[1], "baseline")):
         own = [k for k, row in enumerate(rows) if row.learned == learned]
         losses = [rows[k].loss for k in own]
@@ -111,8 +108,8 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
         yticks=range(len(rows)),
         yticklabels=[row.name for row in rows],
     )
-    ax.legend(frameon=False)
-    _plain(ax)
+    canvas.legend(ax)
+    canvas.plain(ax)
     return ax
 
 
@@ -147,7 +144,7 @@ def distances(
     order = np.concatenate([members for _, members in groups])
     item_names = names_of(result, of, names)
     low, high = color_limits(metric, vmax)
-    ax = _axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
+    ax = canvas.axes(ax, (6.4 if labels is None else 7.8, 5.2), "compressed")
     image = ax.imshow(
         metric[np.ix_(order, order)], cmap="magma", vmin=low, vmax=high, interpolation="nearest"
     )
@@ -166,13 +163,8 @@ def distances(
         ax.set_yticks([])
         ax.set_ylabel(f"{of}, clustered")
     clipped = high < metric.max()
-    ax.figure.colorbar(
-        image,
-        ax=ax,
-        shrink=0.8,
-        extend="both" if clipped else "min",
-        label=f"distance (colors end at {high:.2g}, largest: 1)" if clipped else "distance",
-    )
+    label = f"distance (colors end at {high:.2g}, largest: 1)" if clipped else "distance"
+    canvas.color_bar(ax, image, label, extend="both" if clipped else "min")
     return ax
 
 
@@ -186,6 +178,8 @@ def embedding(
     *,
     mark: Sequence[int | str] = (),
     names: Sequence[Any] | None = None,
+    color: Any = None,
+    n_names: int | None = None,
 ) -> Axes:
     """An embedding of the samples or features in the plane, from their distances alone.
 
@@ -196,32 +190,46 @@ def embedding(
     method, random_state
         "umap" (needs umap-learn) or "tsne", and its random seed.
     labels
-        Colors: floating-point numbers on a color scale, anything else as categories.
+        The same as ``color``, for one value per item.
+    color
+        One value per item: floating-point numbers on a color scale, anything else as categories.
+        Or the name (or number) of a feature: samples are colored by its share of their mass; for
+        ``of="features"``, of a sample. Or :class:`~cometric.Modules`: features are colored by
+        their module, samples by the module whose score is largest.
     mark
         Items, by name or number, whose names are written beside their points.
     names
         Names of the items, instead of those in the data.
+    n_names
+        Most names to write where they do not overlap, besides ``mark``: the most central features
+        of each module, or the heaviest of each part of the map. By default 30 for features that
+        have names, if ``mark`` is empty, otherwise none.
 
     Notes
     -----
-    A few points far from all others are drawn at the border, with a cross, and counted in the
-    title: otherwise they would shrink the rest.
+    A color scale leaves out the smallest and largest 2 % of the values, which have the first and
+    the last color. A few points far from all others are drawn at the border, with a cross, and
+    counted in the title: otherwise they would shrink the rest.
     """
     metric = metric_of(result, of)
     item_names = names_of(result, of, names)
     marked = [find(item, item_names, "mark", of) for item in mark]
-    values = None if labels is None else checked(labels, "labels", len(metric), of)
+    if labels is not None and color is not None:
+        raise ValueError("`labels` and `color` are both given; pass one of them.")
+    chosen = colors_of(result, of, color if labels is None else labels, labels is not None)
+    if n_names is None:
+        named = names is not None or getattr(result.problem, of).names is not None
+        n_names = NAMES_ON_A_MAP if of == "features" and named and not marked else 0
+    if n_names != 0:
+        check_count("n_names", n_names)
     places = coordinates(metric, method, random_state)
     inside = np.clip(places, *frame(places))
     away = np.flatnonzero((inside != places).any(axis=1))
-    x, y = inside.T
-    ax = _axes(ax, (5.6 if values is None else 7.4, 4.8))
+    ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    _points(ax, x, y, size, values)
+    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order)
     if len(away):
-        ax.scatter(x[away], y[away], s=4 * size, marker="x", color="0.3", lw=1.2)
-    for at, item in enumerate(marked):
-        _mark(ax, x[item], y[item], item_names[item], CORNERS[at % len(CORNERS)])
+        ax.scatter(inside[away, 0], inside[away, 1], s=4 * size, marker="x", color="0.3", lw=1.2)
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
     ax.set(
         title=f"{len(metric)} {of}, by their learned distances{beyond}",
@@ -232,7 +240,9 @@ def embedding(
     )
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.15 if marked else 0.05)  # room for names
-    _plain(ax)
+    canvas.plain(ax)
+    order = order_of_names(result, of, inside, chosen) if n_names else []
+    write_names(ax, inside, item_names, marked, order, n_names)
     return ax
 
 
@@ -252,7 +262,7 @@ def nearest(
     order = nearest_to(away, min(k, len(away) - 1), chosen)
     median = float(np.median(np.delete(away, chosen)))
     rows = range(len(order))
-    ax = _axes(ax, (5.2, 1.2 + 0.27 * len(order)))
+    ax = canvas.axes(ax, (7.0, 1.2 + 0.27 * len(order)))
     ax.hlines(rows, 0, away[order], color="0.8", lw=1.5, zorder=1)
     ax.plot(away[order], rows, "o", color=COLORS[0], ms=7)
     ax.axvline(median, color="0.4", ls="--", lw=1.2, label="median of all features")
@@ -260,8 +270,8 @@ def nearest(
     ax.set(title=f"Nearest to {item_names[chosen]}", xlabel=f"distance from {item_names[chosen]}")
     ax.invert_yaxis()
     ax.set_xlim(left=0)
-    ax.legend(frameon=False)
-    _plain(ax)
+    canvas.legend(ax)
+    canvas.plain(ax)
     return ax
 
 
@@ -284,7 +294,7 @@ def changes(
     """
     explanation = _explained(result, i, j, of, names, top)
     losses, gains = explanation.losses[:top], explanation.gains[:top]
-    ax = _axes(ax, (5.2, 1.4 + 0.24 * (len(losses) + len(gains))))
+    ax = canvas.axes(ax, (5.2, 1.4 + 0.24 * (len(losses) + len(gains))))
     _draw_changes(ax, explanation, top)
     return ax
 
@@ -308,14 +318,11 @@ def flows(
     chosen = explanation.flows[:top]
     if ax is None:
         nets = len(explanation.losses[: top // 2]) + len(explanation.gains[: top // 2])
-        figure = plt.figure(
-            figsize=(11.0, 1.5 + 0.24 * max(nets, len(chosen))), layout="constrained"
-        )
-        beside, ax = figure.subplots(1, 2, width_ratios=[1, 1.3])
+        beside, ax = canvas.pair((11.0, 1.5 + 0.24 * max(nets, len(chosen))), (1.0, 1.3))
         _draw_changes(beside, explanation, max(1, top // 2))
     total = sum(flow.mass for flow in chosen)
-    scale = Normalize(min(flow.cost for flow in chosen), max(flow.cost for flow in chosen))
-    shades = mpl.colormaps["viridis_r"]
+    scale, extend = canvas.scale([flow.cost for flow in chosen])
+    shades = mpl.colormaps[canvas.FLOWS]
     left, right = (stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
     used = {("source", name): top for name, (top, _) in left.items()}
     used |= {("target", name): top for name, (top, _) in right.items()}
@@ -338,12 +345,8 @@ def flows(
         f"{100 * total:.3g} % of the mass; {100 * explanation.stays:.3g} % stays",
         fontsize=10,
     )
-    ax.figure.colorbar(
-        mpl.cm.ScalarMappable(scale, shades),
-        ax=ax,
-        shrink=0.6,
-        label="distance between the features",
-    )
+    drawn = mpl.cm.ScalarMappable(scale, shades)
+    canvas.color_bar(ax, drawn, "distance between the features", extend=extend)
     return ax
 
 
@@ -361,7 +364,7 @@ def tree(
     """
     check_side(of)
     labels = names_of(result, of, names)
-    ax = _axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
+    ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
     draw_tree(ax, result.tree(of).linkage(), labels)
     return ax
 
@@ -378,10 +381,10 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     if not table.modules:
         raise ValueError("There are no modules to draw: all items are background.")
     size = 3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)
-    ax = _axes(ax, size)
+    ax = canvas.axes(ax, size)
     image = heat_map(ax, table.values, table.modules, table.groups)
     ax.set_title("Modules by group")
-    ax.figure.colorbar(image, ax=ax, shrink=0.8, extend="both", label="mean score")
+    canvas.color_bar(ax, image, "mean score", extend="both")
     return ax
 
 
@@ -411,8 +414,8 @@ def _draw_changes(ax: Axes, explanation: Explanation, top: int) -> None:
     """Bars to the left for the largest losses, to the right for the largest gains."""
     losses, gains = explanation.losses[:top], explanation.gains[:top]
     shown = [*losses, *gains]
-    scale = Normalize(0.0, max(change.distance for change in shown))
-    shades = mpl.colormaps["viridis_r"]
+    scale, extend = canvas.scale([0.0, *(change.distance for change in shown)])
+    shades = mpl.colormaps[canvas.FLOWS]
     rows = range(len(shown))
     ax.barh(
         rows,
@@ -433,56 +436,9 @@ def _draw_changes(ax: Axes, explanation: Explanation, top: int) -> None:
         f"{100 * part / whole:.3g} % of the mass that changes",
         fontsize=10,
     )
-    ax.figure.colorbar(
-        mpl.cm.ScalarMappable(scale, shades), ax=ax, shrink=0.6, label="mean distance it moves"
-    )
-    _plain(ax)
-
-
-def _axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained") -> Axes:
-    return plt.figure(figsize=size, layout=layout).subplots() if ax is None else ax
-
-
-def _plain(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _points(ax: Axes, x: Vector, y: Vector, size: float, values: NDArray[Any] | None) -> None:
-    """A point per item: of one color, on a scale, or by category with a legend."""
-    if values is None:
-        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
-    elif values.dtype.kind == "f":
-        points = ax.scatter(x, y, s=size, c=values, cmap="viridis", lw=0)
-        ax.figure.colorbar(points, ax=ax, shrink=0.8)
-    else:
-        for g, (label, members) in enumerate(by_size(values)):
-            turn, color = divmod(g, len(COLORS))
-            ax.scatter(
-                x[members],
-                y[members],
-                s=size,
-                color=COLORS[color],
-                marker=MARKERS[turn % len(MARKERS)],
-                lw=0,
-                label=label,
-            )
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.5)
-
-
-def _mark(ax: Axes, x: float, y: float, name: str, corner: tuple[int, int]) -> None:
-    """A ring around a point, with its name in the direction ``corner``."""
-    right, up = corner
-    ax.annotate(
-        name,
-        (x, y),
-        xytext=(7 * right, 7 * up),
-        textcoords="offset points",
-        fontsize=8,
-        ha="left" if right > 0 else "right",
-        va="bottom" if up > 0 else "top",
-        bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
-    )
-    ax.plot(x, y, marker="o", ms=6, mfc="none", mec="black", mew=1.2)
+    drawn = mpl.cm.ScalarMappable(scale, shades)
+    canvas.color_bar(ax, drawn, "mean distance it moves", extend=extend)
+    canvas.plain(ax)
 
 
 def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:

@@ -194,3 +194,19 @@ GOOD = np.ones((2, 3))
 def test_bad_input_is_refused(arguments, options, words):
     with pytest.raises(ValueError, match=words):
         cm.transfer_labels(*arguments, **options)
+
+
+def test_a_transfer_prints_as_a_table_of_labels():
+    across = np.array([[0.1, 0.2, 0.9, 0.8], [0.9, 0.8, 0.1, 0.2], [0.8, 0.9, 0.2, 0.1]])
+    within = 1.0 - np.eye(4)
+    within[0, 1] = within[1, 0] = within[2, 3] = within[3, 2] = 0.3
+    answer = cm.transfer_labels(across, ["T cell", "T cell", "B", "B"], 2, within=within)
+    header, columns, first, second = str(answer).splitlines()
+    assert header == "Labels of 3 new items"
+    assert columns.split("   ")[-1] == "novelty above 0.95"
+    unsure = (answer.confidence < 0.9).sum()
+    assert [*first.split()][:2] == ["B", "2"]
+    assert [*second.split()][:3] == ["T", "cell", "1"]
+    assert int(first.split()[3]) + int(second.split()[4]) == unsure
+    plain = cm.transfer_labels(across, ["T cell", "T cell", "B", "B"], 2)
+    assert "novelty" not in repr(plain)

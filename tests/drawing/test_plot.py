@@ -17,7 +17,8 @@ from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.patches import PathPatch  # noqa: E402
 
 from cometric import plot  # noqa: E402
-from cometric.drawing import layout  # noqa: E402
+from cometric.answers.modules import ModuleTable  # noqa: E402
+from cometric.drawing import canvas, layout, naming  # noqa: E402
 
 GENES = [f"g{k}" for k in range(12)]
 LABELS = np.repeat(["early", "late"], [12, 8])
@@ -324,3 +325,196 @@ def test_a_tree_joins_items_at_their_distance_along_it():
     assert {label.get_text() for label in ax.get_yticklabels()} == {f"f{k}" for k in range(10)}
     with pytest.raises(ValueError, match="`of` is 'rows'"):
         plot.tree(result, of="rows")
+
+
+# Colors, names and legends of maps
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """A map whose places are known."""
+    at = np.random.default_rng(5).uniform(size=(20, 2))
+    monkeypatch.setattr(plot, "coordinates", lambda metric, *_: at[: len(metric)])
+    return at
+
+
+def shown_order(ax, at):
+    """The number of the item of each point of the first collection."""
+    offsets = np.asarray(ax.collections[0].get_offsets())
+    return [int(np.flatnonzero((at == place).all(axis=1))[0]) for place in offsets]
+
+
+def test_samples_are_colored_by_a_feature(result, places):
+    ax = plot.embedding(result, method="tsne", color="g3")
+    shares = result.problem.samples.full.toarray()[:, 3]
+    order = shown_order(ax, places)
+    assert sorted(order) == list(range(20))
+    assert_allclose(ax.collections[0].get_array(), shares[order])
+    assert (np.diff(shares[order]) >= 0).all()  # the largest on top
+    assert ax.figure.axes[1].get_ylabel() == "g3, share of the sample"
+    by_number = plot.embedding(result, method="tsne", color=3)
+    assert_allclose(by_number.collections[0].get_array(), shares[order])
+
+
+def test_features_are_colored_by_a_sample(result, places):
+    ax = plot.embedding(result, "features", "tsne", color="s4")
+    shares = result.problem.features.full.toarray()[:, 4]
+    assert_allclose(ax.collections[0].get_array(), shares[shown_order(ax, places)])
+
+
+def test_a_merged_feature_keeps_its_own_values():
+    with pytest.warns(UserWarning, match="repeat"):
+        r = cm.learn([[1, 2, 0], [1, 2, 3], [3, 6, 1], [1, 2, 7]], eps=0, tau=0.1)
+    ax = plot.embedding(r, method="tsne", color=1)
+    assert_allclose(np.sort(ax.collections[0].get_array()), [0.2, 1 / 3, 0.6, 2 / 3])
+
+
+def test_colors_are_values_of_any_kind(result):
+    named = pd.Series(LABELS, name="stage")
+    legend = plot.embedding(result, method="tsne", color=named).get_legend()
+    assert legend.get_title().get_text() == "stage"
+    assert [text.get_text() for text in legend.get_texts()] == ["early", "late"]
+    numbers = np.linspace(0, 1, 20)
+    numbers[4] = np.nan
+    ax = plot.embedding(result, method="tsne", color=numbers)
+    unknown, known = ax.collections
+    assert (len(unknown.get_offsets()), len(known.get_offsets())) == (1, 19)
+    kinds = plot.embedding(result, method="tsne", color=np.arange(20) % 3)
+    assert len(kinds.get_legend().get_texts()) == 3
+
+
+def test_color_scales_end_at_quantiles():
+    values = np.concatenate([np.linspace(0, 1, 98), [50.0, -90.0]])
+    low, high = canvas.limits(values)
+    assert -0.1 < low < high < 2.5
+    assert canvas.scale(values)[1] == "both"
+    assert canvas.limits(values[:40]) == (values[0], values[39])  # few values: all of them
+    assert canvas.scale(values[:40])[1] == "neither"
+    rare = np.zeros(1000)
+    rare[:10] = np.arange(1, 11)  # a gene that one cell in a hundred has
+    low, high = canvas.limits(rare)
+    assert low == 0
+    assert 9 < high < 10
+    assert canvas.scale(rare)[1] == "max"
+    assert canvas.limits(np.full(90, 3.0)) == (3.0, 4.0)
+    assert canvas.limits([np.nan]) == (0.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """Named counts of three types, with markers, and their modules."""
+    pytest.importorskip("igraph")
+    data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
+    table = pd.DataFrame(
+        data.X.toarray() if hasattr(data.X, "toarray") else data.X,
+        [f"c{i}" for i in range(150)],
+        [f"g{k}" for k in range(100)],
+    )
+    result = cm.learn(table, eps=np.inf)
+    return result, cm.modules(result)
+
+
+def test_features_are_colored_by_module_and_their_central_ones_named(cells, monkeypatch):
+    result, found = cells
+    assert len(found) >= 2
+    at = np.random.default_rng(5).uniform(size=(150, 2))
+    monkeypatch.setattr(plot, "coordinates", lambda metric, *_: at[: len(metric)])
+    ax = plot.embedding(result, "features", "tsne", color=found)
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts == [*(f"{g}: {name}" for g, name in enumerate(found.names)), "background"]
+    sizes = [len(part.get_offsets()) for part in ax.collections[: len(texts)]]
+    assert sizes == [*map(len, found.members), (found.labels < 0).sum()]
+    gray = to_hex(ax.collections[len(texts) - 1].get_facecolor()[0])
+    assert gray == to_hex(canvas.GRAY)
+    written = [int(text.get_text()[1:]) for text in ax.texts]
+    first = [int(own[0]) for own in found.members]
+    assert written[: len(first)] == first  # the most central of each module
+    assert 5 < len(written) <= plot.NAMES_ON_A_MAP
+    by_score = plot.embedding(result, method="tsne", color=found)
+    legend = {text.get_text() for text in by_score.get_legend().get_texts()}
+    assert legend <= set(texts) - {"background"}
+
+
+def test_modules_of_another_result_are_refused(cells, result):
+    with pytest.raises(ValueError, match="modules of another result"):
+        plot.embedding(result, "features", "tsne", color=cells[1])
+
+
+def test_names_do_not_overlap_and_stay_inside(cells):
+    ax = plot.embedding(cells[0], "features", "tsne", n_names=60)
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert len(boxes) > 10
+    inside = ax.get_window_extent()
+    for k, box in enumerate(boxes):
+        assert not any(box.padded(-1).overlaps(other.padded(-1)) for other in boxes[:k])
+        assert inside.padded(1).containsx(box.x0)
+        assert inside.padded(1).containsx(box.x1)
+
+
+def test_names_are_written_where_there_are_any(result, unnamed):
+    assert len(plot.embedding(result, "features", "tsne").texts) > 5
+    assert len(plot.embedding(result, "features", "tsne", n_names=3).texts) == 3
+    assert not plot.embedding(result, "features", "tsne", n_names=0).texts
+    assert not plot.embedding(result, method="tsne").texts
+    assert len(plot.embedding(result, method="tsne", n_names=4).texts) == 4
+    assert not plot.embedding(unnamed, "features", "tsne").texts
+    both = plot.embedding(result, "features", "tsne", mark=["g3"], n_names=2)
+    assert len(both.texts) == 3
+    assert both.texts[0].get_text() == "g3"
+
+
+def test_names_come_in_turn_from_all_parts_of_a_map():
+    assert naming.in_turn([[1, 2, 3], [4], [5, 6]]) == [1, 4, 5, 2, 6, 3]
+    places = np.array([[0.0, 0.0], [0.01, 0.0], [1.0, 1.0], [0.0, 0.01]])
+    assert naming.spread(places, np.array([1.0, 3.0, 2.0, 0.5])) == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda r: plot.convergence(r),
+        lambda r: plot.nearest(r, 0),
+        lambda r: plot.embedding(r, method="tsne", labels=LABELS),
+        lambda r: plot.embedding(r, method="tsne", labels=np.arange(20)),
+    ],
+)
+def test_a_legend_lies_beside_the_data(result, draw):
+    ax = draw(result)
+    ax.figure.canvas.draw()
+    legend, inside = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert legend.x0 >= inside.x1 - 1
+    assert legend.x1 <= ax.figure.bbox.x1 + 1
+    assert legend.y1 <= ax.figure.bbox.y1 + 1
+
+
+def test_wrong_colors_are_told(result):
+    with pytest.raises(ValueError, match="`labels` and `color` are both given"):
+        plot.embedding(result, labels=LABELS, color="g3")
+    with pytest.raises(ValueError, match=r"`color` is 's3', .* of a sample, not of a feature"):
+        plot.embedding(result, color="s3")
+    with pytest.raises(ValueError, match=r"`color` has shape \(3,\); there are 20 samples"):
+        plot.embedding(result, color=[1, 2, 3])
+    with pytest.raises(ValueError, match="`n_names` is -1; pass a whole number"):
+        plot.embedding(result, n_names=-1)
+    assert plt.get_fignums() == []
+
+
+def test_a_category_has_its_color_in_every_map(result):
+    kinds = pd.Categorical(LABELS, ["none", "late", "early"])
+    ax = plot.embedding(result, method="tsne", color=pd.Series(kinds))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["late", "early"]
+    looks = [to_hex(part.get_facecolor()[0]).upper() for part in ax.collections]
+    assert looks == list(layout.COLORS[1:3])
+    some = pd.Series(kinds).where(np.arange(20) != 3)  # one unknown
+    legend = plot.embedding(result, method="tsne", color=some).get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["late", "early", "nan"]
+
+
+def test_one_large_row_does_not_use_up_the_colors_of_a_heat_map():
+    table = ModuleTable(
+        ("a", "b", "c"), ("x", "y"), np.array([[1.0, -1.0], [0.5, 1.2], [90.0, 0.0]])
+    )
+    assert plot.modules(table).images[0].get_clim() == (-1.2, 1.2)
+    zero = ModuleTable(("a",), ("x", "y"), np.zeros((1, 2)))
+    assert plot.modules(zero).images[0].get_clim() == (-1.0, 1.0)

@@ -123,3 +123,49 @@ def test_mistakes_are_told(adata):
         cm.plot.modules(none, adata.obs["kind"])
     with pytest.raises(ValueError, match="`labels` is None; pass the label of each sample"):
         cm.plot.modules(none)
+
+
+def test_modules_are_read_back(adata, tmp_path):
+    found = cms.tl.modules(adata)
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    again = cms.get.modules(anndata.read_h5ad(tmp_path / "x.h5ad"))
+    assert str(again) == str(found)
+    assert_array_equal(again.labels, found.labels)
+    assert_allclose(again.scores(), found.scores())
+    assert_allclose(again.coherence, found.coherence)
+    with pytest.raises(KeyError, match="no modules under 'mine'. Run `tl.modules` first"):
+        cms.get.modules(adata, modules_key="mine")
+    adata.uns["cometric_modules"]["genes"] = adata.uns["cometric_modules"]["genes"].iloc[:5]
+    with pytest.raises(ValueError, match="modules of 5 genes .* metrics of 40"):
+        cms.get.modules(adata)
+
+
+def test_maps_are_colored_by_columns_genes_and_modules(adata):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = cms.tl.modules(adata)
+
+    def draw(color, of="samples"):
+        ax = cms.pl.embedding(adata, of, "tsne", color)
+        legend = ax.get_legend()
+        texts = [] if legend is None else [text.get_text() for text in legend.get_texts()]
+        values = ax.collections[0].get_array()
+        pyplot.close("all")
+        return texts, values, ax
+
+    assert draw("kind")[0] == ["a", "b", "c"]
+    _, values, ax = draw("gene3")
+    assert_allclose(values, np.sort(adata.X[:, 3]))
+    assert ax.collections[0].colorbar.ax.get_ylabel() == "gene3"
+    assert_allclose(draw("module_1")[1], np.sort(found.scores()[:, 1]))
+    named = [f"{g}: {name}" for g, name in enumerate(found.names)]
+    genes, _, ax = draw("cometric_modules", "features")
+    assert genes == [*named, "background"]
+    assert ax.texts[0].get_text() == found.names[0].split(", ")[0]
+    assert set(draw("cometric_modules")[0]) <= set(named)
+    with pytest.raises(ValueError, match="`color` is 'gene99', which is not a column .* nor a mod"):
+        draw("gene99")
+    with pytest.raises(ValueError, match="`adata.var` has no column 'gene3'"):
+        draw("gene3", "features")

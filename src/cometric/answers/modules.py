@@ -103,7 +103,7 @@ def modules(
         metric = to_numpy(getattr(result, of))[np.ix_(foreground, foreground)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = _leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
-    return _assemble(result, of, _by_size(labels, min_size), values)
+    return assemble(result, of, _by_size(labels, min_size), values)
 
 
 class ModuleTable(NamedTuple):
@@ -161,6 +161,8 @@ class Modules:
         background = int((self.labels == BACKGROUND).sum())
         lines = [f"{len(self)} modules of {self.of}, {background} {self.of} are background"]
         items = self._items.item_names
+        if self._items.names is None:
+            lines.append(f"  ({self.of} have no names in the data: these are their numbers)")
         for g, own in enumerate(self.members):
             shown = ", ".join(items[k] for k in own[:8])
             lines.append(f"  {g:3d}  {len(own):5d}  {shown}{', ...' * (len(own) > 8)}")
@@ -214,7 +216,7 @@ class Modules:
             return self
         joined = hierarchy.fcluster(self.tree, n_modules, "maxclust").astype(np.int64)
         labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
-        return _assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
+        return assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
 
     @property
     def _items(self) -> Side:
@@ -233,7 +235,7 @@ def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
 
 
-def _assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
+def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
     """Modules with these labels, their members ordered by centrality."""
     profiles = _profiles(getattr(result.problem, _other(of)))
     standard = standardization(profiles)

@@ -17,7 +17,11 @@ UNLABELED = -1
 """The code of an item whose label is not known."""
 
 
-@dataclass(frozen=True, eq=False)
+SURE, NOVEL = 0.9, 0.95
+"""Confidence from which a label counts as sure, and novelty from which an item counts as new."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Transfer:
     """Labels of new items, and how sure they are.
 
@@ -44,6 +48,25 @@ class Transfer:
     shares: Matrix
     classes: NDArray[Any]
     novelty: Vector | None = None
+
+    def __str__(self) -> str:
+        texts = np.array([str(label) for label in self.labels], dtype=object)
+        width = max([5, *map(len, texts.tolist())])
+        unlike = f"   novelty above {NOVEL:g}" if self.novelty is not None else ""
+        lines = [
+            f"Labels of {counted(len(texts), 'new item')}",
+            f"  {'label':{width}}   items   mean confidence   below {SURE:g}{unlike}",
+        ]
+        for label in dict.fromkeys(sorted(texts.tolist(), key=str)):
+            own = texts == label
+            sure = self.confidence[own]
+            line = f"  {label:{width}} {own.sum():7d} {sure.mean():17.2f} {(sure < SURE).sum():11d}"
+            if self.novelty is not None:
+                line += f" {(self.novelty[own] > NOVEL).sum():20d}"
+            lines.append(line)
+        return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def transfer_labels(

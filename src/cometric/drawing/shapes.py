@@ -38,12 +38,12 @@ def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
 def heat_map(ax: Axes, values: Matrix, rows: Sequence[str], columns: Sequence[str]) -> Any:
     """A table around 0 as colors, similar rows side by side; returns the image.
 
-    The scale is symmetric and ends at the 0.98 quantile of the absolute values, so that one large
-    entry does not use it up.
+    The scale is symmetric and ends at the median, over rows, of their largest absolute values: a
+    row of much larger values than the others, such as that of a rare group, does not use it up.
     """
     differences = np.abs(values[:, None] - values[None]).sum(axis=2)
     order = leaf_order(differences)
-    limit = float(np.quantile(np.abs(values), 0.98)) if values.size else 1.0
+    limit = float(np.median(np.abs(values).max(axis=1))) or 1.0
     image = ax.imshow(values[order], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
     ax.set_yticks(range(len(rows)), [rows[k] for k in order], fontsize=8)
     ax.set_xticks(range(len(columns)), columns, fontsize=8, rotation=45, ha="right")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.answers.modules import BACKGROUND, Modules, assemble
 from cometric.answers.result import Parameters, Result, check_result
 from cometric.core.digest import fingerprint
 from cometric.core.kinds import check_side
@@ -19,7 +20,7 @@ from cometric.scverse import slots
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["distances", "history", "names", "result"]
+__all__ = ["distances", "history", "modules", "names", "result"]
 
 
 def __dir__() -> list[str]:
@@ -55,6 +56,30 @@ def history(adata: AnnData, *, key: str = "cometric") -> list[Record]:
     table = slots.read(adata, key)["history"]
     rows = zip(*(table[field] for field in Record._fields), strict=True)
     return [Record.from_row(row) for row in rows]
+
+
+def modules(
+    adata: AnnData, *, key: str = "cometric", modules_key: str = "cometric_modules"
+) -> Modules:
+    """The modules that ``tl.modules`` returned, rebuilt from ``adata``.
+
+    ``key`` and ``modules_key`` are the ``key_added`` of ``tl.learn`` and of ``tl.modules``. The
+    data must be those that were learned from; this is checked.
+    """
+    if modules_key not in adata.uns or "genes" not in adata.uns[modules_key]:
+        raise KeyError(f"`adata` has no modules under {modules_key!r}. Run `tl.modules` first.")
+    learned = result(adata, key=key)
+    genes = adata.uns[modules_key]["genes"]
+    kept = learned.problem.features.kept
+    if len(genes) != len(kept):
+        raise ValueError(
+            f"`adata` has modules of {len(genes)} genes under {modules_key!r}, but metrics of "
+            f"{len(kept)} under {key!r}. Run `tl.modules` again."
+        )
+    texts = genes["module"].astype(str).to_numpy()[kept]
+    labels = np.array([BACKGROUND if text == "background" else int(text) for text in texts])
+    coherence = genes["coherence"].to_numpy(dtype=np.float64)[kept]
+    return assemble(learned, "features", labels.astype(np.int64), coherence)
 
 
 def result(adata: AnnData, *, key: str = "cometric") -> Result:

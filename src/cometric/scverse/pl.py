@@ -17,6 +17,7 @@ from cometric.scverse import get, slots
 if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
+    from pandas import DataFrame, Series
 
     from cometric.answers.result import Result
 
@@ -59,14 +60,40 @@ def embedding(
     color: str | None = None,
     *,
     mark: Sequence[int | str] = (),
+    n_names: int | None = None,
     random_state: int | None = 0,
     key: str = "cometric",
+    modules_key: str = "cometric_modules",
     ax: Axes | None = None,
 ) -> Axes:
-    """A map of the cells, or of the genes, made from their learned distances alone."""
+    """A map of the cells, or of the genes, made from their learned distances alone.
+
+    Parameters
+    ----------
+    color
+        A column of ``obs`` (or of ``var`` for genes); for cells also the name of a gene, in the
+        data learned from, or of a module, such as "module_0". ``modules_key``, the ``key_added``
+        of ``tl.modules``, stands for modules, with their names: that of each gene, or the module
+        of largest score of each cell.
+    mark, n_names, method, random_state
+        See :func:`cometric.plot.embedding`.
+    """
     result = get.result(adata, key=key)
-    labels = _column(adata, result, of, color, key)
-    return plot.embedding(result, of, method, labels, random_state, ax, mark=mark)
+    colors: Any = None
+    if color is not None and color == modules_key and color in adata.uns:
+        colors = get.modules(adata, key=key, modules_key=modules_key)
+    elif color is not None:
+        colors = _color(adata, result, of, color, key, modules_key)
+    return plot.embedding(
+        result,
+        of,
+        method,
+        random_state=random_state,
+        ax=ax,
+        mark=mark,
+        n_names=n_names,
+        color=colors,
+    )
 
 
 def nearest(
@@ -132,9 +159,43 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
     """A column of ``obs`` (or ``var``), without cells (or genes) that were dropped."""
     if name is None:
         return None
-    params = slots.read(adata, key)["params"]
-    genes, where = (adata.raw.var, "raw.var") if params["use_raw"] else (adata.var, "var")
-    table, where = (adata.obs, "obs") if of == "samples" else (genes, where)
+    table, where = _table(adata, of, key)
     if name not in table:
         raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
-    return table[name].to_numpy()[getattr(result.problem, of).kept]
+    return table[name][getattr(result.problem, of).kept]
+
+
+def _table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
+    """The table of the cells, or of the genes that were learned, and its name."""
+    if of == "samples":
+        return adata.obs, "obs"
+    raw = slots.read(adata, key)["params"]["use_raw"]
+    return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
+
+
+def _color(
+    adata: AnnData, result: Result, of: str, name: str, key: str, modules_key: str
+) -> Series:
+    """A column of ``obs`` or ``var``; for cells also the values of a gene or of a module."""
+    import pandas as pd
+
+    table, where = _table(adata, of, key)
+    kept = getattr(result.problem, of).kept
+    if of == "samples" and name not in table:
+        params = slots.read(adata, key)["params"]
+        data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+        genes = [str(gene) for gene in data.var_names]
+        if name in genes:
+            column = data.X[:, [genes.index(name)]]
+            dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
+            return pd.Series(dense[kept, 0].astype(np.float64), name=name)
+        scores = adata.obsm.get(modules_key)
+        if isinstance(scores, pd.DataFrame) and name in scores:
+            return scores[name][kept]
+        raise ValueError(
+            f"`color` is {name!r}, which is not a column of `adata.obs` ({list(table)}), nor a "
+            f"gene that was learned from, nor a module under {modules_key!r}."
+        )
+    if name not in table:
+        raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
+    return table[name][kept]

@@ -1,0 +1,162 @@
+"""The one place where figures, colors, scales and legends of all plots are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from numpy.typing import NDArray
+
+from cometric.core.types import Vector
+from cometric.drawing.layout import COLORS, by_size
+
+MARKERS = "os^Dv"
+"""When colors repeat, the marker changes."""
+
+BACKGROUND = "background"
+"""Items with this label belong to no module: drawn in gray, below the others."""
+
+GRAY = "0.82"
+
+SCALE, FLOWS = "viridis", "viridis_r"
+"""Colors of values, and of the distances that flows of mass take: the darker, the farther."""
+
+TAILS = 0.02
+"""Values in this share at either end of a color scale have the first or the last color."""
+
+ALL_COUNT = 50
+"""Scales of fewer values than this run from the smallest to the largest."""
+
+DOT = 30.0
+"""Area of a point in a legend, in square points of type."""
+
+LEGEND_ROWS = 16
+"""A legend with more entries has several columns."""
+
+
+def axes(ax: Axes | None, size: tuple[float, float], layout: str = "constrained") -> Axes:
+    """The given Axes, or those of a new figure of this size in inches."""
+    return plt.figure(figsize=size, layout=layout).subplots() if ax is None else ax
+
+
+def pair(size: tuple[float, float], widths: tuple[float, float]) -> tuple[Axes, Axes]:
+    """Two Axes side by side in a new figure."""
+    figure = plt.figure(figsize=size, layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=widths)
+    return left, right
+
+
+def plain(ax: Axes) -> None:
+    """Remove the frame above and to the right."""
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def legend(ax: Axes, title: str | None = None, markers: float = 1.0) -> None:
+    """A legend to the right of the axes, away from the data; ``markers`` enlarges its points."""
+    count = len(ax.get_legend_handles_labels()[1])
+    ax.legend(
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=9,
+        title=title,
+        markerscale=markers,
+        ncols=-(-count // LEGEND_ROWS) or 1,
+    )
+
+
+def limits(values: Any) -> tuple[float, float]:
+    """The values of the first and the last color, by quantiles of those that are finite.
+
+    Where most values are equal, as those of a gene that few cells have, the last color is at a
+    quantile of the others. Few values are all told apart.
+    """
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    if len(finite) >= ALL_COUNT and low < high:
+        first, last = (float(edge) for edge in np.quantile(finite, [TAILS, 1 - TAILS]))
+        if first == last:
+            first, last = low, float(np.quantile(finite[finite > low], 1 - TAILS))
+        low, high = first, last
+    return (low, high) if low < high else (low, low + 1.0)
+
+
+def scale(values: Any) -> tuple[Normalize, str]:
+    """A color scale for values, and the ends (``extend``) at which it clips some of them."""
+    low, high = limits(values)
+    finite = np.asarray(values, dtype=np.float64)
+    below, above = bool((finite < low).any()), bool((finite > high).any())
+    ends = {(False, False): "neither", (True, False): "min", (False, True): "max"}
+    return Normalize(low, high), ends.get((below, above), "both")
+
+
+def color_bar(ax: Axes, drawn: Any, label: str = "", *, extend: str = "neither") -> None:
+    """The color scale of what was drawn, beside the axes."""
+    ax.figure.colorbar(drawn, ax=ax, shrink=0.8, extend=extend, label=label)
+
+
+def points(
+    ax: Axes,
+    places: NDArray[Any],
+    size: float,
+    values: NDArray[Any] | None,
+    title: str = "",
+    order: Sequence[str] = (),
+) -> None:
+    """A point per item: of one color, on a scale, or by category with a legend.
+
+    Categories are in the given ``order``, and each keeps its color if another is empty; without
+    one, the largest comes first.
+    """
+    x, y = places.T
+    if values is None:
+        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
+    elif values.dtype.kind == "f":
+        _on_a_scale(ax, x, y, size, values, title)
+    else:
+        _by_category(ax, x, y, size, values, title, order)
+
+
+def _on_a_scale(ax: Axes, x: Vector, y: Vector, size: float, values: Vector, title: str) -> None:
+    """Numbers as colors, the largest drawn last; those that are not finite in gray."""
+    known = np.isfinite(values)
+    if not known.all():
+        ax.scatter(x[~known], y[~known], s=size, color=GRAY, lw=0)
+    order = np.flatnonzero(known)[np.argsort(values[known], kind="stable")]
+    norm, extend = scale(values[known])
+    drawn = ax.scatter(x[order], y[order], s=size, c=values[order], cmap=SCALE, norm=norm, lw=0)
+    color_bar(ax, drawn, title, extend=extend)
+
+
+def _by_category(
+    ax: Axes,
+    x: Vector,
+    y: Vector,
+    size: float,
+    values: NDArray[Any],
+    title: str,
+    order: Sequence[str],
+) -> None:
+    """A color and a marker for each label; background in gray, below the others."""
+    groups = dict(by_size(values))
+    kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind != BACKGROUND]
+    for g, label in enumerate(kinds):
+        if label not in groups:
+            continue
+        members = groups[label]
+        turn, color = divmod(g, len(COLORS))
+        marker = MARKERS[turn % len(MARKERS)]
+        ax.scatter(
+            x[members], y[members], s=size, color=COLORS[color], marker=marker, lw=0, label=label
+        )
+    if BACKGROUND in groups:
+        rest = groups[BACKGROUND]
+        ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=BACKGROUND, zorder=0.9)
+    legend(ax, title or None, float(np.sqrt(DOT / size)))

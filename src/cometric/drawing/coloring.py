@@ -1,0 +1,102 @@
+"""What ``color=`` of a map stands for: values, an item of the other side, or modules."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cometric.answers.modules import Modules
+from cometric.answers.result import Result
+from cometric.core.names import find
+from cometric.core.sides import Side
+from cometric.core.types import Matrix, Vector
+from cometric.drawing.canvas import BACKGROUND
+from cometric.drawing.layout import by_size, checked, metric_of, names_of
+from cometric.drawing.naming import in_turn, spread
+
+
+class Colors(NamedTuple):
+    """One value per item, or None; a title; the order of categories; modules they come from."""
+
+    values: NDArray[Any] | None
+    title: str = ""
+    order: tuple[str, ...] = ()
+    modules: Modules | None = None
+
+
+def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> Colors:
+    """The values that ``color`` stands for; with ``as_labels`` one value per item only."""
+    n = len(metric_of(result, of))
+    if color is None:
+        return Colors(None)
+    if as_labels:
+        return Colors(checked(color, "labels", n, of), _title(color), _order(color))
+    if isinstance(color, Modules):
+        return _by_module(result, of, color)
+    if isinstance(color, str | Integral):
+        other = "features" if of == "samples" else "samples"
+        there = names_of(result, other)
+        item = find(color, there, "color", other, names_of(result, of))
+        title = f"{there[item]}, share of the {of[:-1]}"
+        return Colors(_shares(getattr(result.problem, of), item), title)
+    return Colors(checked(color, "color", n, of), _title(color), _order(color))
+
+
+def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
+    """All items, in the order in which their names are worth writing."""
+    weights = _weights(result, of)
+    if colors.modules is not None and colors.modules.of == of:
+        members = [own.tolist() for own in colors.modules.members]
+        known = {item for own in members for item in own}
+        others = [item for item in spread(places, weights) if item not in known]
+        return in_turn(members) + others
+    if colors.values is not None and colors.values.dtype.kind != "f":
+        groups = [own for label, own in by_size(colors.values) if label != BACKGROUND]
+        first = in_turn(own[np.argsort(-weights[own], kind="stable")] for own in groups)
+        return first + [item for item in spread(places, weights) if item not in set(first)]
+    return spread(places, weights)
+
+
+def _by_module(result: Result, of: str, modules: Modules) -> Colors:
+    """Each item's module; for items of the other side the module of largest score."""
+    if modules.result is not result and modules.result.problem is not result.problem:
+        same = all(
+            getattr(modules.result.problem, side).item_names
+            == getattr(result.problem, side).item_names
+            for side in ("samples", "features")
+        )
+        if not same:
+            raise ValueError("`color` has modules of another result; pass those of this one.")
+    if not len(modules):
+        raise ValueError("`color` has no modules: all items are background.")
+    texts = np.array([*(f"{g}: {name}" for g, name in enumerate(modules.names)), BACKGROUND])
+    numbers = modules.labels if modules.of == of else modules.scores().argmax(axis=1)
+    title = "module" if modules.of == of else "module of largest score"
+    return Colors(texts[numbers], title, tuple(texts.tolist()), modules)  # -1: the last text
+
+
+def _shares(side: Side, item: int) -> Vector:
+    """The share that a bin, before merging of repeats, has of each item of a side."""
+    column: Vector = side.full[:, [item]].toarray()[:, 0].astype(np.float64)
+    return column[side.labels]
+
+
+def _weights(result: Result, of: str) -> Vector:
+    """The mean share of each item in the items of the other side."""
+    other: Side = getattr(result.problem, "features" if of == "samples" else "samples")
+    return np.asarray(other.full.mean(axis=0)).ravel()
+
+
+def _title(color: Any) -> str:
+    """The name of a pandas Series, if it has one."""
+    name = getattr(color, "name", None)
+    return "" if name is None else str(name)
+
+
+def _order(color: Any) -> tuple[str, ...]:
+    """The categories of a pandas Categorical, or of a Series of them."""
+    kinds = getattr(getattr(color, "dtype", None), "categories", None)
+    return () if kinds is None else tuple(map(str, kinds))
