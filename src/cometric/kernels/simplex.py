@@ -78,12 +78,36 @@ def _position(costs, x, t, prices, value):
     return j
 
 
+@njit
+def _first_smallest(keys):
+    """The first position of the smallest key."""
+    best = np.int64(4 * FAR - 1)
+    for x in range(len(keys)):
+        best = keys[x] if keys[x] < best else best
+    x = 0
+    while keys[x] != best:
+        x += 1
+    return x
+
+
 # ------------------------------------------------------------------------- initial tree
 
 
+@njit(forceinline=True)
+def _nearest_open(node, costs, prices, columns, x, t):
+    """Set the best open sink of a source in ``columns``; return its key, see ``greedy_tree``."""
+    best = _smallest(costs, x, t, prices)
+    columns[x] = _position(costs, x, t, prices, best)
+    return best - node[x].price
+
+
 @njit
-def greedy_tree(node, costs, prices, s, t):
-    """A strongly feasible tree: each source in turn sends to its nearest open sinks.
+def greedy_tree(node, costs, prices, columns, s, t):
+    """A strongly feasible tree: the open source and sink with the smallest key, again and again.
+
+    The key of an arc is its cost minus the largest cost of its source and of its sink (Russell):
+    bins that are far from all others come first. A key of a source in ``keys`` may be that of a
+    closed sink, and then is a lower bound: it is computed again when it is the smallest.
 
     Strong feasibility comes from the usual perturbation, stored in ``slack``: every source has an
     infinitesimal more mass, which the root (the last sink) takes in. Then no partial sum of
@@ -95,22 +119,39 @@ def greedy_tree(node, costs, prices, s, t):
         node[x].flow = node[x].mass
         node[x].slack = 1 if x < s else 0
     node[root].slack = s
-    prices[:t] = 0  # -FAR once the sink is closed, so that no source picks it
-    x = 0
-    for step in range(s + t - 1):
-        j = _position(costs, x, t, prices, _smallest(costs, x, t, prices))
+    keys = prices[t : t + s]
+    largest = prices[:t]  # of each sink; -FAR once it is closed, so that no source picks it
+    largest[:] = 0
+    for x in range(s):
+        row = costs[x * t : x * t + t]
+        top = np.int64(0)
+        for j in range(t):
+            c = row[j]
+            top = c if c > top else top
+            largest[j] = c if c > largest[j] else largest[j]
+        node[x].price = top
+    for x in range(s):
+        keys[x] = _nearest_open(node, costs, largest, columns, x, t)
+    x, y, left = 0, root, s + t
+    while left > 1:
+        x = _first_smallest(keys)
+        j = columns[x]
+        if largest[j] == -FAR:
+            keys[x] = _nearest_open(node, costs, largest, columns, x, t)
+            continue
         y = s + j
         a, b = node[x].flow, node[y].flow
-        if step < s + t - 2 and (a < b or (a == b and node[x].slack < node[y].slack)):
+        if left > 2 and (a < b or (a == b and node[x].slack < node[y].slack)):
             node[y].flow -= a
             node[y].slack -= node[x].slack
             node[x].parent = y
-            x += 1
+            keys[x] = 2 * FAR
         else:
             node[x].flow -= b
             node[x].slack -= node[y].slack
             node[y].parent = x
-            prices[j] = -FAR
+            largest[j] = -FAR
+        left -= 1
     # Each node now points to the one it was open to when it closed; the last stayed open.
     node[x].parent = x
     reroot(node, root)

@@ -85,7 +85,7 @@ def _solve(work, histograms, costs, i, j, cancel, tree, state):
         if s == 0:
             return 0.0, NO_TREE
         gather_costs(node, own_costs, columns, costs.given, s, t)
-        greedy_tree(node, own_costs, prices, s, t)
+        greedy_tree(node, own_costs, prices, columns, s, t)
         if full:
             lift_tree(node, histograms, i, j, s, t)
             s, t = set_full_nodes(node, histograms, i, j)
