@@ -14,8 +14,13 @@ import numpy as np
 from cometric.kernels.jit import njit
 from cometric.kernels.nodes import TOTAL, attach, detach, reroot
 
-# A pricing block covers about this many arcs: the scan then costs about as much as a pivot.
+# A pricing block covers about this many arcs, and at least so many per node: the scan then costs
+# about as much as a pivot, which takes longer in larger trees.
 BLOCK = 2048
+BLOCK_PER_NODE = 24
+
+# Of the candidates of a block, those enter whose reduced cost is at least this part of the best.
+PART_OF_BEST = 8
 
 # No price reaches it, and adding a cost and two prices to it does not overflow.
 FAR = 2**61
@@ -289,10 +294,10 @@ def optimize(node, costs, prices, columns, s, t):
     """Pivot until no arc has a negative reduced cost.
 
     Rows are priced in blocks, round robin. The most negative arc of every row of a block is a
-    candidate; the best of them enters, then the next best, as long as one is at least half as
-    negative as the first: one scan pays for several pivots.
+    candidate; the best of them enters, then the next best, as long as one is not much less
+    negative than the first: one scan pays for several pivots.
     """
-    block = max(1, BLOCK // t)
+    block = max(1, max(BLOCK, BLOCK_PER_NODE * (s + t)) // t)
     row, rows_clean = 0, 0
     while rows_clean < s:
         count = 0
@@ -319,7 +324,7 @@ def optimize(node, costs, prices, columns, s, t):
             count = negative
             if first == 0:
                 first = best
-            if best > first // 2:
+            if best > first // PART_OF_BEST:
                 break
             if best_at >= 0:
                 x, j = node[best_at].candidate, columns[best_at]
