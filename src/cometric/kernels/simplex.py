@@ -98,21 +98,25 @@ def _first_smallest(keys):
 # ------------------------------------------------------------------------- initial tree
 
 
-@njit(forceinline=True)
-def _nearest_open(node, costs, prices, columns, x, t):
-    """Set the best open sink of a source in ``columns``; return its key, see ``greedy_tree``."""
-    best = _smallest(costs, x, t, prices)
-    columns[x] = _position(costs, x, t, prices, best)
-    return best - node[x].price
+@njit
+def _smallest_key(costs, x, t, largest, mask):
+    """The smallest of a source's keys, see ``greedy_tree``, but for its own largest cost."""
+    row = costs[x * t : x * t + t]
+    best = np.int64(4 * FAR - 1)
+    for j in range(t):
+        key = ((row[j] - largest[j]) & ~mask) + j
+        best = key if key < best else best
+    return best
 
 
 @njit
-def greedy_tree(node, costs, prices, columns, s, t):
+def greedy_tree(node, costs, prices, s, t):
     """A strongly feasible tree: the open source and sink with the smallest key, again and again.
 
     The key of an arc is its cost minus the largest cost of its source and of its sink (Russell):
-    bins that are far from all others come first. A key of a source in ``keys`` may be that of a
-    closed sink, and then is a lower bound: it is computed again when it is the smallest.
+    bins that are far from all others come first. Its last bits are the number of the sink, so
+    that one pass over a row finds both. The key of a source in ``keys`` may be that of a closed
+    sink, and then is a lower bound: it is computed again when it is the smallest.
 
     Strong feasibility comes from the usual perturbation, stored in ``slack``: every source has an
     infinitesimal more mass, which the root (the last sink) takes in. Then no partial sum of
@@ -135,14 +139,18 @@ def greedy_tree(node, costs, prices, columns, s, t):
             top = c if c > top else top
             largest[j] = c if c > largest[j] else largest[j]
         node[x].price = top
+    mask = np.int64(1)
+    while mask < t:
+        mask = 2 * mask + 1
     for x in range(s):
-        keys[x] = _nearest_open(node, costs, largest, columns, x, t)
+        node[x].price &= ~mask
+        keys[x] = _smallest_key(costs, x, t, largest, mask) - node[x].price
     x, y, left = 0, root, s + t
     while left > 1:
         x = _first_smallest(keys)
-        j = columns[x]
+        j = keys[x] & mask
         if largest[j] == -FAR:
-            keys[x] = _nearest_open(node, costs, largest, columns, x, t)
+            keys[x] = _smallest_key(costs, x, t, largest, mask) - node[x].price
             continue
         y = s + j
         a, b = node[x].flow, node[y].flow

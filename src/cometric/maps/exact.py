@@ -199,6 +199,18 @@ class ExactMap:
         self._solve_all(check_cost(cost, self.shape[1]))
         return self.couplings()
 
+    def sketch(self, cost: Matrix) -> FrozenMap | None:
+        """The linear map of plans that are near optimal at ``cost``, much faster than ``freeze``.
+
+        None if trees of other costs are stored, from which ``freeze`` is fast, or if memory is
+        short. Nothing is stored.
+        """
+        if self._all is not None or sum(self.memory) > self._memory_limit:
+            return None
+        batch = _Batch(self, all_pairs(self.shape[0]))
+        batch.solve(check_cost(cost, self.shape[1]), pivots=False)
+        return FrozenMap(self.shape, batch.moves(full=False), self._threads)
+
     def couplings(self) -> FrozenMap | ReplayedMap:
         """The map that the last ``freeze`` returned, rebuilt from the trees."""
         batch = self._all
@@ -354,6 +366,7 @@ class _Batch:
         self.tree = np.zeros(self.room[-1], np.uint16 if small else np.int32)
         self.state = np.zeros(len(index), np.uint8)
         self.values = np.zeros(len(index))
+        self.moves_of: Any = None  # numbers of moves, after a solve
         work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
         total = work[-1] if len(work) else 0
         steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
@@ -375,14 +388,22 @@ class _Batch:
             if self.on_progress is not None:
                 self.on_progress(int(stop), len(self.index))
 
-    def solve(self, cost: Matrix, metric: bool | None = None) -> None:
-        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known."""
+    def solve(self, cost: Matrix, metric: bool | None = None, pivots: bool = True) -> None:
+        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known.
+
+        Without ``pivots``, values and trees are those of the initial plans.
+        """
         cost, unit = rescale_pow2(cost)
+        moves = np.zeros(len(self.index), np.int32)
+        self.moves_of = None
         with threads(self.threads):
             cancel = is_metric(cost) if metric is None else metric
             for part in self.blocks():
-                values = transport(*self._data(part), cost, cancel, self.threads)
+                values, moves[part] = transport(
+                    *self._data(part), cost, cancel, pivots, self.threads
+                )
                 self.values[part] = values * unit
+        self.moves_of = moves
 
     def bounds(self, cost: Matrix) -> tuple[Vector, Vector]:
         """Lower and upper bounds of the distances, in exact arithmetic: dual and primal values."""
@@ -429,7 +450,9 @@ class _Batch:
         d = self.phi.shape[1]
         start = np.zeros(len(self.index) + 1, np.int64)
         with threads(self.threads):
-            counts = plans.count_moves(*self._data(), full, self.threads)
+            counts: Any = None if full else self.moves_of
+            if counts is None:
+                counts = plans.count_moves(*self._data(), full, self.threads)
             np.cumsum(counts, out=start[1:])
             cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
             amounts = np.empty(start[-1])
