@@ -199,23 +199,28 @@ class ExactMap:
         self._solve_all(check_cost(cost, self.shape[1]))
         return self.couplings()
 
-    def sketch(self, cost: Matrix) -> FrozenMap | None:
+    def sketch(self, cost: Matrix) -> FrozenMap | ReplayedMap | None:
         """The linear map of plans that are near optimal at ``cost``, much faster than ``freeze``.
 
-        None if trees of other costs are stored, from which ``freeze`` is fast, or if memory is
-        short. Nothing is stored.
+        None if trees of other costs are stored, from which ``freeze`` is fast, or if there is no
+        room for trees. Nothing is stored.
         """
-        if self._all is not None or sum(self.memory) > self._memory_limit:
+        if self._all is not None or not self.keeps_trees:
             return None
         batch = _Batch(self, all_pairs(self.shape[0]))
+        batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]), pivots=False)
-        return FrozenMap(self.shape, batch.moves(full=False), self._threads)
+        batch.on_progress = None
+        return self._couplings_of(batch)
 
     def couplings(self) -> FrozenMap | ReplayedMap:
         """The map that the last ``freeze`` returned, rebuilt from the trees."""
         batch = self._all
         if batch is None:
             raise ValueError("no couplings are stored yet; call `freeze` first.")
+        return self._couplings_of(batch)
+
+    def _couplings_of(self, batch: _Batch) -> FrozenMap | ReplayedMap:
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(full=False), self._threads)
