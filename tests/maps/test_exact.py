@@ -325,3 +325,42 @@ def test_a_light_bin_far_away_does_not_blur_the_proof_for_heavy_ones():
         cost = np.array([[0.0, far, far + 2.0], [far, 0.0, 0.133], [far + 2.0, 0.133, 0.0]])
         plans = ExactMap(hist).plans(cost, np.array([[0, 1]]))
         assert plans.values - plans.bounds <= 1e-14 * plans.values
+
+
+# Sketches and counts
+
+
+@given(lift=lifts())
+def test_sketched_plans_cost_at_least_as_much_as_optimal_ones(lift):
+    hist, cost, _ = lift
+    phi = ExactMap(hist)
+    sketch = phi.sketch(cost)
+    assert phi.bases is None  # nothing is stored
+    assert (sketch(cost) >= phi(cost) * (1 - 1e-12) - 1e-12).all()
+
+
+def test_sketched_plans_are_near_optimal_ones():
+    rng = np.random.default_rng(1)
+    hist = rng.gamma(0.5, size=(12, 30))
+    points = rng.random((30, 4))
+    cost = np.abs(points[:, None] - points).sum(axis=-1)
+    phi = ExactMap(hist / hist.sum(axis=1, keepdims=True))
+    sketched, exact = phi.sketch(cost), phi(cost)
+    above = np.triu_indices(12, 1)
+    assert sketched(cost)[above].sum() < 1.1 * exact[above].sum()
+    assert phi.sketch(cost) is None  # stored trees are better
+
+
+def test_without_room_for_trees_nothing_is_sketched():
+    assert ExactMap(HIST, memory_limit=0).sketch(LINE) is None
+
+
+@pytest.mark.parametrize("cost", [LINE, SHORTCUT])
+def test_moves_counted_while_solving_are_those_of_the_trees(cost):
+    phi = ExactMap(HIST)
+    phi(cost)
+    batch = phi._all
+    counted = batch.moves(full=False)
+    batch.moves_of = None
+    for array, again in zip(counted, batch.moves(full=False), strict=True):
+        assert_array_equal(array, again)

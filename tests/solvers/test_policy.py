@@ -159,3 +159,28 @@ def test_every_start_leads_to_the_same_answer(start):
     one = cm.learn(X, eps=0, tau=0.05, tol=1e-12, start=given, random_state=4)
     other = cm.learn(X, eps=0, tau=0.05, tol=1e-12)
     assert cm.hilbert_distance(one.samples, other.samples) < 1e-10
+
+
+def test_a_far_start_is_improved_by_sketched_plans_before_the_first_sweep(monkeypatch):
+    from cometric.maps.exact import ExactMap
+
+    sketched = []
+    sketch = ExactMap.sketch
+    monkeypatch.setattr(
+        ExactMap, "sketch", lambda phi, cost: (sketched.append(1), sketch(phi, cost))[1]
+    )
+    X = cm.datasets.simulate_counts(30, 24, density=0.4).X
+    options = {"eps": 0, "tau": 0.001, "norm": "l1", "tol": 1e-10}
+    near = cm.learn(X, solver=cm.PolicyIteration(), **options)
+    assert len(sketched) == 2  # both sides, once
+    plain = cm.learn(X, solver=cm.PolicyIteration(far=np.inf), **options)
+    assert near.history[0].residual < 0.5 * plain.history[0].residual
+    assert cm.hilbert_distance(near.samples, plain.samples) < 1e-8
+
+
+def test_a_start_at_the_solution_is_left_alone():
+    X = cm.datasets.simulate_counts(30, 24, density=0.4).X
+    options = {"eps": 0, "tau": 0.01, "norm": "l1"}
+    solution = cm.learn(X, tol=1e-12, **options)
+    again = cm.learn(X, tol=1e-8, start=solution.samples, **options)
+    assert again.iterations == 1

@@ -14,8 +14,13 @@ import numpy as np
 from cometric.kernels.jit import njit
 from cometric.kernels.nodes import TOTAL, attach, detach, reroot
 
-# A pricing block covers about this many arcs: the scan then costs about as much as a pivot.
+# A pricing block covers about this many arcs, and at least so many per node: the scan then costs
+# about as much as a pivot, which takes longer in larger trees.
 BLOCK = 2048
+BLOCK_PER_NODE = 24
+
+# Of the candidates of a block, those enter whose reduced cost is at least this part of the best.
+PART_OF_BEST = 8
 
 # No price reaches it, and adding a cost and two prices to it does not overflow.
 FAR = 2**61
@@ -78,12 +83,40 @@ def _position(costs, x, t, prices, value):
     return j
 
 
+@njit
+def _first_smallest(keys):
+    """The first position of the smallest key."""
+    best = np.int64(4 * FAR - 1)
+    for x in range(len(keys)):
+        best = keys[x] if keys[x] < best else best
+    x = 0
+    while keys[x] != best:
+        x += 1
+    return x
+
+
 # ------------------------------------------------------------------------- initial tree
 
 
 @njit
+def _smallest_key(costs, x, t, largest, mask):
+    """The smallest of a source's keys, see ``greedy_tree``, but for its own largest cost."""
+    row = costs[x * t : x * t + t]
+    best = np.int64(4 * FAR - 1)
+    for j in range(t):
+        key = ((row[j] - largest[j]) & ~mask) + j
+        best = key if key < best else best
+    return best
+
+
+@njit
 def greedy_tree(node, costs, prices, s, t):
-    """A strongly feasible tree: each source in turn sends to its nearest open sinks.
+    """A strongly feasible tree: the open source and sink with the smallest key, again and again.
+
+    The key of an arc is its cost minus the largest cost of its source and of its sink (Russell):
+    bins that are far from all others come first. Its last bits are the number of the sink, so
+    that one pass over a row finds both. The key of a source in ``keys`` may be that of a closed
+    sink, and then is a lower bound: it is computed again when it is the smallest.
 
     Strong feasibility comes from the usual perturbation, stored in ``slack``: every source has an
     infinitesimal more mass, which the root (the last sink) takes in. Then no partial sum of
@@ -95,22 +128,43 @@ def greedy_tree(node, costs, prices, s, t):
         node[x].flow = node[x].mass
         node[x].slack = 1 if x < s else 0
     node[root].slack = s
-    prices[:t] = 0  # -FAR once the sink is closed, so that no source picks it
-    x = 0
-    for step in range(s + t - 1):
-        j = _position(costs, x, t, prices, _smallest(costs, x, t, prices))
+    keys = prices[t : t + s]
+    largest = prices[:t]  # of each sink; -FAR once it is closed, so that no source picks it
+    largest[:] = 0
+    for x in range(s):
+        row = costs[x * t : x * t + t]
+        top = np.int64(0)
+        for j in range(t):
+            c = row[j]
+            top = c if c > top else top
+            largest[j] = c if c > largest[j] else largest[j]
+        node[x].price = top
+    mask = np.int64(1)
+    while mask < t:
+        mask = 2 * mask + 1
+    for x in range(s):
+        node[x].price &= ~mask
+        keys[x] = _smallest_key(costs, x, t, largest, mask) - node[x].price
+    x, y, left = 0, root, s + t
+    while left > 1:
+        x = _first_smallest(keys)
+        j = keys[x] & mask
+        if largest[j] == -FAR:
+            keys[x] = _smallest_key(costs, x, t, largest, mask) - node[x].price
+            continue
         y = s + j
         a, b = node[x].flow, node[y].flow
-        if step < s + t - 2 and (a < b or (a == b and node[x].slack < node[y].slack)):
+        if left > 2 and (a < b or (a == b and node[x].slack < node[y].slack)):
             node[y].flow -= a
             node[y].slack -= node[x].slack
             node[x].parent = y
-            x += 1
+            keys[x] = 2 * FAR
         else:
             node[x].flow -= b
             node[x].slack -= node[y].slack
             node[y].parent = x
-            prices[j] = -FAR
+            largest[j] = -FAR
+        left -= 1
     # Each node now points to the one it was open to when it closed; the last stayed open.
     node[x].parent = x
     reroot(node, root)
@@ -248,10 +302,10 @@ def optimize(node, costs, prices, columns, s, t):
     """Pivot until no arc has a negative reduced cost.
 
     Rows are priced in blocks, round robin. The most negative arc of every row of a block is a
-    candidate; the best of them enters, then the next best, as long as one is at least half as
-    negative as the first: one scan pays for several pivots.
+    candidate; the best of them enters, then the next best, as long as one is not much less
+    negative than the first: one scan pays for several pivots.
     """
-    block = max(1, BLOCK // t)
+    block = max(1, max(BLOCK, BLOCK_PER_NODE * (s + t)) // t)
     row, rows_clean = 0, 0
     while rows_clean < s:
         count = 0
@@ -278,7 +332,7 @@ def optimize(node, costs, prices, columns, s, t):
             count = negative
             if first == 0:
                 first = best
-            if best > first // 2:
+            if best > first // PART_OF_BEST:
                 break
             if best_at >= 0:
                 x, j = node[best_at].candidate, columns[best_at]

@@ -73,17 +73,17 @@ class Workspace(NamedTuple):
 
 
 @njit
-def _solve(work, histograms, costs, i, j, cancel, tree, state):
-    """Solve one pair from its stored tree, if any; return value and state of the new one.
+def _solve(work, histograms, costs, i, j, cancel, pivots, tree, state):
+    """Solve one pair from its stored tree, if any; return value, state and moves of the new one.
 
-    The new tree is stored unless ``tree`` is empty.
+    The new tree is stored unless ``tree`` is empty. Without ``pivots`` it is the initial one.
     """
     node, own_costs, prices, columns = work
     full = state == FULL_TREE or not cancel
     if state == NO_TREE:
         s, t = set_reduced_nodes(node, histograms, i, j)
         if s == 0:
-            return 0.0, NO_TREE
+            return 0.0, NO_TREE, 0
         gather_costs(node, own_costs, columns, costs.given, s, t)
         greedy_tree(node, own_costs, prices, s, t)
         if full:
@@ -97,24 +97,31 @@ def _solve(work, histograms, costs, i, j, cancel, tree, state):
         gather_costs(node, own_costs, columns, costs.given, s, t)
     arrange(node, s, t)
     set_prices(node, own_costs, prices, s, t)
-    optimize(node, own_costs, prices, columns, s, t)
+    if pivots:
+        optimize(node, own_costs, prices, columns, s, t)
     value = plan_cost(node, costs.given, s + t)
     if len(tree) == 0:
-        return value, NO_TREE
+        return value, NO_TREE, 0
+    moves = 0
     for x in range(s + t):
         tree[x] = node[x].parent
-    return value, FULL_TREE if full else REDUCED_TREE
+        moves += node[x].flow > 0 and node[x].bin != node[node[x].parent].bin
+    return value, FULL_TREE if full else REDUCED_TREE, moves
 
 
 @parallel
-def transport(histograms, trees, cost, cancel, tasks):
+def transport(histograms, trees, cost, cancel, pivots, tasks):
     """Transport costs of all pairs of ``trees``, whose parents and states are updated.
+
+    Also the number of moves of every stored plan, without those from a bin to itself. If not
+    ``pivots``, trees are initial ones, and costs those of their plans.
 
     ``tasks`` is the number of threads; every pair is solved by itself, so the answer does not
     depend on it.
     """
     pairs, parents, offsets, states = trees
     values = np.empty(len(pairs))
+    moves = np.empty(len(pairs), np.int32)
     nodes, arcs = largest_pair(histograms.indptr, pairs)
     # Full problems on every bin have the whole cost matrix in common: round it once.
     rounded = np.empty(0, np.int64)
@@ -133,7 +140,9 @@ def transport(histograms, trees, cost, cancel, tasks):
         for p in range(task, len(pairs), tasks):
             i, j = pairs[p, 0], pairs[p, 1]
             tree = parents[offsets[p] : offsets[p + 1]]
-            values[p], states[p] = _solve(work, histograms, costs, i, j, cancel, tree, states[p])
+            values[p], states[p], moves[p] = _solve(
+                work, histograms, costs, i, j, cancel, pivots, tree, states[p]
+            )
         finished[task] = True
     check_finished(finished)
-    return values
+    return values, moves

@@ -1,4 +1,4 @@
-"""Whether the network simplex may start from stored trees, Numba.
+"""Whether the network simplex may start from stored trees, and which it may not, Numba.
 
 The simplex does not check its trees: with a cycle it would never end, a parent outside the pair
 would be read out of bounds, and a tree that is not strongly feasible could make it cycle. Trees
@@ -78,8 +78,8 @@ def _is_valid(node, histograms, i, j, tree, state):
 
 
 @parallel
-def count_invalid(histograms, trees, tasks):
-    """The number of pairs whose stored tree does not fit their histograms."""
+def drop_invalid(histograms, trees, tasks):
+    """Mark the trees that do not fit their histograms as missing; return how many there are."""
     pairs, parents, offsets, states = trees
     invalid = np.zeros(tasks, np.int64)
     nodes, _ = largest_pair(histograms.indptr, pairs)
@@ -88,8 +88,9 @@ def count_invalid(histograms, trees, tasks):
         node = np.empty(nodes, NODE)
         for p in range(task, len(pairs), tasks):
             tree = parents[offsets[p] : offsets[p + 1]]
-            valid = _is_valid(node, histograms, pairs[p, 0], pairs[p, 1], tree, states[p])
-            invalid[task] += not valid
+            if not _is_valid(node, histograms, pairs[p, 0], pairs[p, 1], tree, states[p]):
+                states[p] = NO_TREE
+                invalid[task] += 1
         finished[task] = True
     check_finished(finished)
     return invalid.sum()

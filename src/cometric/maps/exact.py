@@ -78,6 +78,17 @@ def memory_needs(hist: Histograms) -> Memory:
     )
 
 
+class Bases(NamedTuple):
+    """The trees of all pairs of a map, from which another map of the same histograms may start."""
+
+    tree: Any
+    state: Any
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.tree.nbytes + self.state.nbytes)
+
+
 class ExactMap:
     """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
 
@@ -116,9 +127,15 @@ class ExactMap:
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self._all: _Batch | None = None  # the trees of all pairs, after the first call
         self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
+        self.first_bases: Bases | None = None  # where ``bounds`` starts from, instead of anew
         self.on_progress: Callable[[int, int], None] | None = (
             None  # called with the number of pairs done, and of all pairs
         )
+
+    @property
+    def bases(self) -> Bases | None:
+        """The trees of the last call with all pairs, if they are stored."""
+        return None if self._all is None else Bases(self._all.tree, self._all.state)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -182,11 +199,28 @@ class ExactMap:
         self._solve_all(check_cost(cost, self.shape[1]))
         return self.couplings()
 
+    def sketch(self, cost: Matrix) -> FrozenMap | ReplayedMap | None:
+        """The linear map of plans that are near optimal at ``cost``, much faster than ``freeze``.
+
+        None if trees of other costs are stored, from which ``freeze`` is fast, or if there is no
+        room for trees. Nothing is stored.
+        """
+        if self._all is not None or not self.keeps_trees:
+            return None
+        batch = _Batch(self, all_pairs(self.shape[0]))
+        batch.on_progress = self.on_progress
+        batch.solve(check_cost(cost, self.shape[1]), pivots=False)
+        batch.on_progress = None
+        return self._couplings_of(batch)
+
     def couplings(self) -> FrozenMap | ReplayedMap:
         """The map that the last ``freeze`` returned, rebuilt from the trees."""
         batch = self._all
         if batch is None:
             raise ValueError("no couplings are stored yet; call `freeze` first.")
+        return self._couplings_of(batch)
+
+    def _couplings_of(self, batch: _Batch) -> FrozenMap | ReplayedMap:
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(full=False), self._threads)
@@ -202,7 +236,7 @@ class ExactMap:
         for name, batch in self._stored().items():
             fill(batch.tree, memory[f"{name}tree"], "trees")
             fill(batch.state, memory[f"{name}state"], "states of the trees")
-            if batch.count_invalid():
+            if batch.drop_invalid():
                 raise ValueError("the stored trees do not match these histograms.")
 
     def _stored(self) -> dict[str, _Batch]:
@@ -215,8 +249,12 @@ class ExactMap:
 
         They hold in exact arithmetic for the stored masses, in units of 2**-62; see
         :func:`~cometric.core.histograms.quantization_errors` for the error of these masses.
+
+        If ``first_bases`` is set, all pairs are solved from there, in a fraction of the time: plans
+        and duals are computed from the trees, so that the bounds hold whatever the trees are.
         """
         cost, n = check_cost(cost, self.shape[1]), self.shape[0]
+        bases = self.first_bases if index is None else None
         index = all_pairs(n) if index is None else check_index(index, n)
         lower, upper = np.empty(len(index)), np.empty(len(index))
         # Block by block: trees are stored for one block at a time.
@@ -224,8 +262,15 @@ class ExactMap:
         whole.on_progress = self.on_progress
         with threads(whole.threads):
             metric = is_metric(cost)
+        room = np.zeros(len(index) + 1, np.int64)
+        np.cumsum(np.diff(self._indptr)[index].sum(axis=1), out=room[1:])
+        if bases is not None and (len(bases.tree), len(bases.state)) != (room[-1], len(index)):
+            bases = None  # of other histograms
         for part in whole.blocks():
             block = _Batch(self, index[part])
+            if bases is not None:
+                trees_of_part = slice(room[part.start], room[part.stop])
+                block.start_from(bases.tree[trees_of_part], bases.state[part])
             block.solve(cost, metric)
             lower[part], upper[part] = block.bounds(cost)
         return lower, upper
@@ -326,6 +371,7 @@ class _Batch:
         self.tree = np.zeros(self.room[-1], np.uint16 if small else np.int32)
         self.state = np.zeros(len(index), np.uint8)
         self.values = np.zeros(len(index))
+        self.moves_of: Any = None  # numbers of moves, after a solve
         work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
         total = work[-1] if len(work) else 0
         steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
@@ -347,14 +393,22 @@ class _Batch:
             if self.on_progress is not None:
                 self.on_progress(int(stop), len(self.index))
 
-    def solve(self, cost: Matrix, metric: bool | None = None) -> None:
-        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known."""
+    def solve(self, cost: Matrix, metric: bool | None = None, pivots: bool = True) -> None:
+        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known.
+
+        Without ``pivots``, values and trees are those of the initial plans.
+        """
         cost, unit = rescale_pow2(cost)
+        moves = np.zeros(len(self.index), np.int32)
+        self.moves_of = None
         with threads(self.threads):
             cancel = is_metric(cost) if metric is None else metric
             for part in self.blocks():
-                values = transport(*self._data(part), cost, cancel, self.threads)
+                values, moves[part] = transport(
+                    *self._data(part), cost, cancel, pivots, self.threads
+                )
                 self.values[part] = values * unit
+        self.moves_of = moves
 
     def bounds(self, cost: Matrix) -> tuple[Vector, Vector]:
         """Lower and upper bounds of the distances, in exact arithmetic: dual and primal values."""
@@ -382,10 +436,16 @@ class _Batch:
                 values[part] = plans.tree_costs(*self._data(part), cost, self.threads)
         return values
 
-    def count_invalid(self) -> int:
-        """The number of stored trees that do not match the histograms."""
+    def drop_invalid(self) -> int:
+        """Forget the stored trees that do not match the histograms; return their number."""
         with threads(self.threads):
-            return int(trees.count_invalid(*self._data(), self.threads))
+            return int(trees.drop_invalid(*self._data(), self.threads))
+
+    def start_from(self, tree: Index, state: Index) -> None:
+        """Copy trees; those of other histograms, or damaged ones, are not used."""
+        self.tree[:] = tree
+        self.state[:] = state
+        self.drop_invalid()
 
     def moves(self, full: bool) -> tuple[Index, Index, Vector]:
         """The stored plans as start, cells (source * bins + target), amounts.
@@ -395,7 +455,9 @@ class _Batch:
         d = self.phi.shape[1]
         start = np.zeros(len(self.index) + 1, np.int64)
         with threads(self.threads):
-            counts = plans.count_moves(*self._data(), full, self.threads)
+            counts: Any = None if full else self.moves_of
+            if counts is None:
+                counts = plans.count_moves(*self._data(), full, self.threads)
             np.cumsum(counts, out=start[1:])
             cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
             amounts = np.empty(start[-1])

@@ -92,6 +92,12 @@ class Regularized:
         frozen = freezable(self.phi).freeze(self.formula.saturated(cost))
         return Regularized(frozen, self.formula, self.R)
 
+    def sketch(self, cost: Matrix) -> Regularized | None:
+        """Like ``freeze``, with plans of ``phi`` that are near optimal; None if it has none."""
+        sketch = getattr(self.phi, "sketch", None)
+        rough = None if sketch is None else sketch(self.formula.saturated(cost))
+        return None if rough is None else Regularized(rough, self.formula, self.R)
+
     def couplings(self) -> Regularized:
         """The map that the last ``freeze`` returned, rebuilt from memory."""
         return Regularized(freezable(self.phi).couplings(), self.formula, self.R)

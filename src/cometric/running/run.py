@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import SIGTERM
 from typing import Any
 
@@ -58,14 +58,15 @@ class Run:
         with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.tell = bar.say
-            solution = self.solve(self.lifts(), bar)
+            lifts = self.lifts()
+            solution = self.solve(lifts, bar)
         saved = self.checkpoint is not None and self.checkpoint.flush()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
             solution = solution._replace(status=Status.INTERRUPTED)
         if signal == SIGTERM:
             raise SystemExit(128 + SIGTERM)
-        result = self._result(solution)
+        result = replace(self._result(solution), bases=self.settings.transport.bases(lifts))
         if result.status is Status.INTERRUPTED:
             raise self._interruption(result, saved)
         if solution.remark:

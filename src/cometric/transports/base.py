@@ -128,6 +128,13 @@ class Transport:
         """Bytes of its ``memory_limit`` that both maps will use."""
         return float(sum(getattr(lift, "memory", 0.0) for lift in lifts))
 
+    def bases(self, lifts: Lifts) -> Any:
+        """What the maps of a solve leave to :meth:`reuse`, if anything."""
+        return None
+
+    def reuse(self, lifts: Lifts, bases: Any) -> None:
+        """Let new maps of the same problem start from the ``bases`` of a solve, to save time."""
+
     # ------------------------------------------------------------------------- solving
 
     def default_solver(self, lifts: Lifts) -> str:

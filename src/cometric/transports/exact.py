@@ -12,8 +12,9 @@ from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Status, Vector, traits_of
 from cometric.kernels import geometry
+from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
-from cometric.maps.exact import REPLAYED, ExactMap, memory_needs
+from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import NOTHING_YET, Limits, Solution
@@ -28,6 +29,9 @@ REFERENCES = 64
 
 EXACT_CELL = 100.0
 """Time of a cell in the network simplex method, in cells of a Sinkhorn problem."""
+
+BASES = 2e9
+"""Largest number of bytes of trees that a result keeps for its certificate."""
 
 MORE_MOVES = 1.15
 """Moves of the couplings of the whole problem, relative to an estimate from parts of it."""
@@ -54,6 +58,18 @@ class Exact(Transport):
 
     def bytes_promised(self, lifts: Lifts) -> float:
         return float(sum(lift.memory_used for lift in lifts))
+
+    def bases(self, lifts: Lifts) -> tuple[Bases, Bases] | None:
+        """The trees of both maps, unless they are large."""
+        to_samples, to_features = (getattr(lift, "bases", None) for lift in lifts)
+        if to_samples is None or to_features is None:
+            return None
+        size = to_samples.nbytes + to_features.nbytes
+        return (to_samples, to_features) if size <= min(BASES, free_memory() / 4) else None
+
+    def reuse(self, lifts: Lifts, bases: Any) -> None:
+        for lift, trees in zip(lifts, bases, strict=True):
+            lift.first_bases = trees
 
     # ------------------------------------------------------------------------- solving
 
