@@ -54,8 +54,7 @@ from cometric.kernels.scaling import (
     update_damped,
 )
 
-import os
-CHUNK_BYTES = int(os.environ.get("CB", "800000"))  # of K at a time: most of the second-level cache of one core
+CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
 
 
 class Histograms(NamedTuple):
