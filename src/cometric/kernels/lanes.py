@@ -152,6 +152,7 @@ def total(typing, lanes):
 
     return lanes.dtype(lanes), generate
 
+
 @intrinsic
 def item(typing, array, index):
     """The item at a nonnegative index: array[index] without a test for negative indices."""

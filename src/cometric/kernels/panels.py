@@ -1,8 +1,8 @@
 """Sinkhorn sweeps of dense histograms: matrix products of whole panels of pairs, by BLAS.
 
-The contract is that of :func:`cometric.kernels.sinkhorn.sweep`, for balanced transport. All pairs of
-a source i share the columns of K that its bins select. Where most bins of the targets are nonzero
-too, K v of many targets is one product of matrices with v = 0 outside the supports:
+The contract is that of :func:`cometric.kernels.sinkhorn.sweep`, for balanced transport. All pairs
+of a source i share the columns of K that its bins select. Where most bins of the targets are
+nonzero too, K v of many targets is one product of matrices with v = 0 outside the supports:
 
     K v = V K[:, S_i],    K u = U K[S_i, :],
 
@@ -34,7 +34,8 @@ def sweep_panels(
     pairs = target, state, offsets, values, errors
 
     def sweep_source(i):
-        return _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol)
+        with np.errstate(all="ignore"):  # pairs whose scalings overflow are marked
+            _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol)
 
     sources = np.flatnonzero(np.diff(start))
     if threads == 1 or len(sources) < 2:
@@ -66,8 +67,9 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
             mass = np.zeros(width, kernel.dtype)
             mass[:count] = weight[own]
             height = min(HEIGHT, len(active))
-            v, kv = np.empty((height, len(kernel)), kernel.dtype), np.empty(
-                (height, width), kernel.dtype
+            v, kv = (
+                np.empty((height, len(kernel)), kernel.dtype),
+                np.empty((height, width), kernel.dtype),
             )
             work = np.empty((3, np.diff(indptr).max() + BYTES), kernel.dtype)
         for first in range(0, len(active), height):
