@@ -3,33 +3,9 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import sparse
 
 from cometric.kernels import scaling, sinkhorn
-
-EPS = 0.3
-
-
-def problem(sizes, d, seed=0):
-    """Histograms with the given numbers of bins, and a metric between ``d`` bins."""
-    rng = np.random.default_rng(seed)
-    hist = np.zeros((len(sizes), d))
-    for row, size in zip(hist, sizes, strict=True):
-        row[rng.choice(d, size, replace=False)] = rng.random(size) + 0.1
-    points = rng.random((d, 2))
-    cost = np.abs(points[:, None] - points).sum(axis=-1)
-    return hist / hist.sum(axis=1, keepdims=True), cost / cost.max()
-
-
-def arguments(hist):
-    """Histograms and all their pairs, as the kernels take them."""
-    rows = sparse.csr_array(hist)
-    rows.sort_indices()
-    i, j = np.triu_indices(len(hist), 1)
-    room = np.concatenate([[0], np.cumsum(np.diff(rows.indptr)[j])]).astype(np.int64)
-    start = np.searchsorted(i, np.arange(len(hist) + 1)).astype(np.int64)
-    data = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
-    return data, start, j.astype(np.int32), room
+from sinkhorn_pairs import EPS, arguments, problem, twin
 
 
 def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ratio=np.inf):
@@ -40,23 +16,6 @@ def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ra
     sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
     sweep(*data, kernel, start, target, state, room, values, errors, ratio, sweeps, tol, tasks)
     return values, errors, state
-
-
-def twin(hist, cost, sweeps=1):
-    """The same by NumPy."""
-    values, errors, state = [], [], []
-    for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
-        a, b = hist[i][hist[i] > 0], hist[j][hist[j] > 0]
-        K = np.exp(-cost[np.ix_(hist[i] > 0, hist[j] > 0)] / EPS)
-        v = np.ones(len(b))
-        for _ in range(sweeps):
-            u = a / (K @ v)
-            error = np.abs(v * (K.T @ u) - b).sum()
-            v = b / (K.T @ u)
-        values.append(a @ np.log(u) + b @ np.log(v))
-        errors.append(error)
-        state.extend(v)
-    return np.array(values), np.array(errors), np.array(state)
 
 
 def damped_twin(hist, cost, ratio, sweeps=1):

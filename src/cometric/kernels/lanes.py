@@ -4,6 +4,9 @@ Numba leaves vectorization to LLVM, which stores sums to memory after every term
 overlap. The operations below work on vectors explicitly; LLVM splits them to fit the machine.
 """
 
+import math
+from typing import NamedTuple
+
 from llvmlite import ir
 from numba.core import types
 from numba.core.datamodel import models
@@ -12,6 +15,33 @@ from numba.np.arrayobj import make_array
 
 BYTES = 64
 INDEX = ir.IntType(32)
+LOG_2 = math.log(2.0)
+
+
+class Form(NamedTuple):
+    """How a floating-point type is made up, and the terms of artanh that reach its precision."""
+
+    bits: int
+    mantissa: int  # bits of it that are stored
+    bias: int  # of the exponent, in its place: the bits of 1
+    root_half: int  # the bits of sqrt(1/2)
+    rounder: float  # 2^mantissa, whose last bit counts ones
+    rounder_bits: int
+    smallest: float  # positive normal numbers
+    largest: float
+    series: tuple[float, ...]
+
+
+FORMS = {
+    types.float64: Form(
+        64, 52, 0x3FF << 52, 0x3FE6A09E667F3BCD, 2.0**52, 0x4330000000000000,
+        2.0**-1022, (2.0 - 2.0**-52) * 2.0**1023, tuple(1 / k for k in range(19, 0, -2)),
+    ),
+    types.float32: Form(
+        32, 23, 0x7F << 23, 0x3F3504F3, 2.0**23, 0x4B000000,
+        2.0**-126, (2.0 - 2.0**-23) * 2.0**127, tuple(1 / k for k in range(9, 0, -2)),
+    ),
+}  # fmt: skip
 
 
 class Lanes(types.Type):
@@ -37,6 +67,16 @@ def zeros_like(typing, array):
         return ir.Constant(context.get_value_type(signature.return_type), None)
 
     return Lanes(array.dtype)(array), generate
+
+
+@intrinsic
+def zeros(typing, dtype):
+    """Zeros of a dtype."""
+
+    def generate(context, builder, signature, args):
+        return ir.Constant(context.get_value_type(signature.return_type), None)
+
+    return Lanes(dtype.dtype)(dtype), generate
 
 
 @intrinsic
@@ -113,9 +153,164 @@ def total(typing, lanes):
     return lanes.dtype(lanes), generate
 
 
+@intrinsic
+def item(typing, array, index):
+    """The item at a nonnegative index: array[index] without a test for negative indices."""
+
+    def generate(context, builder, signature, args):
+        data = make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.load(builder.gep(data, [args[1]]))
+
+    return array.dtype(array, types.int64), generate
+
+
+@intrinsic
+def divide(typing, x, y):
+    """Quotient, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        return builder.fdiv(*args)
+
+    return x(x, x), generate
+
+
+@intrinsic
+def distance(typing, x, y, z):
+    """Return |x y - z|, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        product = builder.fmul(args[0], args[1], flags=("contract",))
+        gap = builder.fsub(product, args[2], flags=("contract",))
+        negative = builder.fsub(args[2], product, flags=("contract",))
+        return builder.select(builder.fcmp_ordered(">", gap, negative), gap, negative)
+
+    return x(x, x, x), generate
+
+
+@intrinsic
+def mark_abnormal(typing, marks, x, weight):
+    """Set the marks to 1 where x is not a positive normal number, although its weight is not 0."""
+
+    def generate(context, builder, signature, args):
+        kind = context.get_value_type(signature.return_type)
+        form = FORMS[x.dtype]
+        zero, one = ir.Constant(kind, None), _constant(kind, 1.0)
+        counted = builder.select(builder.fcmp_ordered("!=", args[2], zero), args[1], one)
+        low = builder.fcmp_ordered(">=", counted, _constant(kind, form.smallest))
+        high = builder.fcmp_ordered("<=", counted, _constant(kind, form.largest))
+        return builder.select(builder.and_(low, high), args[0], one)
+
+    return x(x, x, x), generate
+
+
+@intrinsic
+def log(typing, x):
+    """Logarithm of positive normal numbers, lane by lane; finite for all others.
+
+    x = m 2^e with m in [sqrt 1/2, sqrt 2), and log m by the series of artanh. The exponent becomes
+    a float as the last bits of a large one: not every machine converts vectors of integers.
+    """
+
+    def generate(context, builder, signature, args):
+        kind = context.get_value_type(signature.return_type)
+        form = FORMS[x.dtype]
+        integers = ir.VectorType(ir.IntType(form.bits), kind.count)
+        shift, bias = _constant(integers, form.mantissa), _constant(integers, form.bias)
+        bits = builder.bitcast(args[0], integers)
+        raised = builder.add(bits, _constant(integers, form.bias - form.root_half))
+        biased = builder.lshr(raised, shift)
+        m = builder.bitcast(builder.add(builder.sub(bits, builder.shl(biased, shift)), bias), kind)
+        large = builder.bitcast(builder.or_(biased, _constant(integers, form.rounder_bits)), kind)
+        e = builder.fsub(large, _constant(kind, form.rounder + (form.bias >> form.mantissa)))
+        one = _constant(kind, 1.0)
+        f = builder.fdiv(builder.fsub(m, one), builder.fadd(m, one))
+        z = builder.fmul(f, f)
+        series = _constant(kind, form.series[0])
+        for coefficient in form.series[1:]:
+            term = builder.fmul(series, z, flags=("contract",))
+            series = builder.fadd(term, _constant(kind, coefficient), flags=("contract",))
+        log_m = builder.fmul(builder.fadd(f, f), series)
+        log_power = builder.fmul(e, _constant(kind, LOG_2), flags=("contract",))
+        return builder.fadd(log_power, log_m, flags=("contract",))
+
+    return x(x), generate
+
+
+@intrinsic
+def add_double(typing, sums, x):
+    """Add the lanes to sums in double precision; of floats, both halves."""
+
+    def generate(context, builder, signature, args):
+        return _add_double(builder, *args)
+
+    return sums(sums, x), generate
+
+
+@intrinsic
+def add_products(typing, sums, x, y):
+    """Add the products of the lanes to sums in double precision; of floats, both halves."""
+
+    def generate(context, builder, signature, args):
+        return _add_double(builder, args[0], builder.fmul(*args[1:], flags=("contract",)))
+
+    return sums(sums, x, x), generate
+
+
+def _add_double(builder, sums, x):
+    if x.type == sums.type:
+        return builder.fadd(sums, x, flags=("contract",))
+    blank = ir.Constant(x.type, ir.Undefined)
+    for part in (range(sums.type.count), range(sums.type.count, x.type.count)):
+        half = builder.shuffle_vector(x, blank, _indices(part))
+        sums = builder.fadd(sums, builder.fpext(half, sums.type))
+    return sums
+
+
+@intrinsic
+def add_totals(typing, array, begin, w, x, y, z):
+    """Add the sums over the lanes of w, x, y, z to four items of the array.
+
+    The order of each sum is that of :func:`total`, but halves of several vectors are added at once.
+    """
+
+    def generate(context, builder, signature, args):
+        parts, size = list(args[2:]), args[2].type.count
+        width = size
+        while width > 1:
+            half = width // 2
+            count = size // width  # sums side by side in a vector
+            low = [c * width + k for c in range(count) for k in range(half)]
+            high = [k + half for k in low]
+            if len(parts) > 1:
+                low += [size + k for k in low]
+                high += [size + k for k in high]
+            seconds = parts[1::2] or [ir.Constant(parts[0].type, ir.Undefined)]
+            parts = [
+                builder.fadd(
+                    builder.shuffle_vector(first, second, _indices(low)),
+                    builder.shuffle_vector(first, second, _indices(high)),
+                )
+                for first, second in zip(parts[::2], seconds, strict=True)
+            ]
+            size, width = parts[0].type.count, half
+        data = make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), parts[0].type.as_pointer())
+        align = array.dtype.bitwidth // 8
+        before = builder.load(address, align=align)
+        builder.store(builder.fadd(before, parts[0]), address, align=align)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, w, w, w, w), generate
+
+
 def _indices(numbers):
     numbers = list(numbers)
     return ir.Constant(ir.VectorType(INDEX, len(numbers)), numbers)
+
+
+def _constant(kind, number):
+    """The number in every lane."""
+    return ir.Constant(kind, [number] * kind.count)
 
 
 def _address(context, builder, kind, args):

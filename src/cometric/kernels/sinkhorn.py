@@ -46,13 +46,12 @@ from cometric.kernels.scaling import (
     aligned_zeros,
     combine_rows,
     copy_chunk,
-    divide,
     divide_damped,
+    divide_lanes,
     multiply,
     project_rows,
     update,
     update_damped,
-    weighted_log_sum,
 )
 
 CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
@@ -65,6 +64,17 @@ class Histograms(NamedTuple):
     bins: np.ndarray
     weight: np.ndarray
     mass: np.ndarray
+
+
+class Padded(NamedTuple):
+    """The same rows in the precision of the kernel, padded to whole lanes.
+
+    A row goes on with the last of its bins again, and weights of zero.
+    """
+
+    begin: np.ndarray
+    bins: np.ndarray
+    weight: np.ndarray
 
 
 class Pairs(NamedTuple):
@@ -83,6 +93,7 @@ class Workspace(NamedTuple):
     chunk: np.ndarray  # of K
     u: np.ndarray  # on the bins of the chunk
     ku: np.ndarray  # of all pairs of a source
+    tail: np.ndarray  # the lanes in which a scaling ends
     numbers: np.ndarray  # two arrays for sums of logarithms
     exponent: np.ndarray
 
@@ -94,6 +105,15 @@ def _masses(indptr, weight):
     for i in range(len(mass)):
         mass[i] = np.sum(weight[indptr[i] : indptr[i + 1]])
     return mass
+
+
+@njit
+def _largest(indptr):
+    """The most bins of a histogram. As an array expression, it would make Numba warn users."""
+    largest = 0
+    for i in range(len(indptr) - 1):
+        largest = max(largest, indptr[i + 1] - indptr[i])
+    return largest
 
 
 @njit
@@ -112,49 +132,75 @@ def _relaxed(ratio, mass_a, mass_b, rows, columns):
 
 
 @njit
-def _sweep_source(histograms, kernel, pairs, work, ratio, i, active):
-    """One sweep of the pairs ``active`` of source i."""
+def pad(indptr, bins, weight, like):
+    """The histograms padded to whole lanes of the dtype of ``like``."""
+    n, lanes = len(indptr) - 1, BYTES // like.itemsize
+    begin = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        begin[i + 1] = begin[i] + -(-(indptr[i + 1] - indptr[i]) // lanes) * lanes
+    padded, mass = np.empty(begin[n], bins.dtype), np.zeros(begin[n], like.dtype)
+    for i in range(n):
+        count = indptr[i + 1] - indptr[i]
+        for e in range(begin[i + 1] - begin[i]):
+            padded[begin[i] + e] = bins[indptr[i] + min(e, count - 1)]
+            if e < count:
+                mass[begin[i] + e] = weight[indptr[i] + e]
+    return begin, padded, mass
+
+
+@njit
+def _sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active):
+    """One sweep of the pairs ``active`` of source i.
+
+    The scalings of a pair are updated with the last chunk. A source with one chunk needs K u of one
+    pair at a time, which stays in the first-level cache.
+    """
     indptr, bins, weight, mass = histograms
     target, state, offsets, values, errors = pairs
-    chunk, u, ku, numbers, exponent = work
+    chunk, u, ku, tail, numbers, exponent = work
     lanes = BYTES // kernel.itemsize
     balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
-    origin = offsets[active[0]]
-    ku[: offsets[active[-1] + 1] - origin] = 0
     values[active] = 0.0
     size = indptr[i + 1] - indptr[i]
     pieces = -(-size // len(u))
-    piece = -(-size // pieces)
-    for first in range(indptr[i], indptr[i + 1], piece):
-        count = min(piece, indptr[i + 1] - first)
+    piece = -(-size // (pieces * lanes)) * lanes
+    for first in range(0, size, piece):
+        count = min(piece, size - first)
         width = -(-count // lanes) * lanes
-        copy_chunk(kernel, bins, first, count, width, chunk)
+        copy_chunk(kernel, bins, indptr[i] + first, count, width, chunk)
+        at = 0
         for p in active:
-            begin, end = indptr[target[p]], indptr[target[p] + 1]
-            combine_rows(chunk, bins, begin, end, state, offsets[p], u, width)
+            j, place = target[p], offsets[p]
+            begin, end = padded.begin[j], padded.begin[j + 1]
+            bins_b = indptr[j + 1] - indptr[j]
+            combine_rows(chunk, padded.bins, begin, begin + bins_b, state, place, u, width)
             if balanced:
-                divide(weight, first, count, width, u)
+                values[p] += divide_lanes(padded.weight, padded.begin[i] + first, u, width)
             else:
-                values[p] += divide_damped(weight, first, count, width, u, power, numbers, exponent)
-            project_rows(chunk, bins, begin, end, u, ku, offsets[p] - origin, width)
-            if balanced:
-                values[p] += weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
-    for p in active:
-        begin, count = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
-        place = offsets[p]
-        if balanced:
-            errors[p] = update(weight, begin, count, state, place, ku, place - origin, numbers)
-            values[p] += weighted_log_sum(weight, begin, state, place, count, numbers, exponent)
-        else:
-            columns, errors[p] = update_damped(
-                weight, begin, count, state, place, ku, place - origin, power, numbers, exponent
-            )
-            values[p], shift = _relaxed(ratio, mass[i], mass[target[p]], values[p], columns)
-            factor = np.exp(shift)
-            for e in range(count):
-                state[place + e] *= factor
-        if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
-            values[p], errors[p] = np.nan, np.inf
+                values[p] += divide_damped(
+                    weight, indptr[i] + first, count, width, u, power, numbers, exponent
+                )
+            if first == 0:
+                ku[at : at + end - begin] = 0
+            project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
+            if first + piece >= size:
+                if balanced:
+                    value, errors[p] = update(
+                        padded.weight, begin, bins_b, state, place, ku, at, tail
+                    )
+                    values[p] += value
+                else:
+                    columns, errors[p] = update_damped(
+                        weight, indptr[j], bins_b, state, place, ku, at, power, numbers, exponent
+                    )
+                    values[p], shift = _relaxed(ratio, mass[i], mass[j], values[p], columns)
+                    factor = np.exp(shift)
+                    for e in range(bins_b):
+                        state[place + e] *= factor
+                if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
+                    values[p], errors[p] = np.nan, np.inf
+            if pieces > 1:
+                at += end - begin
 
 
 @njit
@@ -181,17 +227,20 @@ def sweep(
     sources = len(start) - 1
     d = len(kernel)
     lanes = BYTES // kernel.itemsize
-    largest = np.max(indptr[1:] - indptr[:-1])
+    largest = _largest(indptr)
     widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
     most_pairs, most_scalings = _largest_source(start, offsets)
     histograms = Histograms(indptr, bins, weight, _masses(indptr, weight))
+    begin, padded_bins, padded_weight = pad(indptr, bins, weight, kernel)
+    padded = Padded(begin, padded_bins, padded_weight)
     pairs = Pairs(target, state, offsets, values, errors)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         work = Workspace(
             aligned_zeros(d * widest, kernel.dtype),
             aligned_zeros(widest, kernel.dtype),
-            np.empty(most_scalings, kernel.dtype),
+            np.empty(most_scalings + most_pairs * lanes, kernel.dtype),
+            aligned_zeros(lanes, kernel.dtype),
             np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
             np.empty(largest + BYTES),
         )
@@ -205,7 +254,7 @@ def sweep(
                         count += 1
                 if count == 0:
                     break
-                _sweep_source(histograms, kernel, pairs, work, ratio, i, active[:count])
+                _sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active[:count])
         finished[task] = True
     check_finished(finished)
     return values, errors
@@ -326,7 +375,7 @@ def sweep_log(
     ``cost`` is C / eps and ``state`` holds log v.
     """
     log_weight, masses = _logarithms(weight), _masses(indptr, weight)
-    largest = np.max(indptr[1:] - indptr[:-1])
+    largest = _largest(indptr)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         log_u, new_v = np.empty(largest), np.empty(largest)
@@ -464,9 +513,7 @@ def brackets(indptr, bins, weight, cost, start, target, state, offsets, ratio, t
     """
     lower, upper = np.empty(len(target)), np.empty(len(target))
     log_weight = _logarithms(weight)
-    largest = 0
-    for i in range(len(indptr) - 1):
-        largest = max(largest, indptr[i + 1] - indptr[i])
+    largest = _largest(indptr)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
         log_u = np.empty(largest)

@@ -14,8 +14,9 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import sinkhorn, thread_count
+from cometric.kernels import panels, sinkhorn, thread_count
 from cometric.machine.devices import free_memory
+from cometric.machine.threads import one_blas_thread
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
@@ -27,6 +28,9 @@ FEWER_SOURCES = 4
 
 CELLS_PER_BLOCK = 2e9
 """Products per kernel call: about a second."""
+
+DENSE, WIDE = 0.5, 128
+"""Share of nonzero bins, and number of bins, from which sweeps are matrix products."""
 
 FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
@@ -101,7 +105,8 @@ class EntropicMap(SinkhornMap):
         super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
         self.precision = np.dtype(dtype).name
         self.logs = self._largest_log > SAFE[FLOAT64]
-        n = self.shape[0]
+        n, d = self.shape
+        self.panels = rho is None and not self.logs and d >= WIDE and rows.nnz >= DENSE * n * d
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
@@ -122,6 +127,7 @@ class EntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         form = "log domain" if self.logs else self.precision
+        form += ", matrix products" if self.panels else ""
         return f"EntropicMap({n} histograms on {d} bins, {self._parameters}, {form})"
 
     @property
@@ -283,6 +289,18 @@ class EntropicMap(SinkhornMap):
         return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+        """The first sweeps; of full solves of dense histograms, most in float32.
+
+        The scalings of float32 have the marginal errors of ``_rounding``. Sweeps in float64 follow,
+        usually one; its values have errors of second order.
+        """
+        rounding = self._rounding["float32"]
+        safe = self._largest_log <= SAFE[FLOAT32]
+        if self.panels and self.sweeps is None and kernel.dtype == FLOAT64 and safe:
+            rough = kernel.astype(FLOAT32)
+            for task in tasks:
+                self._sweep_pairs(task, task.errors, rough, limit, max(tol, rounding))
+                task.values[:], task.errors[:] = 0.0, np.inf
         for task in tasks:
             self._sweep_pairs(task, task.errors, kernel, limit, tol, self._report)
 
@@ -309,10 +327,15 @@ class EntropicMap(SinkhornMap):
             stored = None if group.scalings is None else group.scalings[offsets[0] : offsets[-1]]
             used = self._initial(group, part, kernel.dtype) if stored is None else stored
             used = used.astype(kernel.dtype, copy=False)
-            sweep(
-                *self._rows, kernel, start, group.target[part], used, offsets - offsets[0],
-                task.values[part], errors[part], self.ratio, limit, tol, self._threads,
+            pairs = (
+                start, group.target[part], used, offsets - offsets[0], task.values[part],
+                errors[part],
             )  # fmt: skip
+            if self.panels:
+                with one_blas_thread():
+                    panels.sweep_panels(*self._rows, kernel, *pairs, limit, tol, self._threads)
+            else:
+                sweep(*self._rows, kernel, *pairs, self.ratio, limit, tol, self._threads)
             if stored is not None and used.dtype != stored.dtype:
                 stored[:] = used
             if report is not None:  # only the first sweeps count as progress

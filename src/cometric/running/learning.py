@@ -115,8 +115,9 @@ def learn(
     tol, max_iter
         Stop when the Hilbert distance between an iterate and its image is at most ``tol``.
     sweeps, dtype
-        For 0 < eps < infinity: Sinkhorn sweeps per iteration and their precision. At the end every
-        pair is solved to its tolerance, in float64.
+        For 0 < eps < infinity: Sinkhorn sweeps per iteration and their precision. If half of the
+        entries or more are nonzero, they are in float32 for any ``dtype``. At the end every pair is
+        solved to its tolerance, in float64.
     device
         "cpu" (Numba), or a GPU by its name in PyTorch, "cuda" or "cuda:1", for 0 < eps < infinity:
         float32 at first and float64 at the end, for any ``dtype``. The metrics are NumPy arrays,

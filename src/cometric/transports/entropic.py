@@ -108,7 +108,8 @@ class Entropic(Transport):
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
         """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
 
-        A lower precision is used down to the residuals in ``TRUSTED``. Iterations with unsolved
+        A lower precision is used down to the residuals in ``TRUSTED``: on devices, for dense data,
+        and if it was set. Iterations with unsolved
         pairs may not converge: all pairs are solved after 100 iterations without a lower residual,
         and from the start if distances became negative.
         """
@@ -240,6 +241,8 @@ def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) ->
     engines = {lift.engine for lift in lifts if isinstance(lift, TensorEntropicMap)}
     if engines:
         rough = "tf32" if engines == {"dense"} else "float32"
+    elif all(getattr(lift, "panels", False) for lift in lifts):
+        rough = "float32"
     if traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
