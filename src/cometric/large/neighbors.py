@@ -148,8 +148,8 @@ def neighbor_graph(
         Neighbors of each sample, itself not counted.
     max_candidates
         Largest number of distances to compute per sample. By default 40 times ``n_neighbors`` in
-        an exhaustive search, where the neighbors of samples that need more are not ``proved``; 2
-        times (4 times for exact and tree transport) with an index.
+        an exhaustive search, where the neighbors of samples that need more are not ``proved``; 10
+        times with an index, most of which are left out.
     check
         Number of random samples to compare with all others, to measure the recall.
     random_state
@@ -207,7 +207,7 @@ def neighbor_graph(
             if len(queries):
                 recall, complete, proofs = finder.recall(queries, near[queries], progress)
                 proved[complete] = True
-            graph, compared = neighbor_matrix(index, near, n), float(finder.limit)
+            graph, compared = neighbor_matrix(index, near, n), finder.compared
             return Neighbors(graph, proved, recall, len(queries), compared, "index", proofs)
         hist, full = read_histograms(result, X)
         kept = Progress(folder, _origin(result, full, given))

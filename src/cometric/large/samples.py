@@ -55,8 +55,8 @@ class Samples:
         self._other = reference if self._local is None else None
         self._share = self.base.weight if self.base.norm == "l1" else 0.0
         if self._local is None:
-            lsa = references.fit("lsa", known.full_histograms, "samples")
-            self._vectors = lambda hist: lsa.place(hist).rows
+            lsa: Any = references.fit("lsa", known.full_histograms, "samples")
+            self._vectors: Any = lsa.place
         else:
             self._known = [part.place(known.full_histograms) for part in self._local.components]
             self._vectors = self._local.components[2].place
@@ -112,7 +112,7 @@ class Samples:
         placed["one"] = full.data.astype(np.float32)
         histograms = Histograms(full)
         if self._local is None:
-            placed["lsa"] = self._vectors(histograms).astype(np.float32)
+            placed["lsa"] = self._vectors(histograms).rows.astype(np.float32)
             return placed
         low, dot, vectors = (part.place(histograms) for part in self._local.components)
         placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
@@ -240,7 +240,8 @@ class Samples:
     def _bounds(self, hist: sparse.csr_array, phi: Any) -> LowerBounds:
         base = self.base
         if self.bounded:
-            return base.transport.lower_bounds(phi, hist, base.cost)
+            bounds: LowerBounds = base.transport.lower_bounds(phi, hist, base.cost)
+            return bounds
         halves = -0.5 * quadratic_forms(hist, base.cost)
         products = hist @ base.cost
         return LowerBounds(
@@ -270,8 +271,7 @@ class Samples:
         if self.base.norms is None:
             return 0.0
         known = self.problem.samples
-        placed = self._vectors(known.full_histograms)
-        vectors = placed.rows if hasattr(placed, "rows") else placed
+        vectors = self._vectors(known.full_histograms).rows
         R = self.base.weight * self.base.norms.known
         metric = np.asarray(known.reduce(np.asarray(result.samples)))
         near = np.argsort(metric, axis=1)[:, 1:31]

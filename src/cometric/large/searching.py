@@ -16,11 +16,14 @@ from cometric.machine.progress import bar_of_pairs
 SCORED = 1000
 """Candidates of each sample whose scores are computed, unless more distances are asked for."""
 
-COMPARED = 2
-"""Candidates whose distances are computed, by default, times the number of neighbors."""
+FIRST = 4
+"""Candidates whose distances are computed first, in thirds of the number of neighbors."""
 
-UNBOUNDED = 4
-"""The same for transports whose scores are no bounds."""
+MOST_COMPARED = 10
+"""Distances per sample, at most by default, times the number of neighbors."""
+
+RATIO = 0.9
+"""The quantile of the ratio of score to distance by which further candidates are left out."""
 
 ALL = 20_000
 """Up to so many samples, a checked one is compared with all if bounds prove nothing."""
@@ -35,8 +38,7 @@ class IndexSearch:
     def __init__(self, samples: Samples, k: int, limit: int | None, seed: int, tasks: int) -> None:
         self._samples, self._k, self._seed, self._tasks = samples, k, seed, tasks
         self._n = samples.stored.shape[0]
-        several = COMPARED if samples.bounded else UNBOUNDED
-        self.limit = min(self._n - 1, several * k if limit is None else limit)
+        self.limit = min(self._n - 1, MOST_COMPARED * k if limit is None else limit)
 
     def run(self, progress: Progress, show: bool, limit: float) -> tuple[Index, Matrix]:
         """Neighbors of all samples and their distances, in the order of the samples."""
@@ -44,7 +46,7 @@ class IndexSearch:
         clusters = ClusterIndex(self._samples, self._seed, self._tasks)
         index = np.empty((self._n, self._k), np.int64)
         near = np.empty(index.shape)
-        done = 0
+        self.compared, done = 0.0, 0
         with bar_of_pairs(show, self._n, "sample", "finding neighbors") as report:
             for number, groups in enumerate(clusters.blocks()):
                 rows = np.concatenate(groups)
@@ -53,6 +55,7 @@ class IndexSearch:
                     found = self._block(clusters, groups)
                     progress.save(f"neighbors-{number:06d}", found)
                 index[rows], near[rows] = found["index"], found["near"]
+                self.compared += float(found["compared"].sum()) / self._n
                 done += len(rows)
                 report(done, self._n)
         return index, near
@@ -75,13 +78,39 @@ class IndexSearch:
         scores = self._samples.score(rows, images, candidates)
         best = np.argsort(scores, axis=1, kind="stable")[:, : self.limit]
         index = np.take_along_axis(candidates, best, axis=1)
-        pairs = np.stack([np.repeat(rows, index.shape[1]), index.ravel()], axis=1)
-        distances = self._samples.distances(pairs).reshape(index.shape)
+        low = np.take_along_axis(scores, best, axis=1)
+        distances, compared = self._compare(rows, index, low)
         order = np.lexsort((index, distances), axis=1)[:, : self._k]
         return {
             "index": np.take_along_axis(index, order, axis=1),
             "near": np.take_along_axis(distances, order, axis=1),
+            "compared": compared,
         }
+
+    def _compare(self, rows: Index, index: Index, low: Matrix) -> tuple[Matrix, Index]:
+        """Distances of candidates in the order of their scores, infinite where none is needed.
+
+        After each round, candidates are left out if their scores, divided by the ratio of score to
+        distance that 90 % of the sample's pairs do not exceed, are above its k-th distance.
+        """
+        distances = np.full(index.shape, np.inf)
+        compared, stop = np.zeros(len(rows), np.int64), max(self._k, FIRST * self._k // 3)
+        place, ratio = np.arange(index.shape[1]), np.full(len(rows), np.inf)
+        while True:
+            worst = np.partition(distances, self._k - 1, axis=1)[:, self._k - 1]
+            due = (place < stop) & (place >= compared[:, None])
+            if stop > len(place) and not due.any():
+                break
+            with np.errstate(invalid="ignore"):
+                due &= ~(low >= (worst * ratio)[:, None])
+            if not due.any():
+                break
+            pairs = np.stack([rows[np.nonzero(due)[0]], index[due]], axis=1)
+            distances[due] = self._samples.distances(pairs)
+            compared += due.sum(axis=1)
+            ratio = _high_ratio(low, distances)
+            stop *= 2
+        return distances, compared
 
     def recall(self, queries: Index, near: Matrix, show: bool) -> tuple[float, Index, int]:
         """The share of true neighbors among ``near``; queries without a miss; proved queries.
@@ -121,3 +150,12 @@ class IndexSearch:
             if proved or stop == most:
                 return level, proved
             stop *= 2
+
+
+def _high_ratio(low: Matrix, distances: Matrix) -> Matrix:
+    """For each row, the quantile ``RATIO`` of low / distances over the finite distances."""
+    known = np.isfinite(distances) & (distances > 0.0)
+    ratios = np.sort(np.where(known, low / np.where(known, distances, 1.0), np.inf), axis=1)
+    place = np.maximum(np.ceil(RATIO * known.sum(axis=1)).astype(np.int64) - 1, 0)
+    high: Matrix = np.take_along_axis(ratios, place[:, None], axis=1)[:, 0]
+    return high
