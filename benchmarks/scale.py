@@ -1,9 +1,11 @@
 """Past one machine and past n x n: neighbors of many samples, the error of a sketch, Dask.
 
-    python benchmarks/scale.py [citeseq] [simulated] [sketch] [dask] [model]
+    python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [sketch] [dask] [model]
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
+cells      --cells N x 2,000, 5 % nonzero, drawn into a file by chunks and read by chunks
+kill       the same, killed (SIGKILL) in the middle and called again: the same graph
 sketch     how far the feature metric of s landmarks is from that of all samples, by s
 dask       one worker process against two: time and bytes
 model      CPU seconds of an iteration, fitted on three sizes, predicted for a fourth
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-4, help="of the landmarks' metrics")
     parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
     parser.add_argument("--samples", type=int, default=0, help="take so many only, at random")
+    parser.add_argument("--cells", type=int, default=20_000, help="of `cells` and `kill`")
     parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -80,6 +83,94 @@ def citeseq(asked: argparse.Namespace) -> None:
 
 def simulated(asked: argparse.Namespace) -> None:
     neighbors_of(sparse.load_npz(SIMULATED), asked)
+
+
+class CountsFile:
+    """Rows of CSR arrays in a folder, opened as memory maps and read in chunks."""
+
+    def __init__(self, folder: Path) -> None:
+        names = ("indptr", "indices", "data")
+        self._parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
+        self.shape = (len(self._parts[0]) - 1, CELL_GENES)
+
+    def __getitem__(self, rows: slice) -> sparse.csr_array:
+        indptr, indices, data = self._parts
+        first, last = indptr[rows.start], indptr[rows.stop]
+        parts = (data[first:last], indices[first:last], indptr[rows.start : rows.stop + 1] - first)
+        return sparse.csr_array(parts, shape=(rows.stop - rows.start, CELL_GENES))
+
+
+def draw_cells(count: int) -> Path:
+    """Counts of ``count`` cells: the model of `simulate_counts`, 10,000 cells at a time."""
+    folder = Path(tempfile.gettempdir()) / f"cometric-cells-{count}"
+    if (folder / "indptr.npy").exists():
+        return folder
+    folder.mkdir(exist_ok=True)
+    types, rng = 10, np.random.default_rng(0)
+    marker = rng.permutation(np.where(np.arange(CELL_GENES) < CELL_GENES // 4,
+                                      np.arange(CELL_GENES) % types, -1))  # fmt: skip
+    level = 0.027 * rng.lognormal(sigma=1.0, size=CELL_GENES)  # 5 % nonzero
+    fold = np.where(np.arange(types)[:, None] == marker, 10.0, 1.0)
+    sizes, indices, data = [], [], []
+    for start in range(0, count, 10_000):
+        n = min(10_000, count - start)
+        depth = rng.lognormal(sigma=0.4, size=n)
+        counts = rng.poisson(depth[:, None] * level * fold[rng.integers(0, types, n)])
+        empty = np.flatnonzero(~counts.any(axis=1))
+        counts[empty, 0] = 1
+        part = sparse.csr_array(counts)
+        sizes.append(np.diff(part.indptr))
+        indices.append(part.indices.astype(np.int32))
+        data.append(part.data.astype(np.float32))
+    np.save(folder / "indices.npy", np.concatenate(indices))
+    np.save(folder / "data.npy", np.concatenate(data))
+    np.save(folder / "indptr.npy", np.concatenate([[0], np.cumsum(np.concatenate(sizes))]))
+    return folder
+
+
+def cells(asked: argparse.Namespace, folder: Path | None = None) -> cm.Neighbors:
+    """From a file to the neighbor graph; the metric of the landmarks is learned on the way."""
+    source = CountsFile(draw_cells(asked.cells))
+    stored = source._parts[1].size
+    print(f"  {source.shape[0]} x {source.shape[1]}, {stored / np.prod(source.shape):.3f} nonzero")
+    print(f"  compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
+    began, cpu = time.perf_counter(), time.process_time()
+    sketch = cm.learn_landmarks(
+        source, asked.landmarks, 15, check=200, n_threads=2, progress=True, search="index",
+        folder=folder, drop_empty=True,
+    )  # fmt: skip
+    seconds, learning = time.perf_counter() - began, sketch.result.history[-1].seconds
+    print(sketch)
+    print(
+        f"  seconds          {seconds:.0f} in all, {time.process_time() - cpu:.0f} of the CPU, "
+        f"{learning:.0f} for the landmarks"
+    )
+    return sketch.neighbors
+
+
+def kill(asked: argparse.Namespace) -> None:
+    """A run killed after some blocks, and the same call again, beside an undisturbed one."""
+    whole = cells(asked)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        options = [f"--{key}={getattr(asked, key)}" for key in OPTIONS]
+        command = [sys.executable, __file__, "cells_in", "--alone", *options]
+        child = subprocess.Popen(command, env={**os.environ, "COMETRIC_RUN": str(folder)})
+        while child.poll() is None and len(list(folder.glob("neighbors/neighbors-*.npz"))) < 3:
+            time.sleep(0.2)
+        child.kill()
+        child.wait()
+        print(f"  killed with {len(list(folder.glob('neighbors/neighbors-*')))} blocks complete")
+        again = cells(asked, folder)
+    same = all(
+        getattr(whole.graph, part).tobytes() == getattr(again.graph, part).tobytes()
+        for part in ("indptr", "indices", "data")
+    )
+    print(f"  identical bytes: {same}")
+
+
+def cells_in(asked: argparse.Namespace) -> None:
+    cells(asked, Path(os.environ["COMETRIC_RUN"]))
 
 
 def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
@@ -231,16 +322,19 @@ def read(folder: Path, name: str) -> sparse.csr_array:
 
 
 GENES, SEEDS = 80, 1  # for the sketches
+CELL_GENES = 2000
 SWEEPS = 10  # of every pair, for the model
-OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart")
+OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells")
 CHOICES = {
     "citeseq": citeseq,
     "simulated": simulated,
+    "cells": cells,
+    "kill": kill,
     "sketch": sketch,
     "dask": dask,
     "model": model,
 }
-PARTS = {**CHOICES, "draw": draw}
+PARTS = {**CHOICES, "draw": draw, "cells_in": cells_in}
 
 if __name__ == "__main__":
     main()

@@ -40,7 +40,7 @@ FOLDERS = {
     "answers": Folder("core files machine maps proofs transports"),
     "saving": Folder("core files machine"),
     "running": Folder("core kernels machine maps solvers transports answers saving"),
-    "large": Folder("core kernels machine maps transports answers running"),
+    "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core machine proofs answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
     "choosing": Folder("core machine running public"),

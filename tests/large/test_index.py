@@ -1,0 +1,264 @@
+"""Neighbors from an index: scores are below distances, and the same bytes come back every time."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+import cometric as cm
+from cometric.answers.extension import HeldDistances
+from cometric.large import index as clusters
+from cometric.large import rows, samples, searching
+from cometric.large.neighbors import read_histograms, store_samples
+
+X = cm.datasets.simulate_counts(150, 30, density=0.3, random_state=1).X
+OPTIONS = {
+    "local": {},
+    "l1": {"tau": 1e-3},
+    "exact": {"eps": 0.0, "tau": 0.05},
+    "limit": {"eps": np.inf, "tau": 0.01, "norm": "l2"},
+    "cosine": {"restart": 0.3, "norm": "cosine"},
+    "merged": {"tau": 1e-3},
+}
+
+
+def data(name):
+    """With "merged", one feature is twice another."""
+    if name != "merged":
+        return X
+    return sparse.csr_array(sparse.hstack([X, 2.0 * X[:, [3]]]))
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def case(request):
+    X = data(request.param)
+    if request.param == "merged":
+        with pytest.warns(UserWarning, match="column that repeats"):
+            return X, cm.learn(X[:70], tol=1e-3, **OPTIONS[request.param])
+    return X, cm.learn(X[:70], tol=1e-3, **OPTIONS[request.param])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks, scans and groups so small that several of each are used."""
+    monkeypatch.setattr(samples, "PLACED", 64)
+    monkeypatch.setattr(clusters, "SCANNED", 60)
+    monkeypatch.setattr(clusters, "GROUP", 7)
+    monkeypatch.setattr(clusters, "BATCH", 40)
+    monkeypatch.setattr(searching, "SCORED", 30)
+
+
+def held(result, X):
+    n = X.shape[0]
+    distances = HeldDistances(result, "samples", *read_histograms(result, X))
+    index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
+    return distances.pairs(index).reshape(n, n)
+
+
+def placed(result, X):
+    found = samples.Samples(result, store_samples(result, X, np.inf))
+    found.collect(map(found.place, found.blocks()), np.inf)
+    return found
+
+
+def test_distances_are_those_of_the_map_of_all(case):
+    X, result = case
+    pairs = np.random.default_rng(0).integers(0, X.shape[0], (200, 2))
+    true = held(result, X)[pairs[:, 0], pairs[:, 1]]
+    assert_allclose(placed(result, X).distances(pairs), true, rtol=1e-6, atol=1e-6)
+
+
+def test_scores_are_below_the_distances_and_close(case):
+    X, result = case
+    n = X.shape[0]
+    found = placed(result, X)
+    every = np.arange(n)
+    images, _ = found.potentials(every)
+    scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
+    true, off = held(result, X), ~np.eye(n, dtype=bool)
+    assert np.corrcoef(scores[off], true[off])[0, 1] > 0.7
+    if found.bounded:
+        assert (scores[off] <= true[off] + 1e-6 * true.max()).all()
+        assert np.median(scores[off] / true[off]) > 0.6
+
+
+def test_nearly_all_neighbors_are_found(case, small):
+    X, result = case
+    found = cm.neighbor_graph(result, X, 5, search="index", check=150)
+    true = held(result, X)
+    near = found.graph.data.reshape(-1, 5)
+    assert_allclose(true[np.arange(150)[:, None], found.graph.indices.reshape(-1, 5)], near,
+                    rtol=1e-5, atol=1e-6)  # fmt: skip
+    np.fill_diagonal(true, np.inf)
+    level = np.sort(true, axis=1)[:, 4]
+    hits = near <= level[:, None] * (1 + 1e-5) + 1e-6
+    assert found.recall == pytest.approx(hits.mean(), abs=0.01)
+    assert found.recall > 0.8
+    assert found.check_proofs == 150
+    assert hits[found.proved].all()
+    assert found.proved.mean() > 0.4
+    assert "by an index, without proofs" in repr(found)
+
+
+def test_all_samples_as_candidates_with_none_left_out_give_all_neighbors(monkeypatch):
+    monkeypatch.setattr(searching, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
+    result = cm.learn(X[:70], tol=1e-3)
+    found = cm.neighbor_graph(result, X, 4, search="index", max_candidates=149, check=150)
+    assert found.recall == 1.0
+    assert found.proved.all()
+
+
+def test_the_number_of_threads_does_not_change_a_byte(small):
+    result = cm.learn(X[:70], tol=1e-3)
+    one, two = (
+        cm.neighbor_graph(result, X, 5, search="index", check=0, n_threads=k).graph for k in (1, 2)
+    )
+    assert one.data.tobytes() == two.data.tobytes()
+    assert one.indices.tobytes() == two.indices.tobytes()
+
+
+@pytest.mark.parametrize("search", ["index", "exhaustive"])
+def test_sources_of_rows_give_what_matrices_give(search, monkeypatch, small):
+    monkeypatch.setattr(rows, "CHUNK", 30 * 40)  # rows of 40 samples at a time
+    reads = []
+
+    class Source:
+        shape = X.shape
+
+        def __getitem__(self, part):
+            reads.append(part)
+            return X[part].toarray()
+
+    options = {"search": search, "check": 10, "tol": 1e-3, "random_state": 3}
+    whole = cm.learn_landmarks(X, 60, 4, **options)
+    parts = cm.learn_landmarks(Source(), 60, 4, **options)
+    assert_array_equal(parts.landmarks, whole.landmarks)
+    assert_array_equal(parts.features, whole.features)
+    assert parts.graph.data.tobytes() == whole.graph.data.tobytes()
+    assert max(part.stop - part.start for part in reads) == 40
+
+
+def test_faults_of_a_source_name_the_row():
+    for value, words in ((-1.0, "1 negative entry"), (np.nan, "1 NaN entry")):
+        bad = X.toarray()
+        bad[131, 4] = value
+
+        class Source:
+            shape = bad.shape
+
+            def __getitem__(self, part, bad=bad):
+                return bad[part]
+
+        with pytest.raises(ValueError, match=f"{words} .first: row 131, column 4"):
+            list(rows.read_chunks(Source()))
+    bad[131] = 0.0
+    with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 131\)"):
+        list(rows.read_chunks(Source()))
+
+
+def test_values_that_float32_would_change_are_stored_in_float64(monkeypatch):
+    chunks = [sparse.csr_array([[1.0, 2.0]]), sparse.csr_array([[0.1, 0.0]])]
+    for limit in (np.inf, 4.0):  # in memory, and in a file
+        stored = rows.store_rows(chunks, 2, limit)
+        assert stored.data.dtype == np.float64
+        assert_array_equal(stored.take([1, 0]).toarray(), [[0.1, 0.0], [1.0, 2.0]])
+    assert rows.store_rows(chunks[:1], 2, np.inf).data.dtype == np.float32
+    assert isinstance(stored.data, np.memmap)
+
+
+@pytest.mark.parametrize("search", ["index", "exhaustive"])
+def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, small, monkeypatch):
+    monkeypatch.setattr("cometric.large.neighbors.BLOCK", 30 * 150)
+    options = {"search": search, "check": 10, "tol": 1e-3}
+    whole = cm.learn_landmarks(X, 60, 4, **options)
+    saved, calls = progress_save(), []
+
+    def dies(self, name, arrays):
+        calls.append(name)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        saved(self, name, arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cometric.large.progress.Progress.save", dies)
+        with pytest.raises(KeyboardInterrupt):
+            cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
+    parts = sorted((tmp_path / "run" / "neighbors").glob("*.npz"))
+    assert len(parts) == 3
+    again = cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
+    assert all(part.exists() for part in parts)
+    for found in (again, cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)):
+        assert found.graph.data.tobytes() == whole.graph.data.tobytes()
+        assert found.graph.indices.tobytes() == whole.graph.indices.tobytes()
+        assert found.neighbors.recall == whole.neighbors.recall
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        cm.learn_landmarks(X, 61, 4, folder=tmp_path / "run", **options)
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        cm.learn_landmarks(X[:140], 60, 4, folder=tmp_path / "run", **options)
+
+
+def progress_save():
+    from cometric.large.progress import Progress
+
+    return Progress.save
+
+
+def test_folders_of_something_else_are_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file"):
+        cm.learn_landmarks(X, 60, 4, folder=tmp_path / "file")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        cm.learn_landmarks(X, 60, 4, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"search": "fast"}, "`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
+        ({"device": "tpu"}, "`device` is 'tpu'"),
+    ],
+)
+def test_other_searches_and_devices_are_refused(given, words):
+    result = cm.learn(X[:70], eps=np.inf, tau=0.01)
+    with pytest.raises(ValueError, match=words):
+        cm.neighbor_graph(result, X, 3, **given)
+
+
+CHILD = """
+    import resource
+    import numpy as np
+    from scipy import sparse
+    from cometric.large.rows import read_chunks, store_rows
+
+    class Source:  # 160 GB if it were dense
+        shape = (2_000_000, 10_000)
+        def __getitem__(self, part):
+            n = len(range(*part.indices(self.shape[0])))
+            columns = (np.arange(2 * n) * 7919) % 10_000
+            return sparse.csr_array((np.ones(2 * n), columns, np.arange(0, 2 * n + 1, 2)),
+                                    shape=(n, 10_000))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (1_500_000_000, limit))
+    stored = store_rows(read_chunks(Source()), 10_000, 1e7)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert stored.shape == Source.shape and isinstance(stored.data, np.memmap)
+    print((after - before) / 1e6)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA and ru_maxrss are those of Linux")
+def test_reading_in_chunks_keeps_to_a_cap_on_the_process():
+    code = textwrap.dedent(CHILD)
+    environment = {**os.environ, "PYTHONPATH": str(Path(cm.__file__).parents[1])}
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert float(said.stdout) < 0.6  # GB
