@@ -44,7 +44,7 @@ FOLDERS = {
     "drawing": Folder("core answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
     "choosing": Folder("core machine running public"),
-    "scverse": Folder("core proofs answers running public choosing", ANYTHING),
+    "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),
     "root": Folder(
         "core maps solvers transports answers saving running large public choosing scverse"

@@ -191,10 +191,8 @@ class DaskRows:
         """One row of blocks; the last one is kept, since chunks of rows are read in order."""
         if self._block is None or self._block[0] != block:
             self._block = None  # first, so that only one is in memory
-            import dask
-
             width = self._array.numblocks[1]
-            parts = dask.compute(*(self._array.blocks[block, k] for k in range(width)))
+            parts = [self._array.blocks[block, k].compute() for k in range(width)]
             if any(sparse.issparse(part) for part in parts):
                 joined = sparse.hstack([sparse.csr_array(part) for part in parts], format="csr")
                 self._block = block, sparse.csr_array(joined)

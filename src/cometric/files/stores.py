@@ -221,7 +221,9 @@ def _open_npz(path: Path, limit: float) -> Store:
         shapes = check_arrays(file, path, math.inf)
         members = {part.filename.removesuffix(".npy"): part for part in _members(path)}
         if not {"data", "indices", "indptr", "shape", "format"} <= shapes.keys():
-            raise ValueError(f"`{path}` is not a sparse matrix by rows or columns that SciPy wrote.")
+            raise ValueError(
+                f"`{path}` is not a sparse matrix by rows or columns that SciPy wrote."
+            )
         if any(part.compress_type != zipfile.ZIP_STORED for part in members.values()):
             raise ValueError(
                 f"`{path}` is compressed, so that it cannot be read in parts. Write it with "
@@ -238,8 +240,8 @@ def _open_npz(path: Path, limit: float) -> Store:
     if arrays["shape"].size != 2:
         raise ValueError(f"`{path}` is damaged: its matrix has shape {arrays['shape']}.")
     n, m = (int(size) for size in arrays["shape"])
-    parts = (arrays[name] for name in ("data", "indices", "indptr"))
-    return _unnamed(CsrRows(*parts, (n, m), str(path)))
+    rows = CsrRows(arrays["data"], arrays["indices"], arrays["indptr"], (n, m), str(path))
+    return _unnamed(rows)
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
