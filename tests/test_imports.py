@@ -40,17 +40,17 @@ FOLDERS = {
     "answers": Folder("core files machine maps proofs transports"),
     "saving": Folder("core files machine"),
     "running": Folder("core kernels machine maps solvers transports answers saving"),
-    "large": Folder("core kernels machine maps transports answers running"),
+    "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
     "choosing": Folder("core machine running public"),
     "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),
     "root": Folder(
-        "core maps solvers transports answers saving running large public choosing scverse"
+        "core files maps solvers transports answers saving running large public choosing scverse"
     ),
     "cli": Folder(
-        "core kernels files machine answers saving running public scverse root", ANYTHING
+        "core kernels files machine answers saving running large public scverse root", ANYTHING
     ),
 }
 TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot": "public",

@@ -15,6 +15,9 @@ from scipy import sparse
 
 from cometric.core.types import Index
 
+ENTRIES = 10_000_000
+"""Size limit of the dense rows that are read at a time."""
+
 GAP = 4096
 """Picked rows with at most this many entries in between are read together."""
 
@@ -44,6 +47,14 @@ def as_rows(X: Any, name: str = "X") -> Any:
     if all(hasattr(X, part) for part in ("attrs", "chunks", "shape", "dtype")):
         return DenseRows(X, name)
     return None
+
+
+def gather(source: Any) -> sparse.csr_array:
+    """All rows of a source as one sparse matrix, read in parts."""
+    n, m = source.shape
+    step = max(1, ENTRIES // m)
+    parts = [sparse.csr_array(source[start : start + step]) for start in range(0, n, step)]
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))
 
 
 def of_group(group: Any, name: str) -> CsrRows:

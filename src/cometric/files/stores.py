@@ -39,6 +39,8 @@ class Store:
     X: Any
     obs_names: list[str]
     var_names: list[str]
+    file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
+    own_genes: bool = False  # whether the columns are those of `raw`, and others than those of X
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -141,7 +143,8 @@ def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Stor
             f"`{path}` is damaged: its matrix has shape {rows.shape}, but there are names for "
             f"{(len(samples), len(features))}."
         )
-    return Store(rows, samples, features)
+    own = use_raw and ("var" not in file or _names(file["var"], path) != features)
+    return Store(rows, samples, features, file, own)
 
 
 def _member(file: Any, name: str, path: Path) -> Any:

@@ -12,6 +12,7 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.core.inputs import read_names, read_samples
 from cometric.core.types import Index, Matrix
+from cometric.files.rows import as_rows, gather
 from cometric.large.neighbors import Neighbors, neighbor_graph
 from cometric.running.learning import learn
 
@@ -107,7 +108,8 @@ def learn_landmarks(
     >>> cm.learn_landmarks(X, 8, n_neighbors=2, eps=0, tau=0.1)
     Sketch(12 samples, 10 features, 8 landmarks)
     """
-    matrix = read_samples(X)
+    source = as_rows(X)
+    matrix = read_samples(X if source is None else gather(source))
     chosen, sketch = _sketch(matrix, landmarks, method, random_state)
     rows, columns = read_names(X)
     data: Any = sketch
