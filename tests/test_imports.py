@@ -42,7 +42,7 @@ FOLDERS = {
     "running": Folder("core kernels machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core answers", ANYTHING),
-    "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
+    "public": Folder("core files machine maps proofs answers running large drawing", ANYTHING),
     "choosing": Folder("core machine running public"),
     "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),
@@ -54,7 +54,8 @@ FOLDERS = {
     ),
 }
 TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot": "public",
-       "report": "public", "scores": "public", "__init__": "root", "__main__": "cli"}  # fmt: skip
+       "report": "public", "scores": "public", "transformer": "public",
+       "__init__": "root", "__main__": "cli"}  # fmt: skip
 
 
 def folder_of(module: str) -> str:

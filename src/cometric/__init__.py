@@ -58,6 +58,7 @@ _HOMES = {
     "PolicyIteration": "solvers.policy",
     "StochasticIteration": "solvers.stochastic",
     "WassersteinSingularVectors": "estimator",
+    "NeighborsTransformer": "transformer",
     "open_store": "files.stores",
     "hilbert_distance": "core.cones",
     "Metrics": "core.types",
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.solvers.stochastic import StochasticIteration as StochasticIteration
+    from cometric.transformer import NeighborsTransformer as NeighborsTransformer
     from cometric.transports.base import Transport as Transport
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact

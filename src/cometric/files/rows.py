@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.text import storable_names
 from cometric.core.types import Index
 
 ENTRIES = 10_000_000
@@ -31,7 +32,11 @@ def as_rows(X: Any, name: str = "X") -> Any:
     if isinstance(X, DenseRows | CsrRows | DaskRows):
         return X
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):
-        return None if X.X is None else as_rows(X.X, name)
+        source = None if X.X is None else as_rows(X.X, name)
+        if source is not None:
+            source.sample_names = storable_names(X.obs_names)
+            source.feature_names = storable_names(X.var_names)
+        return source
     if hasattr(X, "__dask_graph__"):
         return DaskRows(X, name)
     if sparse.issparse(X):
@@ -78,7 +83,14 @@ def of_group(group: Any, name: str) -> CsrRows:
     return CsrRows(group["data"], group["indices"], group["indptr"], (n, m), name)
 
 
-class CsrRows:
+class Names:
+    """Names of the rows and columns of a source, if it has any."""
+
+    sample_names: list[str] | None = None
+    feature_names: list[str] | None = None
+
+
+class CsrRows(Names):
     """Rows of a CSR matrix whose arrays are on the disk; the pointers are held in memory."""
 
     def __init__(
@@ -129,7 +141,7 @@ class CsrRows:
         return ValueError(f"`{self._name}` is not a valid sparse matrix: {reason}.")
 
 
-class DenseRows:
+class DenseRows(Names):
     """Rows of a dense matrix on the disk."""
 
     def __init__(self, array: Any, name: str) -> None:
@@ -161,7 +173,7 @@ class DenseRows:
         return np.concatenate(found) if found else np.empty((0, self.shape[1]), self.dtype)
 
 
-class DaskRows:
+class DaskRows(Names):
     """Rows of a Dask array, dense or with sparse blocks; one row of blocks is in memory."""
 
     def __init__(self, array: Any, name: str) -> None:
