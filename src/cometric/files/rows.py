@@ -29,7 +29,7 @@ def as_rows(X: Any, name: str = "X") -> Any:
     Known are AnnData objects that are backed or lazy, groups and datasets of h5py and Zarr, Dask
     arrays, NumPy memory maps and CSR matrices on them.
     """
-    if isinstance(X, DenseRows | CsrRows | DaskRows):
+    if isinstance(X, Source):
         return X
     if hasattr(X, "obs_names") and hasattr(X, "var_names"):
         source = None if X.X is None else as_rows(X.X, name)
@@ -83,14 +83,18 @@ def of_group(group: Any, name: str) -> CsrRows:
     return CsrRows(group["data"], group["indices"], group["indptr"], (n, m), name)
 
 
-class Names:
-    """Names of the rows and columns of a source, if it has any."""
+class Source:
+    """What all row sources have: names of rows and columns, if any, and all rows at once."""
 
     sample_names: list[str] | None = None
     feature_names: list[str] | None = None
 
+    def to_memory(self) -> sparse.csr_array:
+        """The whole matrix."""
+        return gather(self)
 
-class CsrRows(Names):
+
+class CsrRows(Source):
     """Rows of a CSR matrix whose arrays are on the disk; the pointers are held in memory."""
 
     def __init__(
@@ -141,7 +145,7 @@ class CsrRows(Names):
         return ValueError(f"`{self._name}` is not a valid sparse matrix: {reason}.")
 
 
-class DenseRows(Names):
+class DenseRows(Source):
     """Rows of a dense matrix on the disk."""
 
     def __init__(self, array: Any, name: str) -> None:
@@ -173,7 +177,7 @@ class DenseRows(Names):
         return np.concatenate(found) if found else np.empty((0, self.shape[1]), self.dtype)
 
 
-class DaskRows(Names):
+class DaskRows(Source):
     """Rows of a Dask array, dense or with sparse blocks; one row of blocks is in memory."""
 
     def __init__(self, array: Any, name: str) -> None:
