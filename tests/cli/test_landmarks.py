@@ -187,3 +187,75 @@ def test_a_killed_run_continues_to_the_same_file(data):
     for name in ("distances", "connectivities"):
         assert_array_equal(one.obsp[name].toarray(), other.obsp[name].toarray())
     assert_array_equal(one.varp["cometric_distances"], other.varp["cometric_distances"])
+
+
+MEASURE = """
+import resource, sys
+from cometric.cli.commands import app
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+def landmarks(path):
+    try:
+        app(["landmarks", path, "-o", path + ".out.h5ad", *sys.argv[1:]])
+    except SystemExit as end:
+        assert not end.code, end.code
+
+landmarks("x.h5ad")
+before = peak()
+landmarks("large.h5ad")
+print("rise", peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss")
+def test_the_memory_is_that_of_a_part_of_the_file(data):
+    rng = np.random.default_rng(0)
+    width = 25_000
+    data.obsm["wide"] = np.zeros((80, 2), np.float32)
+    data.write_h5ad("large.h5ad")
+    import h5py
+
+    with h5py.File("large.h5ad", "a") as file:  # 80 x 25,000 x 40 numbers, 640 MB in memory
+        del file["obsm/wide"]
+        wide = file["obsm"].create_dataset(
+            "wide", (80, width * 40), np.float64, chunks=(80, width), compression="gzip"
+        )
+        wide.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+        wide[:, :width] = rng.random((80, width))
+    found = subprocess.run(
+        [sys.executable, "-c", MEASURE, *map(str, QUICK)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    rise = float(found.stdout.split("rise")[1])
+    assert rise < 100.0, f"{rise} MB"
+    with h5py.File("large.h5ad.out.h5ad") as file:
+        assert file["obsm/wide"].shape == (80, width * 40)
+        assert "distances" in file["obsp"]
+
+
+def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
+    from cometric.cli import learning
+    from cometric.running import planning
+
+    monkeypatch.setattr(learning, "WHOLE", 0.0)
+    monkeypatch.setattr(planning, "free_memory", lambda: 1e4)
+    monkeypatch.setattr(learning, "read_source", lambda *_: pytest.fail("it was read"))
+    said = run("plan", "x.h5ad", code=5).stdout
+    assert "80 samples, 30 features" in said
+    assert "does not fit" in said
+    facts = json.loads(run("plan", "x.h5ad", "--json", code=5).stdout)
+    assert facts["density"] == pytest.approx(data.X.nnz / 2400)
+
+
+def test_a_file_that_fits_is_planned_as_before(data, monkeypatch):
+    from cometric.cli import learning
+
+    monkeypatch.setattr(learning, "WHOLE", 0.0)
+    said = run("plan", "x.h5ad", "--eps", "0.5", "--tau", "0.1", "--tol", "1e-2").stdout
+    assert "iterations" in said

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -317,7 +318,7 @@ def test_hostile_zarr_folders_are_refused(fault, inside):
     if fault == "link":
         os.symlink("/etc", "x.zarr/X/away")
     elif fault == "file":
-        open("y.zarr", "w").write("x")
+        Path("y.zarr").write_text("x")
     else:
         place = next(
             p for p in ("x.zarr/X/data/.zarray", "x.zarr/X/data/zarr.json") if os.path.exists(p)
