@@ -18,9 +18,6 @@ from cometric.files.rows import as_rows
 from cometric.large.landmarks import Sketch, learn_landmarks
 from cometric.running.settings import mirrors_settings
 
-FEW = 1000
-"""Landmarks by default."""
-
 ROWS = 200
 """New samples that are compared with all training samples at a time."""
 
@@ -43,9 +40,8 @@ class NeighborsTransformer(
     n_neighbors
         Neighbors of each sample, itself included.
     n_landmarks
-        The number of samples to learn from, by default that of :func:`cometric.learn_landmarks`,
-        but at most all.
-    method, max_candidates, check
+        The number of samples to learn from, by default that of :func:`cometric.learn_landmarks`.
+    method, search, max_candidates, check
         See :func:`cometric.learn_landmarks`.
     random_state
         Seed for the choice of landmarks, and of the samples that are checked.
@@ -77,13 +73,15 @@ class NeighborsTransformer(
         n_neighbors: int = 15,
         n_landmarks: int | None = None,
         method: str = "uniform",
+        search: str = "auto",
         max_candidates: int | None = None,
         check: int = 0,
         random_state: int | None = 0,
         **options: Any,
     ) -> None:
         own = {"n_neighbors": n_neighbors, "n_landmarks": n_landmarks, "method": method}
-        own |= {"max_candidates": max_candidates, "check": check, "random_state": random_state}
+        own |= {"search": search, "max_candidates": max_candidates, "check": check}
+        own |= {"random_state": random_state}
         for name, value in {**own, **options}.items():
             setattr(self, name, value)
 
@@ -101,7 +99,7 @@ class NeighborsTransformer(
         options = self.get_params(deep=False)
         count = options.pop("n_landmarks")
         options["n_neighbors"] = self.n_neighbors - 1
-        given = (min(FEW, n),) if count is None else (count,)
+        given = () if count is None else (count,)
         self.sketch_: Sketch = learn_landmarks(data, *given, **options)
         self._data = data
         return self

@@ -13,9 +13,9 @@ from cometric.running.presets import preset
     ("samples", "words"),
     [
         (5_000, ["up to 5,000", "learn(X)"]),
-        (5_001, ["up to 50,000", "learn_landmarks(X)", "prove"]),
+        (5_001, ["up to 50,000", "learn_landmarks(X)", "search='exhaustive' proves"]),
         (50_001, ["up to 500,000", "index", "recall", "open_store(path)", "folder='run'"]),
-        (5_000_000, ["more than 500,000", "device='cuda'", "open_store(path)", "folder='run'"]),
+        (5_000_000, ["more than 500,000", "kmeans++", "open_store(path)", "folder='run'"]),
     ],
 )
 def test_every_size_has_its_advice(samples, words):

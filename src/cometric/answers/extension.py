@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,12 +114,33 @@ class HeldDistances:
             self.norms = PairNorms(self.norm, known, full, of)
             self.weight = _norm_weight(result, of, value, self.norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
-        resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
-        self.phi: Any = self.transport.lift(Histograms(hist), resources)
+        self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
+        self.phi: Any = self.transport.lift(Histograms(hist), self._resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self._largest = float(np.max(to_numpy(getattr(result, of))))
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
+
+    def on(
+        self, hist: sparse.csr_array, full: sparse.csr_array, places: Any = None, own: Any = None
+    ) -> HeldDistances:
+        """The same distances between other histograms, few pairs of each.
+
+        ``places`` are those of a reference, ``own`` the self terms of entropic transport, if known.
+        """
+        other = copy(self)
+        other.hist, other.full = hist, full
+        if self.norms is not None:
+            other.norms = self.norms.on(full, places)
+        other.phi = self.transport.lift(Histograms(hist), self._resources)
+        if hasattr(other.phi, "few_targets"):
+            other.phi.few_targets = True
+        if own is None:
+            other._pairs = self.transport.pairs_under(other.phi, self.cost)
+        else:
+            other._pairs = other.phi.under(self.cost, own)
+        other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
+        return other
 
     def pairs(self, index: Index) -> Vector:
         """Distances of the pairs ``index`` (p, 2), at least 0."""

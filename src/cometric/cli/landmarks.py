@@ -12,9 +12,9 @@ from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
-from cometric.cli.learning import remove
 from cometric.files import reading, stores, writing
 from cometric.large.landmarks import Sketch, learn_landmarks
+from cometric.large.progress import remove_run
 
 IN_PARTS = (".h5ad", ".zarr")
 """Formats that are not read whole."""
@@ -50,7 +50,7 @@ def landmarks(
     writing.check(output, (".h5ad",), [output], force=force)
     slots.check_key(key_added)
     slots.check_key(neighbors_key)
-    folder = options["checkpoint"]
+    folder = options.pop("checkpoint")
     if remove_checkpoint and folder is None:
         raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
     with _opened(console, path, source) as (data, file):
@@ -63,7 +63,9 @@ def landmarks(
         given = () if count is None else (count,)
         settings: dict[str, Any] = {**in_bytes(options), **chosen, "n_neighbors": k - 1}
         try:
-            sketch = learn_landmarks(data, *given, progress=console.progress, **settings)
+            sketch = learn_landmarks(
+                data, *given, folder=folder, progress=console.progress, **settings
+            )
         except cometric.Interrupted as interruption:
             if folder is not None:
                 interruption.args = (f"Run the same command again to continue from {folder}.",)
@@ -74,7 +76,7 @@ def landmarks(
         added = sketches.to_slots(sketch, origin, None, key_added, neighbors_key)
         _write(path, output, file, added, without_data)
     if folder is not None and remove_checkpoint:
-        remove(console, folder, sketch.result)
+        remove_run(folder)
     _answer(console, path, output, sketch, k)
 
 

@@ -76,7 +76,7 @@ def learn(
         raise
     written = files.write(result, output, data, key_added, source.matrix, histogram_options)
     if checkpoint is not None and remove_checkpoint:
-        remove(console, checkpoint, result)
+        _remove(console, checkpoint, result)
     _answer(console, "learn", path, result, written)
 
 
@@ -94,7 +94,7 @@ def _continue_from(folder: Path) -> str:
     return f"Run the same command again to continue from {folder}."
 
 
-def remove(console: Console, folder: Path, result: Result) -> None:
+def _remove(console: Console, folder: Path, result: Result) -> None:
     """Delete the checkpoints of a converged run; failures are warnings, the result is written."""
     if not result.converged:
         console.say(f"The checkpoints in {folder} are not removed: the run has not converged.")
@@ -165,7 +165,7 @@ def resume(
     else:
         written = files.write(result, output, data.data, data.key, data.source, data.options)
     if remove_checkpoint:
-        remove(console, checkpoint, result)
+        _remove(console, checkpoint, result)
     _answer(console, "resume", checkpoint, result, written)
 
 

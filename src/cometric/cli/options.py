@@ -203,12 +203,22 @@ WayOfDrawing = Annotated[
         rich_help_panel=LANDMARKS,
     ),
 ]
+Search = Annotated[
+    str,
+    of_kind(
+        "--search",
+        _one_of("auto", "exhaustive", "index"),
+        help="How candidates for neighbors are found: bounds of all pairs, which prove them, or "
+        "an index. auto: an index from 5,000 samples on.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
 Candidates = Annotated[
     int | None,
     of_kind(
         "--max-candidates",
         Count(),
-        help="Largest number of distances to compute per sample. Default: 40 per neighbor.",
+        help="Largest number of distances to compute per sample.",
         rich_help_panel=LANDMARKS,
     ),
 ]
@@ -333,6 +343,7 @@ class Sketched(NamedTuple):
     n_landmarks: CountOfLandmarks = None
     n_neighbors: Neighbors = 15
     method: WayOfDrawing = "uniform"
+    search: Search = "auto"
     max_candidates: Candidates = None
     check: Checked = 20
     random_state: SeedOfLandmarks = 0

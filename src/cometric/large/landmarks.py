@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -9,14 +10,37 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Result
-from cometric.core.inputs import read_names, read_samples
+from cometric.answers.result import Result, load
+from cometric.core.digest import digest
+from cometric.core.inputs import read_samples
+from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
-from cometric.files.rows import as_rows, gather
-from cometric.large.neighbors import Neighbors, neighbor_graph
+from cometric.files.rows import as_rows
+from cometric.large.neighbors import Neighbors, check_device, neighbor_graph, shape_of
+from cometric.large.progress import Progress
+from cometric.large.rows import (
+    Reread,
+    StoredRows,
+    array_limit,
+    is_source,
+    names_of,
+    read_chunks,
+    store_rows,
+)
 from cometric.running.learning import learn
 
 METHODS = ("uniform", "kmeans++")
+
+DEFAULT = 400
+"""Landmarks by default, or one for every ``PER_FEATURE`` features if these are more."""
+
+PER_FEATURE = 5
+
+PART = 20_000
+"""Samples in memory at a time, uncompressed."""
+
+SKETCH = 32
+"""Columns of the random projection in which "kmeans++" measures distances."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,26 +77,35 @@ class Sketch:
             f"{len(self.result.samples)} landmarks, and {neighbors.graph.nnz // n} neighbors of "
             f"each of {n} samples",
             f"  landmarks        {self.result.status.value}, residual {self.result.residual:.2e}",
-            f"  proved           the neighbors of {100 * neighbors.proved.mean():.1f} % of the "
-            "samples",
-            f"  recall           {neighbors.recall:.4f} on {neighbors.checked} samples compared "
-            "with all",
+            _proof(neighbors),
+            f"  recall           {neighbors.measured} samples compared with all",
             f"  compared         {neighbors.compared:.0f} distances per sample",
         ]
         return "\n".join(lines)
 
 
+def _proof(neighbors: Neighbors) -> str:
+    if neighbors.search == "index":
+        return "  proved           nothing: candidates came from an index, only the recall counts"
+    share = 100 * neighbors.proved.mean()
+    return f"  proved           the neighbors of {share:.1f} % of the samples"
+
+
 def learn_landmarks(
     X: Any,
-    landmarks: Any = 1000,
+    landmarks: Any = None,
     n_neighbors: int = 15,
     *,
+    n_landmarks: int | None = None,
     method: str = "uniform",
     max_candidates: int | None = None,
     check: int = 20,
     random_state: int | None = 0,
     n_threads: int | None = None,
     progress: bool = False,
+    search: str = "auto",
+    folder: str | os.PathLike[str] | None = None,
+    device: str | None = None,
     **options: Any,
 ) -> Sketch:
     """The feature metric learned from some samples, and a neighbor graph of all samples.
@@ -83,17 +116,24 @@ def learn_landmarks(
     Parameters
     ----------
     X
-        Nonnegative matrix, samples by features, as for :func:`cometric.learn`.
+        Nonnegative matrix, samples by features, as for :func:`cometric.learn`; or a source of
+        rows, read in chunks, as for :func:`cometric.neighbor_graph`.
     landmarks
-        The number of samples to learn from; or a label for each sample, to learn from the sums of
-        all samples with the same label (metacells); or a matrix of metacells over the same
-        features.
+        The number of samples to learn from, by default 400, or a fifth of the number of features
+        if that is more; or a label for each sample, to learn from the sums of all samples with the
+        same label (metacells); or a matrix of metacells over the same features.
+    n_landmarks
+        The same as a number of ``landmarks``. With labels, samples are drawn instead of summed:
+        from each label a share of this number, in proportion to its size and at least one.
     method
         For a number of landmarks: "uniform" draws them at random, "kmeans++" draws each with a
-        probability proportional to its squared distance from those before it. Samples are added
-        so that every feature has mass in some landmark.
-    n_neighbors, max_candidates, check
+        probability proportional to its squared distance from those before it, measured in a random
+        projection. Samples are added so that every feature has mass in some landmark.
+    n_neighbors, max_candidates, check, search, device
         See :func:`cometric.neighbor_graph`.
+    folder
+        Where the learned metric and completed parts of the search are stored; an interrupted call
+        continues when it is repeated.
     random_state
         Seed for the choice of landmarks, and of the samples that are checked.
     n_threads, progress
@@ -109,23 +149,46 @@ def learn_landmarks(
     Sketch(12 samples, 10 features, 8 landmarks)
     """
     source = as_rows(X)
-    matrix = read_samples(X if source is None else gather(source))
-    chosen, sketch = _sketch(matrix, landmarks, method, random_state)
-    rows, columns = read_names(X)
+    X = X if source is None else source
+    check_device(device)
+    limit = array_limit(options.get("memory_limit"))
+    chunks = read_chunks(X) if is_source(X) else iter([read_samples(X)])
+    matrix = store_rows(chunks, shape_of(X)[1], limit)
+    rows, columns = names_of(X)
+    given = repr((n_landmarks, method, random_state, sorted(options.items(), key=str)))
+    origin = {
+        "indptr": matrix.indptr,
+        "indices": matrix.indices,
+        "data": matrix.data,
+        "landmarks": np.array(str(landmarks)),
+        "given": np.array(given),
+    }
+    kept = Progress(folder, digest(origin) if folder is not None else "")
+    chosen, sketch = _sketch(matrix, landmarks, n_landmarks, method, random_state)
     data: Any = sketch
     if rows is not None and columns is not None:
         names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
         data = _Named(sketch, list(names), columns)
-    result = learn(data, n_threads=n_threads, progress=progress, **options)
+    path = kept.part("result.npz")
+    if path is not None and path.exists():
+        result = load(path)
+    else:
+        result = learn(data, n_threads=n_threads, progress=progress, **options)
+        if path is not None:
+            result.save(path)
     neighbors = neighbor_graph(
         result,
-        matrix,
+        Reread(matrix, rows, columns),
         n_neighbors,
         max_candidates=max_candidates,
         check=check,
         random_state=random_state,
         n_threads=n_threads,
         progress=progress,
+        search=search,
+        folder=kept.part("neighbors"),
+        device=device,
+        memory_limit=options.get("memory_limit"),
     )
     return Sketch(result, neighbors, chosen)
 
@@ -139,14 +202,27 @@ class _Named:
     var_names: list[str]
 
 
+def default_count(n: int, m: int) -> int:
+    """The number of landmarks by default; see docs/scale.md for how good a sketch is."""
+    return min(n, max(DEFAULT, m // PER_FEATURE))
+
+
 def _sketch(
-    matrix: sparse.csr_array, landmarks: Any, method: str, random_state: int | None
+    matrix: StoredRows,
+    landmarks: Any,
+    count: int | None,
+    method: str,
+    random_state: int | None,
 ) -> tuple[Index | None, sparse.csr_array]:
     """The numbers of the samples chosen (None for metacells), and the matrix to learn from."""
     n, m = matrix.shape
+    if landmarks is None:
+        landmarks = default_count(n, m) if count is None else count
+    elif count is not None and (isinstance(landmarks, Integral) or np.ndim(landmarks) != 1):
+        raise ValueError("pass either `landmarks` or `n_landmarks`; both only with labels.")
     if isinstance(landmarks, Integral):
         chosen = choose(matrix, int(landmarks), method, random_state)
-        return chosen, matrix[chosen]
+        return chosen, matrix.take(chosen)
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
         metacells = sparse.csr_array(landmarks, dtype=np.float64)
         if metacells.shape[1] != m:
@@ -159,33 +235,89 @@ def _sketch(
             f"label for each of the {n} samples, or a matrix of metacells over the {m} features."
         )
     groups = np.unique(labels, return_inverse=True)[1]
-    members = sparse.csr_array((np.ones(n), (groups, np.arange(n))))
-    return None, (members @ matrix).tocsr()
+    if count is not None:
+        drawn = _stratified(groups, count, random_state)
+        chosen = _cover(matrix, drawn)
+        return chosen, matrix.take(chosen)
+    sums = sparse.csr_array((int(groups.max()) + 1, m))
+    for part in _parts(n):
+        size = part.stop - part.start
+        members = sparse.csr_array(
+            (np.ones(size), (groups[part], np.arange(size))), shape=(sums.shape[0], size)
+        )
+        sums = sums + members @ matrix.take(np.arange(part.start, part.stop))
+    return None, sums.tocsr()
 
 
-def choose(matrix: sparse.csr_array, count: int, method: str, random_state: int | None) -> Index:
-    """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
-    n, m = matrix.shape
+def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
+    """``count`` samples, from each group a share in proportion to its size, at least one."""
+    n, rng = len(groups), np.random.default_rng(random_state)
+    _check_number(count, n)
+    drawn = []
+    for group in range(int(groups.max()) + 1):
+        members = np.flatnonzero(groups == group)
+        share = max(1, round(count * len(members) / n))
+        drawn.append(rng.choice(members, share, replace=False))
+    return np.concatenate(drawn)
+
+
+def _check_number(count: int, n: int) -> None:
     if not 2 <= count <= n:
         raise ValueError(f"`landmarks` is {count}; choose between 2 and the {n} samples.")
+
+
+def choose(matrix: Any, count: int, method: str, random_state: int | None) -> Index:
+    """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
+    if sparse.issparse(matrix):
+        matrix = store_rows([sparse.csr_array(matrix)], matrix.shape[1], np.inf)
+    n = matrix.shape[0]
+    _check_number(count, n)
     if method not in METHODS:
         raise ValueError(f"`method` is {method!r}; choose {' or '.join(map(repr, METHODS))}.")
     if method == "uniform":
         chosen = np.random.default_rng(random_state).choice(n, count, replace=False)
     else:
         from sklearn.cluster import kmeans_plusplus
-        from sklearn.preprocessing import normalize
 
-        hist = normalize(matrix, norm="l1")
-        chosen = kmeans_plusplus(hist, count, random_state=random_state)[1]
+        chosen = kmeans_plusplus(_projected(matrix), count, random_state=random_state)[1]
+    return _cover(matrix, chosen)
+
+
+def _projected(matrix: StoredRows) -> Matrix:
+    """Histograms in a random projection that nearly keeps their distances."""
+    n, m = matrix.shape
+    directions = np.random.default_rng(0).standard_normal((m, min(SKETCH, m)))
+    parts = []
+    for part in _parts(n):
+        parts.append(normalize(matrix.take(np.arange(part.start, part.stop))) @ directions)
+    return np.concatenate(parts)
+
+
+def _parts(n: int) -> list[slice]:
+    return [slice(start, min(start + PART, n)) for start in range(0, n, PART)]
+
+
+def _cover(matrix: StoredRows, chosen: Index) -> Index:
+    """The samples chosen, and for each feature without mass there the one with the most."""
+    n, m = matrix.shape
     covered = np.zeros(m, bool)
-    covered[matrix[chosen].indices] = True
-    extra = []
-    columns = matrix.tocsc()
-    for k in np.flatnonzero(~covered):
-        entries = slice(columns.indptr[k], columns.indptr[k + 1])
-        if covered[k] or entries.start == entries.stop:  # by an added sample; an empty feature
+    covered[matrix.take(chosen).indices] = True
+    missing = np.flatnonzero(~covered)
+    best, holder = np.zeros(m), np.full(m, -1)
+    for part in _parts(n) if len(missing) else []:
+        block = matrix.take(np.arange(part.start, part.stop))
+        mine = ~covered[block.indices]
+        rows = np.repeat(np.arange(part.start, part.stop), np.diff(block.indptr))[mine]
+        columns, values = block.indices[mine], block.data[mine]
+        order = np.lexsort((rows, -values, columns))
+        first = order[np.unique(columns[order], return_index=True)[1]]
+        larger = first[values[first] > best[columns[first]]]
+        best[columns[larger]], holder[columns[larger]] = values[larger], rows[larger]
+    extra: list[int] = []
+    for k in missing:
+        if covered[k] or holder[k] < 0:  # by an added sample; an empty feature
             continue
-        extra.append(int(columns.indices[entries][np.argmax(columns.data[entries])]))
-        covered[matrix[[extra[-1]]].indices] = True
-    return np.sort(np.concatenate([chosen, np.array(extra, np.int64)])).astype(np.int64)
+        extra.append(int(holder[k]))
+        covered[matrix.take([holder[k]]).indices] = True
+    added = np.array(extra, np.int64)
+    return np.sort(np.concatenate([chosen, added])).astype(np.int64)

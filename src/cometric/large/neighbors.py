@@ -1,12 +1,14 @@
 """Nearest neighbors of all samples under a learned feature metric, without an n x n matrix.
 
-Distances are computed for candidates only. Every pair has a lower bound that takes less than a
-hundredth of the time of a distance; it proves that the other samples are farther away.
+Distances are computed for candidates only. An exhaustive search computes a lower bound of every
+distance, in less than a hundredth of its time; it proves that the other samples are farther away.
+For many samples an index proposes the candidates, and the recall is measured.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,28 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.extension import HeldDistances, check_norm
+from cometric.core.digest import digest
+from cometric.core.inputs import BadData, Fault, read_samples
 from cometric.core.kinds import check_count
+from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.nearest import check_neighbors, neighbor_matrix
+from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix
+from cometric.core.warn import warn
+from cometric.files.rows import as_rows
 from cometric.kernels import candidates, thread_count
+from cometric.large.progress import Progress
+from cometric.large.rows import (
+    Reread,
+    StoredRows,
+    array_limit,
+    is_source,
+    names_of,
+    read_chunks,
+    store_rows,
+)
+from cometric.large.samples import Samples
+from cometric.large.searching import IndexSearch
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 
@@ -31,6 +51,16 @@ BLOCK = 4_000_000
 
 ROWS = 500
 """Largest number of samples in a block; progress is shown after each block."""
+
+EXHAUSTIVE = 5000
+"""Samples up to which "auto" is an exhaustive search."""
+
+SEARCHES = ("auto", "exhaustive", "index")
+
+FORMAT = 1
+"""Changes when stored parts of earlier versions can no longer be continued."""
+
+BLOCK_PARTS = ("index", "near", "proved", "compared")
 
 SLACK = 1e-6
 """References are lowered by this fraction: products of matrices round more than pairs do."""
@@ -48,6 +78,10 @@ class Neighbors:
     bounds of all other distances prove that no other sample is nearer. ``recall`` is the fraction
     of true neighbors, measured by comparing ``checked`` random samples with all others; NaN if
     ``checked`` is 0. ``compared`` is the mean number of distances computed per sample.
+
+    With ``search`` = "index", ``proved`` is True only for checked samples whose neighbors turned
+    out to be the true ones. ``check_proofs`` is the number of checked samples whose true neighbors
+    are proved; the others were compared with their best candidates only.
     """
 
     graph: sparse.csr_matrix
@@ -55,15 +89,32 @@ class Neighbors:
     recall: float
     checked: int
     compared: float
+    search: str = "exhaustive"
+    check_proofs: int = 0
 
     def __repr__(self) -> str:
         n = len(self.proved)
-        recall = "not measured" if not self.checked else f"{self.recall:.4f} on {self.checked}"
         return (
-            f"Neighbors({n} samples, {self.graph.nnz // n} each, "
-            f"{100 * self.proved.mean():.1f} % proved, recall {recall}, "
-            f"{self.compared:.0f} distances per sample)"
+            f"Neighbors({n} samples, {self.graph.nnz // n} each, {self.proof}, "
+            f"recall {self.measured}, {self.compared:.0f} distances per sample)"
         )
+
+    @property
+    def proof(self) -> str:
+        """What is proved, in words."""
+        if self.search == "index":
+            return "by an index, without proofs"
+        return f"{100 * self.proved.mean():.1f} % proved"
+
+    @property
+    def measured(self) -> str:
+        """The recall, in words."""
+        if not self.checked:
+            return "not measured"
+        words = f"{self.recall:.4f} on {self.checked}"
+        if self.check_proofs < self.checked:
+            words += f", {self.checked - self.check_proofs} of them against their best candidates"
+        return words
 
 
 def neighbor_graph(
@@ -76,28 +127,47 @@ def neighbor_graph(
     random_state: int | None = 0,
     n_threads: int | None = None,
     progress: bool = False,
+    search: str = "auto",
+    folder: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    memory_limit: float | None = None,
 ) -> Neighbors:
     """The nearest neighbors among the samples ``X`` under the feature metric of ``result``.
 
     Distances are those of :meth:`Result.transform`, Phi_A(C) / mu. Memory grows with n times
-    ``n_neighbors`` and the nonzero entries of X, time with n^2: bounds of all pairs, each with as
-    many operations as a sample has nonzero features.
+    ``n_neighbors`` and the nonzero entries of X. The time of an exhaustive search grows with n^2:
+    bounds of all pairs, each with as many operations as a sample has nonzero features. With an
+    index it grows a little faster than n.
 
     Parameters
     ----------
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
+        Or a source of rows, read in chunks: any object with a ``shape`` whose ``X[start:stop]`` is
+        a dense or sparse array of rows.
     n_neighbors
         Neighbors of each sample, itself not counted.
     max_candidates
-        Largest number of distances to compute per sample, 40 times ``n_neighbors`` by default. The
-        neighbors of samples that need more are not ``proved``.
+        Largest number of distances to compute per sample. By default 40 times ``n_neighbors`` in
+        an exhaustive search, where the neighbors of samples that need more are not ``proved``; 2
+        times (4 times for exact and tree transport) with an index.
     check
         Number of random samples to compare with all others, to measure the recall.
     random_state
-        Seed for the choice of these samples.
+        Seed for the choice of these samples, and of the clusters of the index.
     n_threads, progress
         As for :func:`cometric.learn`.
+    search
+        "exhaustive" computes bounds of all pairs and proves neighbors; "index" finds candidates in
+        clusters of samples; "auto" takes the index for more than 5,000 samples.
+    folder
+        Where completed parts are stored. A run that was interrupted, even by kill -9, continues
+        when called again with the same arguments; the result is the same, bit by bit.
+    device
+        None or "cpu".
+    memory_limit
+        Bytes to stay below, about; the free memory by default. Stored samples that would take too
+        large a part of it are moved to a temporary file.
 
     Examples
     --------
@@ -107,33 +177,119 @@ def neighbor_graph(
     >>> cm.neighbor_graph(result, X, 2).graph.shape
     (12, 12)
     """
-    hist, full = read_histograms(result, X)
-    n = hist.shape[0]
+    if search not in SEARCHES:
+        raise ValueError(f"`search` is {search!r}; choose {', '.join(map(repr, SEARCHES))}.")
+    check_norm(result, "samples")
+    source = as_rows(X)
+    X = X if source is None else source
+    n = shape_of(X)[0]
     check_neighbors(n_neighbors, n - 1)
     if max_candidates is not None:
         check_count("max_candidates", max_candidates)
     if check != 0:
         check_count("check", check)
-    limit = min(n - 1, 40 * n_neighbors if max_candidates is None else max_candidates)
-    if limit < n_neighbors:
+    if max_candidates is not None and min(n - 1, max_candidates) < n_neighbors:
         raise ValueError(
             f"`max_candidates` is {max_candidates}; at least `n_neighbors` = {n_neighbors} are "
             "needed."
         )
+    check_device(device)
+    by_index = search == "index" or (search == "auto" and n > EXHAUSTIVE)
+    given = (n_neighbors, max_candidates, check, random_state, search)
+    tasks = thread_count(n_threads)
+    seed = int(np.random.default_rng(random_state).integers(2**31))
+    queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
     with workers(n_threads):
+        if by_index:
+            stored = store_samples(result, X, array_limit(memory_limit))
+            samples = Samples(result, stored, n_threads)
+            kept = Progress(folder, _origin(result, stored, given))
+            finder = IndexSearch(samples, n_neighbors, max_candidates, seed, tasks)
+            index, near = finder.run(kept, progress, array_limit(memory_limit))
+            proved, proofs, recall = np.zeros(n, bool), 0, math.nan
+            if len(queries):
+                recall, complete, proofs = finder.recall(queries, near[queries], progress)
+                proved[complete] = True
+            graph, compared = neighbor_matrix(index, near, n), float(finder.limit)
+            return Neighbors(graph, proved, recall, len(queries), compared, "index", proofs)
+        hist, full = read_histograms(result, X)
+        kept = Progress(folder, _origin(result, full, given))
         distances = HeldDistances(result, "samples", hist, full, n_threads)
-        search = _Search(distances, n_neighbors, limit, thread_count(n_threads))
-        blocks = [search.block(rows) for rows in search.blocks(progress)]
-        index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        limit = min(n - 1, 40 * n_neighbors if max_candidates is None else max_candidates)
+        exhaustive = _Search(distances, n_neighbors, limit, tasks)
+        blocks = [exhaustive.kept_block(rows, kept) for rows in exhaustive.blocks(progress)]
+        index, near, proved, counts = (np.concatenate(part) for part in zip(*blocks, strict=True))
         graph = neighbor_matrix(index, near, n)
-        queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
-        recall = search.recall(queries, near[queries], progress) if len(queries) else math.nan
-    return Neighbors(graph, proved, recall, len(queries), float(compared.mean()))
+        recall = exhaustive.recall(queries, near[queries], progress) if len(queries) else math.nan
+    compared, checked = float(counts.mean()), len(queries)
+    return Neighbors(graph, proved, recall, checked, compared, check_proofs=checked)
+
+
+def check_device(device: str | None) -> None:
+    """Raise unless neighbors can be found on this device."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"`device` is {device!r}; neighbors are found on the CPU only.")
+
+
+def shape_of(X: Any) -> tuple[int, int]:
+    """The numbers of samples and of features."""
+    shape = getattr(X, "shape", None)
+    n, m = np.shape(X) if shape is None or len(shape) != 2 else shape
+    return int(n), int(m)
+
+
+def store_samples(result: Result, X: Any, limit: float) -> StoredRows:
+    """The samples over the learned features, compressed; read in chunks if ``X`` is a source."""
+    features = result.problem.features
+    names = names_of(X)
+    source = is_source(X)
+    chunks = read_chunks(X) if source else iter([read_samples(X)])
+    places = find_bins(shape_of(X)[1], names[1], features.kept, features.names, "samples", names[0])
+    if isinstance(X, Reread) and np.array_equal(places, np.arange(X.shape[1])):
+        return X.rows
+    return store_rows(_learned_columns(chunks, places, names[1], features.item_names), len(places),
+                      limit)  # fmt: skip
+
+
+def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> Iterator[Any]:
+    """The learned features of chunks of samples; a warning if the first chunk has others."""
+    start = 0
+    for chunk in chunks:
+        differences = describe_differences(chunk, places, names, learned, "samples")
+        if differences and start == 0:
+            warn(differences)
+        part = select(chunk, places)
+        unknown = np.flatnonzero(np.diff(part.indptr) == 0)
+        if len(unknown):
+            remedy = "They cannot be compared; leave them out."
+            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, row=int(unknown[0]) + start)
+        start += chunk.shape[0]
+        yield part
+
+
+def _origin(result: Result, rows: Any, given: tuple[Any, ...]) -> str:
+    """A checksum of the metric, the samples and the options."""
+    return digest(
+        {
+            "indptr": rows.indptr,
+            "indices": rows.indices,
+            "data": rows.data,
+            "cost": np.asarray(result.features),
+            "values": np.array(result.values),
+            "options": np.array(repr((given, FORMAT))),
+        }
+    )
 
 
 def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
     """The samples ``X`` as histograms, one row each, over distinct features and over all."""
     check_norm(result, "samples")
+    if is_source(X):
+        stored = store_samples(result, X, array_limit(None))
+        features, numbers = result.problem.features, np.arange(stored.shape[0])
+        full = smooth(normalize(stored.take(numbers)), result.problem.smoothing)
+        side = make_side(full, numbers, features.labels, np.ones(len(numbers), bool), None)
+        return side.hist, side.full
     new = result.problem.read_new(X)
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full
@@ -189,6 +345,15 @@ class _Search:
             for rows in _cut((self._n, widest)):
                 yield rows
                 report(rows.stop, self._n)
+
+    def kept_block(self, rows: slice, kept: Progress) -> tuple[Any, ...]:
+        """The same as :meth:`block`, loaded if it is stored."""
+        name = f"neighbors-{rows.start:09d}"
+        found = kept.load(name)
+        if found is None:
+            found = dict(zip(BLOCK_PARTS, self.block(rows), strict=True))
+            kept.save(name, found)
+        return tuple(found[part] for part in BLOCK_PARTS)
 
     def block(self, rows: slice) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors, their distances, whether they are proved, and the number of candidates."""

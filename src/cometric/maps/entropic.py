@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import sinkhorn, thread_count
+from cometric.kernels import few, sinkhorn, thread_count
 from cometric.machine.devices import free_memory
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
@@ -116,6 +116,7 @@ class EntropicMap(SinkhornMap):
         kinds = [FLOAT64] if self.logs else [self.dtype, FLOAT32]
         self._choose_storage(kinds, self.scalings, limit - layout)
         self.memory += layout
+        self.few_targets = False  # of each source, in ``pairs``: K is copied pair by pair
         self._all: _Group | None = None
         self._parts: list[_Group] = []  # see ``divide``
 
@@ -143,10 +144,36 @@ class EntropicMap(SinkhornMap):
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         return self._pairs(cost, None, index)
 
-    def under(self, cost: Matrix) -> Callable[[Index], Vector]:
-        """A function of pairs, their divergences under one cost; self terms are computed once."""
+    def under(
+        self, cost: Matrix, own: tuple[Vector, Vector] | None = None
+    ) -> Callable[[Index], Vector]:
+        """A function of pairs, their divergences under one cost; self terms are computed once.
+
+        ``own`` is what :meth:`own_terms` returned for the same histograms and cost, if known.
+        """
         cost = check_cost(cost, self.shape[1])
-        return partial(self._pairs, cost, self._self_terms_under(cost))
+        if own is None:
+            return partial(self._pairs, cost, self._self_terms_under(cost))
+        scalings, values = own
+        order = np.argsort(self._rank)
+        starts = np.concatenate([[0], np.cumsum(np.diff(self._rows[0])[self._rank])])
+        given = sparse.csr_array((scalings, self._bins_as_given(), starts), self.shape)
+        self._self_scalings = given[order].data.astype(np.float64)
+        return partial(self._pairs, cost, (values[order], np.zeros(len(order))))
+
+    def own_terms(self, cost: Matrix) -> tuple[Vector, Vector]:
+        """The entries of :meth:`own_scalings`, and the cost over eps of each to itself."""
+        terms = self._self_terms_under(check_cost(cost, self.shape[1]))
+        scalings: Vector = sparse.csr_array((self._self_scalings, *self._rows[1::-1]), self.shape)[
+            self._rank
+        ].data
+        zero = np.zeros(self.shape[0])
+        return scalings, zero if terms is None else terms[0][self._rank]
+
+    def _bins_as_given(self) -> NDArray[np.int32]:
+        """The bins of the histograms in the order in which they were passed."""
+        bins: NDArray[np.int32] = self._hist[self._rank].indices
+        return bins
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """Divergences of each part of the pairs as a function of the cost, scalings stored."""
@@ -301,7 +328,8 @@ class EntropicMap(SinkhornMap):
     ) -> None:
         """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
         group = task.group
-        sweep = sinkhorn.sweep_log if self.logs else sinkhorn.sweep
+        scaled = few.sweep_few if self.few_targets else sinkhorn.sweep
+        sweep = sinkhorn.sweep_log if self.logs else scaled
         if group.stored is not None and group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), group.stored)
         for part, start in group.blocks():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,19 @@ class PairNorms:
         else:
             self.known = self._reference.matrix
             self._places = self._reference.place(self._rows)
+
+    @property
+    def reference(self) -> Any:
+        """The fitted reference; None for a norm of differences."""
+        return self._reference
+
+    def on(self, rows: sparse.csr_array, places: Any = None) -> PairNorms:
+        """The same norm between other histograms, for a reference at ``places`` if known."""
+        other = copy(self)
+        other._rows = Histograms(rows)
+        if self._reference is not None:
+            other._places = self._reference.place(other._rows) if places is None else places
+        return other
 
     def __call__(self, index: Index) -> Vector:
         if self._reference is not None:

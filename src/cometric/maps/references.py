@@ -222,17 +222,41 @@ class Local:
         *scales, noise, spread = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return LocalItems(places, scales, noise, spread)
 
-    def _around(self, places: list[Any], rows: slice) -> list[Vector]:
-        """The scales of some items, their noise and their spread, by the learned items."""
-        scales: list[Vector] = []
-        total, same = np.zeros(()), None
-        for c, distance in enumerate(self._distances):
-            part = distance.between(places[c].take(rows), self._known[c])
-            if same is None:
-                same = part <= MERGE_TOLERANCE  # an item that equals a learned one
-            scales.append(self._scale(part, same))
+    @property
+    def components(self) -> Sequence[Distance]:
+        """The distances of which this is made."""
+        return self._distances
+
+    def around(self, parts: Sequence[Matrix]) -> list[Vector]:
+        """What :meth:`place` finds out about items, from their distances to the learned ones."""
+        same = parts[0] <= MERGE_TOLERANCE  # an item that equals a learned one
+        scales = [self._scale(part, same) for part in parts]
+        total = np.zeros(())
+        for c, part in enumerate(parts):
             total = total + self._weights[c] * part / _outer(scales[c], self._scales[c])
         return [*scales, *self._noise_and_spread(total, same)]
+
+    def combine(self, parts: Sequence[Matrix], around: list[Vector], index: tuple[Any, Any]) -> Any:
+        """R of pairs from their distances ``parts`` and what :meth:`around` gave for all items.
+
+        ``index`` are the numbers of the items, in shapes that broadcast to that of the parts.
+        """
+        i, j = index
+        *scales, noise, spread = around
+        total = np.zeros(())
+        for c, part in enumerate(parts):
+            scale = np.sqrt(scales[c])
+            total = total + self._weights[c] * part / (scale[i] * scale[j])
+        return self._relative(total, (noise[i], noise[j]), spread[i] * spread[j])
+
+    def _around(self, places: list[Any], rows: slice) -> list[Vector]:
+        """The scales of some items, their noise and their spread, by the learned items."""
+        return self.around(
+            [
+                distance.between(places[c].take(rows), self._known[c])
+                for c, distance in enumerate(self._distances)
+            ]
+        )
 
     def pairs(self, items: LocalItems, index: Index) -> Vector:
         i, j = np.asarray(index).T

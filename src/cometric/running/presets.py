@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-ALL, PROVED, ONE_MACHINE = 5_000, 50_000, 500_000
-"""Samples up to which all distances, exhaustive bounds, and a run without a GPU are advised."""
+ALL, PROVED, UNIFORM = 5_000, 50_000, 500_000
+"""Samples up to which all distances, exhaustive bounds, and uniform landmarks are advised."""
 
 
 def preset(samples: int) -> tuple[str, ...]:
@@ -12,10 +12,10 @@ def preset(samples: int) -> tuple[str, ...]:
         return ("up to 5,000 samples: learn(X), all distances between samples",)
     landmarks = "learn_landmarks(X) learns from some samples only and finds the neighbors of all"
     if samples <= PROVED:
-        return (f"up to 50,000 samples: {landmarks}; bounds of all pairs prove most of them",)
+        return (f"up to 50,000 samples: {landmarks}; search='exhaustive' proves most of them",)
     parts = "the data may stay in their file: pass open_store(path), or a backed AnnData"
     resumed = "folder='run' lets an interrupted run continue"
-    if samples <= ONE_MACHINE:
+    if samples <= UNIFORM:
         return (
             f"up to 500,000 samples: {landmarks}; an index proposes candidates, and `recall` "
             "tells how many are right",
@@ -23,8 +23,9 @@ def preset(samples: int) -> tuple[str, ...]:
             resumed,
         )
     return (
-        f"more than 500,000 samples: {landmarks}; on a GPU (device='cuda') with bounds of all "
-        "pairs, otherwise by an index",
+        f"more than 500,000 samples: {landmarks}; an index proposes candidates, and `recall` "
+        "tells how many are right",
+        "method='kmeans++' or labels as landmarks, so that rare kinds of samples are among them",
         parts,
         resumed,
     )

@@ -1,0 +1,98 @@
+"""Sinkhorn sweeps for sources with few targets, Numba.
+
+The kernel of :mod:`cometric.kernels.sinkhorn` copies the columns of K that belong to a source, all
+of them, once per sweep: cheap for hundreds of targets, and nearly all of the time for twenty. Here
+each pair gets its own block of K, copied once, and is swept until solved.
+"""
+
+import numpy as np
+from numba import prange
+
+from cometric.kernels.jit import njit
+from cometric.kernels.lanes import BYTES
+from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.scaling import (
+    FAST,
+    aligned_zeros,
+    combine_rows,
+    divide,
+    divide_damped,
+    project_rows,
+    update,
+    update_damped,
+    weighted_log_sum,
+)
+from cometric.kernels.sinkhorn import _masses, _relaxed
+
+
+@njit(**FAST)
+def _copy_block(kernel, bins, first, count, begin, size, width, block):
+    """Rows ``bins[first : first + count]`` of the kernel on ``size`` bins from ``begin`` on.
+
+    The rows of a source stay in the cache for all its targets.
+    """
+    for k in range(count):
+        row = bins[np.uint64(first + k)]
+        for l in range(size):
+            block[np.uint64(k * width + l)] = kernel[row, bins[np.uint64(begin + l)]]
+        for l in range(size, width):
+            block[np.uint64(k * width + l)] = 0
+
+
+@parallel
+def sweep_few(
+    indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
+    ratio, sweeps, tol, tasks,
+):  # fmt: skip
+    """The same as :func:`cometric.kernels.sinkhorn.sweep`, faster for few targets per source."""
+    lanes = BYTES // kernel.itemsize
+    largest = np.max(indptr[1:] - indptr[:-1])
+    widest = -(-largest // lanes) * lanes
+    balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
+    mass = _masses(indptr, weight)
+    finished = np.zeros(tasks, np.bool_)
+    for task in prange(tasks):
+        block = aligned_zeros(largest * widest, kernel.dtype)
+        u, v = aligned_zeros(widest, kernel.dtype), aligned_zeros(widest, kernel.dtype)
+        ku = aligned_zeros(widest, kernel.dtype)
+        numbers, exponent = np.empty(largest + BYTES), np.empty(largest + BYTES)
+        rows = np.arange(largest)
+        for i in range(task, len(start) - 1, tasks):
+            first, count = indptr[i], indptr[i + 1] - indptr[i]
+            for p in range(start[i], start[i + 1]):
+                if not errors[p] > tol or np.isnan(values[p]):
+                    continue
+                begin, size = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
+                width = -(-size // lanes) * lanes
+                _copy_block(kernel, bins, first, count, begin, size, width, block)
+                v[:size] = state[offsets[p] : offsets[p] + size]
+                v[size:] = 0
+                for _ in range(sweeps):
+                    u[:count] = 0
+                    project_rows(block, rows, 0, count, v, u, 0, width)
+                    if balanced:
+                        divide(weight, first, count, count, u)
+                    else:
+                        lost = divide_damped(
+                            weight, first, count, count, u, power, numbers, exponent
+                        )
+                    combine_rows(block, rows, 0, count, u, 0, ku, width)
+                    if balanced:
+                        errors[p] = update(weight, begin, size, v, 0, ku, 0, numbers)
+                    else:
+                        columns, errors[p] = update_damped(
+                            weight, begin, size, v, 0, ku, 0, power, numbers, exponent
+                        )
+                        values[p], shift = _relaxed(ratio, mass[i], mass[target[p]], lost, columns)
+                        v *= np.exp(shift)
+                    if not errors[p] > tol:
+                        break
+                if balanced:
+                    values[p] = weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
+                    values[p] += weighted_log_sum(weight, begin, v, 0, size, numbers, exponent)
+                state[offsets[p] : offsets[p] + size] = v[:size]
+                if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
+                    values[p], errors[p] = np.nan, np.inf
+        finished[task] = True
+    check_finished(finished)
+    return values, errors

@@ -1,0 +1,134 @@
+"""Candidates for neighbors from an index: clusters of samples, searched by matrix products.
+
+Samples have coordinates in which a linear function of the candidate approximates the score: of
+transport its potentials, projected to a few singular vectors, of the norm the squared distance
+of LSA vectors. Samples of one cluster are compared with the clusters around it in one product.
+The same bytes for any number of threads: each product runs on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cometric.core.types import Index, Matrix
+from cometric.large.samples import Samples
+
+SCANNED = 40_000
+"""Samples compared with each by a product, at least; all if there are no more."""
+
+GROUP = 512
+"""Samples of one cluster in a product, at most."""
+
+BATCH = 2048
+"""Samples in a block of the search, about: progress is stored after each."""
+
+ROUNDS = 8
+"""Iterations of k-means."""
+
+PER_CENTER = 40
+"""Samples per center to which the centers are fitted."""
+
+
+class ClusterIndex:
+    """Samples sorted by cluster, and the clusters near to each."""
+
+    def __init__(self, samples: Samples, seed: int, tasks: int) -> None:
+        self._tasks = tasks
+        self._scale, self._slope = samples.base.scale, samples.slope
+        lsa = samples.lsa
+        self._targets = np.concatenate([samples.coordinates, lsa], axis=1)
+        self._offsets = (
+            samples.q - samples.mean + self._slope * np.einsum("nd,nd->n", lsa, lsa)
+        ).astype(np.float32)
+        self._lsa = lsa
+        stretch = np.concatenate([samples.stretch, np.full(lsa.shape[1], np.sqrt(self._slope))])
+        points = self._targets * stretch.astype(np.float32)
+        n = len(points)
+        self.centers = _centers(points, max(1, int(np.sqrt(n))), np.random.default_rng(seed))
+        labels = _assign(points, self.centers)
+        self.order = np.argsort(labels, kind="stable")
+        self.starts = np.searchsorted(labels[self.order], np.arange(len(self.centers) + 1))
+        gaps = _squares(self.centers, self.centers)
+        self._near = np.argsort(gaps, axis=1, kind="stable")
+
+    def blocks(self) -> Iterator[list[Index]]:
+        """Groups of samples of one cluster each, about ``BATCH`` samples together."""
+        batch: list[Index] = []
+        for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True):
+            for first in range(start, stop, GROUP):
+                batch.append(self.order[first : min(first + GROUP, stop)])
+                if sum(map(len, batch)) >= BATCH:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
+
+    def candidates(self, groups: list[Index], potentials: Matrix, count: int) -> Index:
+        """The numbers of ``count`` candidates for each sample of the groups, in their order."""
+        ends = np.cumsum([len(group) for group in groups])
+        parts = [slice(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
+        queries = self._queries(np.concatenate(groups), potentials)
+        with ThreadPoolExecutor(self._tasks) as pool:
+            found = pool.map(lambda g: self._search(groups[g], queries[parts[g]], count),
+                             range(len(groups)))  # fmt: skip
+            return np.concatenate(list(found))
+
+    def _queries(self, rows: Index, potentials: Matrix) -> NDArray[np.float32]:
+        both = [self._scale * potentials, 2.0 * self._slope * self._lsa[rows]]
+        return np.concatenate(both, axis=1).astype(np.float32)
+
+    def _search(self, group: Index, queries: NDArray[np.float32], count: int) -> Index:
+        cluster = int(np.searchsorted(self.starts, self._position(group[0]), side="right")) - 1
+        sizes = np.diff(self.starts)[self._near[cluster]]
+        enough = int(np.searchsorted(np.cumsum(sizes), max(SCANNED, 2 * count))) + 1
+        near = self._near[cluster, :enough]
+        members = np.concatenate([self.order[self.starts[c] : self.starts[c + 1]] for c in near])
+        members = np.sort(members)
+        scores = self._offsets[members] - queries @ self._targets[members].T
+        scores[np.arange(len(group)), np.searchsorted(members, group)] = np.inf
+        count = min(count, len(members) - 1)
+        chosen = np.argpartition(scores, count - 1, axis=1)[:, :count]
+        return members[np.sort(chosen, axis=1)]
+
+    def _position(self, sample: int) -> int:
+        if not hasattr(self, "_places"):
+            self._places = np.empty(len(self.order), np.int64)
+            self._places[self.order] = np.arange(len(self.order))
+        return int(self._places[sample])
+
+
+def _squares(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Squared distances, without the squared length of ``one``."""
+    squares: NDArray[np.float32] = np.einsum("kd,kd->k", other, other) - 2.0 * (one @ other.T)
+    return squares
+
+
+def _assign(points: NDArray[np.float32], centers: NDArray[np.float32]) -> Index:
+    """The nearest center of each point."""
+    labels = np.empty(len(points), np.int64)
+    for start in range(0, len(points), 4096):
+        part = slice(start, start + 4096)
+        labels[part] = _squares(points[part], centers).argmin(axis=1)
+    return labels
+
+
+def _centers(
+    points: NDArray[np.float32], count: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Centers of clusters by k-means, from a sample of the points."""
+    n = len(points)
+    if PER_CENTER * count < n:
+        points = points[np.sort(rng.choice(n, PER_CENTER * count, replace=False))]
+    centers = points[np.sort(rng.choice(len(points), count, replace=False))].copy()
+    for _ in range(ROUNDS):
+        labels = _assign(points, centers)
+        order = np.argsort(labels, kind="stable")
+        used, first = np.unique(labels[order], return_index=True)
+        sums = np.add.reduceat(points[order].astype(np.float64), first, axis=0)
+        counts = np.diff(np.append(first, len(points)))
+        centers[used] = (sums / counts[:, None]).astype(np.float32)
+    return centers

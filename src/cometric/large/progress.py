@@ -1,0 +1,91 @@
+"""A folder in which a long run stores its parts, so that it can be continued after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cometric.core.kinds import check_path
+from cometric.files.atomic import replacing
+
+MANIFEST = "run.json"
+
+
+class Progress:
+    """Named parts of a run, each stored when it is complete; without a folder, none.
+
+    Parameters
+    ----------
+    folder
+        Created if it does not exist.
+    origin
+        Checksum of the data and the settings. A folder with another one is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, origin: str) -> None:
+        self.folder = None if folder is None else check_path(folder)
+        if self.folder is None:
+            return
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"`folder` {str(self.folder)!r} is a file. Choose another name.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        manifest = self.folder / MANIFEST
+        if manifest.exists():
+            if _read(manifest) != origin:
+                raise ValueError(
+                    f"`folder` {str(self.folder)!r} holds a run with other data or other settings. "
+                    "Call with the same ones to continue it, choose another folder, or delete it."
+                )
+        elif any(self.folder.iterdir()):
+            raise ValueError(
+                f"`folder` {str(self.folder)!r} is not empty and holds no run. Choose another one."
+            )
+        else:
+            with replacing(manifest) as file:
+                file.write(json.dumps({"cometric": origin}).encode())
+
+    def part(self, name: str) -> Path | None:
+        """The path of a part; None without a folder."""
+        return None if self.folder is None else self.folder / name
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """The arrays of a part; None if it is not stored, or damaged."""
+        path = self.part(f"{name}.npz")
+        if path is None or not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def save(self, name: str, arrays: dict[str, Any]) -> None:
+        path = self.part(f"{name}.npz")
+        if path is not None:
+            with replacing(path) as file:
+                np.savez(file, **arrays)
+
+
+def _read(manifest: Path) -> Any:
+    try:
+        return json.loads(manifest.read_text("utf-8")).get("cometric")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def remove_run(folder: str | os.PathLike[str]) -> None:
+    """Delete what a run stored in a folder, and the folder unless it has other files."""
+    path = check_path(folder)
+    if not (path / MANIFEST).is_file():
+        raise ValueError(f"`folder` {str(path)!r} holds no run; nothing was deleted.")
+    shutil.rmtree(path / "neighbors", ignore_errors=True)
+    for part in (*path.glob("*.npz"), path / MANIFEST):
+        part.unlink()
+    if not any(path.iterdir()):
+        path.rmdir()

@@ -1,0 +1,294 @@
+"""Many samples under a held metric: stored compressed, scored and compared in small parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from cometric.answers.extension import HeldDistances
+from cometric.core.histograms import Histograms
+from cometric.core.sides import make_side, normalize, smooth
+from cometric.core.types import Index, Matrix, Vector
+from cometric.kernels import scoring, thread_count
+from cometric.large.rows import LongArray, StoredRows
+from cometric.maps import references
+from cometric.transports.base import LowerBounds, quadratic_forms
+
+if TYPE_CHECKING:
+    from cometric.answers.result import Result
+
+COMPONENTS = 32
+"""Singular vectors of the potentials of landmarks by which transport is approximated."""
+
+PLACED = 2048
+"""Samples in a block whose place is computed, and stored in a file, together."""
+
+SLACK = 1e-4
+"""Scores are in float32: references in bounds are lowered by this fraction."""
+
+ROUNDING = 2e-6
+"""The same for transport, relative to the range of potentials."""
+
+
+class Samples:
+    """All samples, with what the score of a pair needs of each.
+
+    A score is the lower bound of the transport term, plus the l1 norm or the reference "local",
+    which are exact up to rounding; other references are computed pair by pair, and norms other
+    than l1 are left out. Exact and tree transport have no bound that ranks well: scores take their
+    linear limit instead, and ``bounded`` is False.
+    """
+
+    def __init__(self, result: Result, stored: StoredRows, n_threads: int | None = None) -> None:
+        self.problem, self.stored = result.problem, stored
+        self._tasks = thread_count(n_threads)
+        known = result.problem.samples
+        self.base = HeldDistances(result, "samples", known.hist, known.full, n_threads)
+        self.bounded = self.base.transport.eps > 0.0  # False for NaN, too
+        self.keeps_own = hasattr(self.base.phi, "own_terms")
+        reference = None if self.base.norms is None else self.base.norms.reference
+        self._local = reference if isinstance(reference, references.Local) else None
+        self._other = reference if self._local is None else None
+        self._share = self.base.weight if self.base.norm == "l1" else 0.0
+        if self._local is None:
+            lsa = references.fit("lsa", known.full_histograms, "samples")
+            self._vectors = lambda hist: lsa.place(hist).rows
+        else:
+            self._known = [part.place(known.full_histograms) for part in self._local.components]
+            self._vectors = self._local.components[2].place
+        images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
+        self._center = images.mean(axis=0)
+        spread = images - self._center
+        _, _, basis = np.linalg.svd(spread, full_matrices=False)
+        self._basis = basis[: min(COMPONENTS, len(basis))].T
+        coordinates = spread @ self._basis
+        masses = known.hist @ self._basis
+        stds = masses.std(axis=0)
+        ratios = coordinates.std(axis=0) / np.where(stds > 0.0, stds, 1.0)
+        self.stretch = np.sqrt(self.base.scale * ratios)
+        self.slope = self._reference_slope(result)
+        n = stored.shape[0]
+        self.q, self.p = np.empty(n), np.empty(n)
+        self.around: list[Vector] = []
+        self.coordinates = np.empty((n, self._basis.shape[1]), np.float32)
+        self.lsa: NDArray[np.float32] = np.empty((n, 0), np.float32)
+        self._arrays: dict[str, Any] = {}
+        self._starts: Index = np.zeros(1, np.int64)
+
+    # ------------------------------------------------------------------------- samples
+
+    def histograms(self, rows: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
+        """Some samples as histograms over the distinct features, and over all."""
+        matrix = self.stored.take(rows)
+        features = self.problem.features
+        if features.scale is not None:
+            matrix.data *= features.scale[matrix.indices]
+        full = smooth(normalize(matrix), self.problem.smoothing)
+        kept = np.ones(full.shape[0], bool)
+        side = make_side(full, np.arange(full.shape[0]), features.labels, kept, None)
+        return side.hist, side.full
+
+    def blocks(self) -> Iterator[slice]:
+        n = self.stored.shape[0]
+        for start in range(0, n, PLACED):
+            yield slice(start, min(start + PLACED, n))
+
+    def place(self, rows: slice) -> dict[str, Any]:
+        """What is stored of a block of samples."""
+        hist, full = self.histograms(np.arange(rows.start, rows.stop))
+        base = self.base
+        phi = base.transport.lift(Histograms(hist), base._resources)
+        placed: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
+        if self.keeps_own:
+            placed["own"], placed["self"] = phi.own_terms(base.cost)
+        bounds = self._bounds(hist, phi)
+        placed["p"], placed["q"] = base.scale * bounds.p, base.scale * bounds.q
+        placed["coordinates"] = (hist @ self._basis).astype(np.float32)
+        placed["mean"] = base.scale * (hist @ self._center)
+        placed["one"] = full.data.astype(np.float32)
+        histograms = Histograms(full)
+        if self._local is None:
+            placed["lsa"] = self._vectors(histograms).astype(np.float32)
+            return placed
+        low, dot, vectors = (part.place(histograms) for part in self._local.components)
+        placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
+        placed["lsa"] = vectors.rows.astype(np.float32)
+        known = self._known[0].rows, self._known[1].rows, self._known[2]
+        count = known[0].shape[0]
+        index = np.broadcast_to(np.arange(count), (full.shape[0], count))
+        nothing = np.zeros((full.shape[0], full.shape[1]))
+        sums = scoring.pair_sums(
+            *_pattern(known[0]), known[0].data, known[0].data, known[1].data,
+            nothing, low.rows.toarray(), dot.rows.toarray(), np.ascontiguousarray(index),
+            self._tasks,
+        )  # fmt: skip
+        lsa = self._local.components[2].between(vectors, known[2])
+        parts = [2.0 - 2.0 * sums[1], np.sqrt(np.maximum(2.0 - 2.0 * sums[2], 0.0)), lsa]
+        parts[0][parts[0] < 0.0] = 0.0
+        placed["around"] = np.stack(self._local.around(parts))
+        return placed
+
+    def collect(self, placed: Iterator[dict[str, Any]], limit: float) -> None:
+        """Store what :meth:`place` returned for the blocks, in order."""
+        long: dict[str, LongArray] = {}
+        sizes, around, lsa, own, start = [], [], [], [], 0
+        for block in placed:
+            stop = start + len(block["p"])
+            rows = slice(start, stop)
+            self.p[rows], self.q[rows] = block["p"], block["q"]
+            self.coordinates[rows] = block["coordinates"]
+            sizes.append(block["sizes"])
+            lsa.append((block["lsa"], block["mean"]))
+            if "around" in block:
+                around.append(block["around"])
+            if "self" in block:
+                own.append(block["self"])
+            for name in ("own", "one", "two", "three"):
+                if name in block:
+                    long.setdefault(name, LongArray(np.float32, limit)).append(block[name])
+            start = stop
+        self._starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+        self.lsa = np.concatenate([part for part, _ in lsa])
+        self.mean = np.concatenate([part for _, part in lsa])
+        self._arrays = {name: array.finish() for name, array in long.items()}
+        self._self = np.concatenate(own) if own else None
+        self.around = list(np.concatenate(around, axis=1)) if around else []
+
+    # -------------------------------------------------------------------------- scores
+
+    def potentials(self, rows: Index) -> tuple[Matrix, Matrix]:
+        """Images of some samples over the distinct features, and their coordinates."""
+        hist, _ = self.histograms(rows)
+        phi = self.base.transport.lift(Histograms(hist), self.base._resources)
+        own = self._own(rows)
+        if own is not None:
+            phi.under(self.base.cost, own)
+        image = self._bounds(hist, phi).image(slice(0, len(rows)))
+        return image, (image - self._center) @ self._basis
+
+    def score(self, rows: Index, images: Matrix, index: Index) -> Matrix:
+        """Scores of the samples ``rows`` and their candidates ``index``, lowered by rounding."""
+        one = self._arrays["one"]
+        two, three = self._arrays.get("two", one), self._arrays.get("three", one)
+        expanded = images[:, self.problem.features.labels].astype(np.float32)
+        low, dot = (np.zeros(expanded.shape, np.float32) for _ in range(2))
+        pattern = self.stored.take(rows) if not self.problem.smoothing else self.histograms(rows)[1]
+        place = np.repeat(np.arange(len(rows)), np.diff(pattern.indptr))
+        entries = self._entries(rows)
+        if self._local is not None:
+            low[place, pattern.indices], dot[place, pattern.indices] = two[entries], three[entries]
+        elif self._share:
+            low[place, pattern.indices] = one[entries]
+        sums = scoring.pair_sums(
+            *self._pattern, one, two, three, expanded, low, dot, index, self._tasks
+        )
+        transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
+        largest = self.base.scale * float(np.abs(images).max(initial=0.0))
+        scores: Matrix = np.maximum(transport - ROUNDING * largest, 0.0)
+        if self._local is not None:
+            squares = np.maximum(2.0 - 2.0 * sums[2].astype(np.float64), 0.0)
+            parts = [
+                2.0 - 2.0 * sums[1].astype(np.float64),
+                np.sqrt(squares),
+                self._gaps(rows, index),
+            ]
+            values = self._local.combine(parts, self.around, (rows[:, None], index))
+            scores += (1.0 - SLACK) * self.base.weight * values
+        elif self._share:
+            scores += (1.0 - SLACK) * self._share * (2.0 - 2.0 * sums[1])
+        elif self._other is not None:
+            scores += (1.0 - SLACK) * self.base.weight * self._other_norms(rows, index)
+        return scores
+
+    def distances(self, index: Index) -> Vector:
+        """Distances of the pairs ``index`` (p, 2)."""
+        rows, back = np.unique(index, return_inverse=True)
+        hist, full = self.histograms(rows)
+        places = None
+        if self._local is not None:
+            items = [part.place(Histograms(full)) for part in self._local.components]
+            *scales, noise, spread = (part[rows] for part in self.around)
+            places = references.LocalItems(items, scales, noise, spread)
+        held = self.base.on(hist, full, places, self._own(rows))
+        return held.pairs(back.reshape(-1, 2))
+
+    # -------------------------------------------------------------------------- helpers
+
+    @property
+    def _pattern(self) -> tuple[Index, NDArray[np.int32]]:
+        if self.problem.smoothing:
+            n, m = self.stored.shape
+            return np.arange(0, n * m + 1, m), np.tile(np.arange(m, dtype=np.int32), n)
+        return self.stored.indptr, self.stored.indices
+
+    def _entries(self, rows: Index) -> Index:
+        """Places of the entries of some samples in the stored arrays."""
+        starts = self._pattern[0]
+        return _ranges(starts[rows], starts[rows + 1])
+
+    def _own(self, rows: Index) -> tuple[Vector, Vector] | None:
+        """The self terms of some samples."""
+        if self._self is None:
+            return None
+        entries = _ranges(self._starts[rows], self._starts[rows + 1])
+        return self._arrays["own"][entries].astype(np.float64), self._self[rows]
+
+    def _bounds(self, hist: sparse.csr_array, phi: Any) -> LowerBounds:
+        base = self.base
+        if self.bounded:
+            return base.transport.lower_bounds(phi, hist, base.cost)
+        halves = -0.5 * quadratic_forms(hist, base.cost)
+        products = hist @ base.cost
+        return LowerBounds(
+            halves, halves, np.empty((hist.shape[0], 0)), lambda rows: -products[rows]
+        )
+
+    def _gaps(self, rows: Index, index: Index) -> Matrix:
+        """Distances between the LSA vectors of samples and candidates."""
+        gaps = np.empty(index.shape)
+        for place, i in enumerate(rows):
+            difference = self.lsa[index[place]] - self.lsa[i]
+            gaps[place] = np.sqrt(np.einsum("cd,cd->c", difference, difference))
+        return gaps
+
+    def _other_norms(self, rows: Index, index: Index) -> Matrix:
+        """A reference other than "local", for pairs."""
+        assert_norms: Any = self.base.norms
+        i = np.repeat(rows, index.shape[1])
+        pairs = np.stack([i, index.ravel()], axis=1)
+        numbers, back = np.unique(pairs, return_inverse=True)
+        norms = assert_norms.on(self.histograms(numbers)[1])
+        values: Matrix = norms(back.reshape(-1, 2)).reshape(index.shape)
+        return values
+
+    def _reference_slope(self, result: Result) -> float:
+        """How much R grows with the squared distance of LSA vectors, among near landmarks."""
+        if self.base.norms is None:
+            return 0.0
+        known = self.problem.samples
+        placed = self._vectors(known.full_histograms)
+        vectors = placed.rows if hasattr(placed, "rows") else placed
+        R = self.base.weight * self.base.norms.known
+        metric = np.asarray(known.reduce(np.asarray(result.samples)))
+        near = np.argsort(metric, axis=1)[:, 1:31]
+        squares = ((vectors[:, None] - vectors[near]) ** 2).sum(axis=2)
+        values = np.take_along_axis(R, near, axis=1)
+        centered = squares - squares.mean(axis=1, keepdims=True)
+        total = float((centered**2).sum())
+        return max(0.0, float((centered * values).sum()) / total) if total > 0.0 else 0.0
+
+
+def _ranges(starts: Index, stops: Index) -> Index:
+    """The numbers from each start to its stop, one after the other."""
+    sizes = stops - starts
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - sizes), sizes) + np.arange(total)
+
+
+def _pattern(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32]]:
+    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32)

@@ -1,0 +1,123 @@
+"""The search for neighbors by an index, block by block, and its recall against all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cometric.core.types import Index, Matrix
+from cometric.large.index import ClusterIndex
+from cometric.large.progress import Progress
+from cometric.large.samples import Samples
+from cometric.machine.progress import bar_of_pairs
+
+SCORED = 1000
+"""Candidates of each sample whose scores are computed, unless more distances are asked for."""
+
+COMPARED = 2
+"""Candidates whose distances are computed, by default, times the number of neighbors."""
+
+UNBOUNDED = 4
+"""The same for transports whose scores are no bounds."""
+
+ALL = 20_000
+"""Up to so many samples, a checked one is compared with all if bounds prove nothing."""
+
+MOST = 4000
+"""Above, the most distances of a checked sample."""
+
+
+class IndexSearch:
+    """Candidates from clusters, ranked by their scores; distances of the best of them."""
+
+    def __init__(self, samples: Samples, k: int, limit: int | None, seed: int, tasks: int) -> None:
+        self._samples, self._k, self._seed, self._tasks = samples, k, seed, tasks
+        self._n = samples.stored.shape[0]
+        several = COMPARED if samples.bounded else UNBOUNDED
+        self.limit = min(self._n - 1, several * k if limit is None else limit)
+
+    def run(self, progress: Progress, show: bool, limit: float) -> tuple[Index, Matrix]:
+        """Neighbors of all samples and their distances, in the order of the samples."""
+        self._samples.collect(self._places(progress, show), limit)
+        clusters = ClusterIndex(self._samples, self._seed, self._tasks)
+        index = np.empty((self._n, self._k), np.int64)
+        near = np.empty(index.shape)
+        done = 0
+        with bar_of_pairs(show, self._n, "sample", "finding neighbors") as report:
+            for number, groups in enumerate(clusters.blocks()):
+                rows = np.concatenate(groups)
+                found = progress.load(f"neighbors-{number:06d}")
+                if found is None:
+                    found = self._block(clusters, groups)
+                    progress.save(f"neighbors-{number:06d}", found)
+                index[rows], near[rows] = found["index"], found["near"]
+                done += len(rows)
+                report(done, self._n)
+        return index, near
+
+    def _places(self, progress: Progress, show: bool) -> Iterator[dict[str, Any]]:
+        with bar_of_pairs(show, self._n, "sample", "placing samples") as report:
+            for number, rows in enumerate(self._samples.blocks()):
+                placed = progress.load(f"place-{number:06d}")
+                if placed is None:
+                    placed = self._samples.place(rows)
+                    progress.save(f"place-{number:06d}", placed)
+                yield placed
+                report(rows.stop, self._n)
+
+    def _block(self, clusters: ClusterIndex, groups: list[Index]) -> dict[str, Any]:
+        """Neighbors of the samples of some groups, the nearest first."""
+        rows, count = np.concatenate(groups), min(self._n - 1, max(SCORED, 2 * self.limit))
+        images, potentials = self._samples.potentials(rows)
+        candidates = clusters.candidates(groups, potentials, count)
+        scores = self._samples.score(rows, images, candidates)
+        best = np.argsort(scores, axis=1, kind="stable")[:, : self.limit]
+        index = np.take_along_axis(candidates, best, axis=1)
+        pairs = np.stack([np.repeat(rows, index.shape[1]), index.ravel()], axis=1)
+        distances = self._samples.distances(pairs).reshape(index.shape)
+        order = np.lexsort((index, distances), axis=1)[:, : self._k]
+        return {
+            "index": np.take_along_axis(index, order, axis=1),
+            "near": np.take_along_axis(distances, order, axis=1),
+        }
+
+    def recall(self, queries: Index, near: Matrix, show: bool) -> tuple[float, Index, int]:
+        """The share of true neighbors among ``near``; queries without a miss; proved queries.
+
+        Each query is compared with all samples by bounds, and by distances in the order of bounds,
+        until the others are proved farther.
+        """
+        hits, complete, proofs = 0, [], 0
+        with bar_of_pairs(show, len(queries), "sample", "measuring recall") as report:
+            for done, (i, row) in enumerate(zip(queries, near, strict=True), 1):
+                true, proved = self._true(int(i))
+                found = int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
+                hits, proofs = hits + found, proofs + proved
+                if proved and found == self._k:
+                    complete.append(int(i))
+                report(done, len(queries))
+        return hits / (len(queries) * self._k), np.array(complete, np.int64), proofs
+
+    def _true(self, i: int) -> tuple[float, bool]:
+        """The distance of the k-th neighbor of a sample, and whether it is proved."""
+        k, query = self._k, np.array([i])
+        images, _ = self._samples.potentials(query)
+        scores = self._samples.score(query, images, np.arange(self._n)[None])[0]
+        scores[i] = np.inf
+        order = np.argsort(scores, kind="stable")[:-1]
+        most = len(order) if self._n <= ALL else min(len(order), MOST)
+        distances, stop = np.empty(0), 4 * k
+        while True:
+            stop = min(stop, most)
+            part = order[len(distances) : stop]
+            pairs = np.stack([np.full(len(part), i), part], axis=1)
+            distances = np.concatenate([distances, self._samples.distances(pairs)])
+            level = float(np.partition(distances, k - 1)[k - 1])
+            proved = stop == len(order) or (
+                self._samples.bounded and float(scores[order[stop]]) >= level
+            )
+            if proved or stop == most:
+                return level, proved
+            stop *= 2
