@@ -70,7 +70,7 @@ def test_parameters_survive_clone_and_set():
 def test_scanpy_takes_it(stored, counts):
     anndata = pytest.importorskip("anndata")
     sc = pytest.importorskip("scanpy")
-    X = sparse.csr_matrix(counts) if stored == "sparse" else np.asarray(counts, float)
+    X = sparse.csr_matrix(counts) if stored == "sparse" else sparse.csr_matrix(counts).toarray()
     adata = anndata.AnnData(X)
     model = cm.NeighborsTransformer(n_neighbors=6, n_landmarks=40, **QUICK)
     sc.pp.neighbors(adata, transformer=model, use_rep="X")

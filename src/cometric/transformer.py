@@ -53,6 +53,8 @@ class NeighborsTransformer(
     sketch_
         What :func:`cometric.learn_landmarks` returned: the metric of the features, the graph, how
         much of it is proved, its recall.
+    n_iter_
+        The number of iterations of learning.
     n_features_in_, feature_names_in_
         The number of features in ``fit``, and their names.
 
@@ -101,6 +103,7 @@ class NeighborsTransformer(
         options["n_neighbors"] = self.n_neighbors - 1
         given = () if count is None else (count,)
         self.sketch_: Sketch = learn_landmarks(data, *given, **options)
+        self.n_iter_: int = self.sketch_.result.iterations
         self._data = data
         return self
 
