@@ -39,22 +39,23 @@ FOLDERS = {
     "transports": Folder("core kernels machine maps solvers proofs"),
     "answers": Folder("core files machine maps proofs transports"),
     "saving": Folder("core files machine"),
-    "running": Folder("core kernels machine maps solvers transports answers saving"),
+    "running": Folder("core kernels files machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core machine proofs answers", ANYTHING),
-    "public": Folder("core files machine maps proofs answers running drawing", ANYTHING),
+    "public": Folder("core files machine maps proofs answers running large drawing", ANYTHING),
     "choosing": Folder("core machine running public"),
-    "scverse": Folder("core proofs answers running public choosing", ANYTHING),
+    "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),
     "root": Folder(
-        "core maps solvers transports answers saving running large public choosing scverse"
+        "core files maps solvers transports answers saving running large public choosing scverse"
     ),
     "cli": Folder(
-        "core kernels files machine answers saving running public scverse root", ANYTHING
+        "core kernels files machine answers saving running large public scverse root", ANYTHING
     ),
 }
 TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot": "public",
-       "report": "public", "scores": "public", "__init__": "root", "__main__": "cli"}  # fmt: skip
+       "report": "public", "scores": "public", "transformer": "public",
+       "__init__": "root", "__main__": "cli"}  # fmt: skip
 
 
 def folder_of(module: str) -> str:

@@ -58,6 +58,8 @@ _HOMES = {
     "PolicyIteration": "solvers.policy",
     "StochasticIteration": "solvers.stochastic",
     "WassersteinSingularVectors": "estimator",
+    "NeighborsTransformer": "transformer",
+    "open_store": "files.stores",
     "hilbert_distance": "core.cones",
     "Metrics": "core.types",
     "Status": "core.types",
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from cometric.core.types import Metrics as Metrics
     from cometric.core.types import Status as Status
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
+    from cometric.files.stores import open_store as open_store
     from cometric.large.landmarks import learn_landmarks as learn_landmarks
     from cometric.large.neighbors import neighbor_graph as neighbor_graph
     from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration
     from cometric.solvers.stochastic import StochasticIteration as StochasticIteration
+    from cometric.transformer import NeighborsTransformer as NeighborsTransformer
     from cometric.transports.base import Transport as Transport
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import cometric
-from cometric.cli import choosing, grouping, learning, results
+from cometric.cli import choosing, grouping, landmarks, learning, results
 from cometric.cli.command import command
 from cometric.cli.console import EXIT_CODES, Console
 from cometric.machine.progress import duration
@@ -83,6 +83,7 @@ for function in (
     learning.learn,
     learning.resume,
     learning.plan,
+    landmarks.landmarks,
     choosing.choose,
     results.neighbors,
     results.transform,

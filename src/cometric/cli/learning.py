@@ -15,11 +15,14 @@ from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
 from cometric.core.nearest import nearest_to
-from cometric.files import reading, writing
+from cometric.files import reading, stores, writing
 from cometric.saving.checkpoint import noting
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+WHOLE = 5e8
+"""Size in bytes up to which `plan` reads an .h5ad file whole."""
 
 RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
 
@@ -172,14 +175,35 @@ def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> No
 
     Solves parts of the problem, which takes a few seconds for small data and about 30 seconds for
     large data. The exit code is 5 if the run does not fit into memory. If it takes hours, the exit
-    code is 0, and the output includes advice.
+    code is 0, and the output includes advice. Large .h5ad and .zarr files are not read if the
+    distances between their samples cannot fit.
     """
-    _, matrix = read_source(console, path, source)
     given = files.read_given(options, source.read_limit)
-    planned = cometric.plan(matrix, progress=console.progress, **in_bytes(options) | given)
+    settings = {"progress": console.progress, **in_bytes(options), **given}
+    planned = _plan_in_parts(console, path, source, settings)
+    if planned is None:
+        _, matrix = read_source(console, path, source)
+        planned = cometric.plan(matrix, **settings)
     facts = {"command": "plan", "input": str(path), **asdict(planned)}
     code = Exit.CONVERGED if planned.fits else Exit.DOES_NOT_FIT
     console.answer(console.translate(str(planned)), facts, code)
+
+
+def _plan_in_parts(
+    console: Console, path: Path, source: o.Source, settings: dict[str, Any]
+) -> cometric.Plan | None:
+    """The plan of a large file, of which a few rows are read; None if it can be read whole."""
+    kind = reading.kind_of(path)
+    if kind == ".h5ad":
+        large = path.is_file() and path.stat().st_size > WHOLE and not source.transpose
+    else:
+        large = kind == ".zarr"
+    if not large:
+        return None
+    with stores.open_store(path, **source.matrix, limit=source.read_limit * 1e9) as store:
+        console.use_source(path, store)
+        console.say(f"{store.n_obs} samples, {store.n_vars} features in {path}")
+        return cometric.plan(store, **settings)
 
 
 @command()

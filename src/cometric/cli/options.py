@@ -13,7 +13,7 @@ from cometric.core.kinds import Choice, Count, Device, Kind, Number
 from cometric.files.archive import MAX_BYTES
 from cometric.running.settings import LEARNING
 
-DATA, OUTPUT = "Data", "Output"
+DATA, OUTPUT, LANDMARKS = "Data", "Output", "Landmarks and neighbors"
 """Headings of the help, in addition to those for the options of ``learn``."""
 
 DEFAULT_READ_LIMIT = MAX_BYTES / 1e9
@@ -185,6 +185,78 @@ Nearest = Annotated[
     int | None,
     of_kind("--n-neighbors", Count(), "-n", help="Write only this many nearest items of each."),
 ]
+CountOfLandmarks = Annotated[
+    int | None,
+    of_kind(
+        "--n-landmarks",
+        Count(2),
+        help="Number of samples to learn from. Default: by the size of the data.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+WayOfDrawing = Annotated[
+    str,
+    of_kind(
+        "--method",
+        _one_of("uniform", "kmeans++"),
+        help="How landmarks are drawn.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+Search = Annotated[
+    str,
+    of_kind(
+        "--search",
+        _one_of("auto", "exhaustive", "index"),
+        help="How candidates for neighbors are found: bounds of all pairs, which prove them, or "
+        "an index. auto: an index from 5,000 samples on.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+Candidates = Annotated[
+    int | None,
+    of_kind(
+        "--max-candidates",
+        Count(),
+        help="Largest number of distances to compute per sample.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+Checked = Annotated[
+    int,
+    of_kind(
+        "--check",
+        Count(0),
+        help="Number of samples to compare with all others, to measure the recall.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+SeedOfLandmarks = Annotated[
+    int,
+    of_kind(
+        "--seed",
+        Count(0),
+        help="Seed for landmarks and checked samples.",
+        rich_help_panel=LANDMARKS,
+    ),
+]
+WithoutData = Annotated[
+    bool,
+    flag(
+        "--without-data",
+        help="Write names, metrics and neighbors only, not the data.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+NeighborsKey = Annotated[
+    str,
+    typer.Option(
+        "--neighbors-key",
+        metavar="NAME",
+        help="Name of the neighbor graph in uns, where scanpy looks for it.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Method = Annotated[
     str, of_kind("--method", _one_of("tsne", "umap"), help="How the two maps are drawn.")
 ]
@@ -263,6 +335,18 @@ class Part(NamedTuple):
     n_splits: Splits = 4
     n_neighbors: Predictors = 20
     random_state: Seed = 0
+
+
+class Sketched(NamedTuple):
+    """How `landmarks` draws samples, and how it finds neighbors."""
+
+    n_landmarks: CountOfLandmarks = None
+    n_neighbors: Neighbors = 15
+    method: WayOfDrawing = "uniform"
+    search: Search = "auto"
+    max_candidates: Candidates = None
+    check: Checked = 20
+    random_state: SeedOfLandmarks = 0
 
 
 class Stored(NamedTuple):

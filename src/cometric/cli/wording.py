@@ -18,6 +18,16 @@ PHRASES = (
         r"Start with learn\(X, \.\.\., checkpoint=\.\.\.\)",
         "Start with cometric learn DATA --checkpoint FOLDER",
     ),
+    (r"\blearn_landmarks\(X\)", "cometric landmarks DATA -o FILE"),
+    (r"\blearn\(X\)", "cometric learn DATA -o FILE"),
+    (
+        r"the data may stay in their file: pass open_store\(path\), or a backed AnnData",
+        "it reads .h5ad and .zarr files in parts",
+    ),
+    (r"\bfolder='(\w+)'", r"--checkpoint \1"),
+    (r"`folder` (?=')", "--checkpoint "),
+    (r"\bsearch='(\w+)'", r"--search \1"),
+    (r"\bmethod='(kmeans\+\+)' or labels as landmarks", r"--method \1"),
     (r"`adata\.X` is None", "{file} has no X"),
     (r"`adata\.raw` is None", "{file} has no raw data"),
     (r"`adata\.layers` has", "the layers of {file} are"),
@@ -32,6 +42,10 @@ PHRASES = (
     (
         r"Leave them out: `adata = adata\[.*\]`\.",
         "Write a .csv or .tsv table, which leaves them out.",
+    ),
+    (
+        r"Store it by rows: `adata\.X = adata\.X\.tocsr\(\)`, then write the file again",
+        "Write it by rows (CSR), with anndata or R",
     ),
     (r"`adata(\.\w+)?`", "{file}"),
     (r"`metrics\.(samples|features)`", r"the metric of the \1"),

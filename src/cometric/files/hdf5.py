@@ -30,10 +30,14 @@ REFUSED = 3
 """The exit code of a child process that refuses a file."""
 
 
-def check_hdf5(path: Path, limit: float) -> None:
-    """Raise if an HDF5 file links to other files, is too large once unpacked, or is damaged."""
+def check_hdf5(path: Path, limit: float, *, in_chunks: bool = False) -> None:
+    """Raise if an HDF5 file links to other files, is too large once unpacked, or is damaged.
+
+    With ``in_chunks``, numbers are not read whole: only one chunk of each array counts as large.
+    """
+    way = "chunks" if in_chunks else "whole"
     child = subprocess.run(
-        [sys.executable, "-P", __file__, str(path), repr(float(limit))],  # -P: not our `types`
+        [sys.executable, "-P", __file__, str(path), repr(float(limit)), way],  # not our `types`
         capture_output=True,
         text=True,
         check=False,
@@ -47,7 +51,7 @@ def check_hdf5(path: Path, limit: float) -> None:
     )
 
 
-def _check(path: str, limit: float) -> None:
+def _check(path: str, limit: float, in_chunks: bool) -> None:
     """Walk through all groups; raise at the first fault."""
     import h5py
 
@@ -78,7 +82,10 @@ def _check(path: str, limit: float) -> None:
                     text = item.dtype.kind == "O"
                     size = STRING_BYTES if text else item.dtype.itemsize
                     # A chunk is unpacked whole, even if the data are only a corner of it.
-                    total += max(math.prod(item.shape or ()), math.prod(item.chunks or ())) * size
+                    chunk = math.prod(item.chunks or ()) * size
+                    check_size(chunk, limit, path)
+                    if text or not in_chunks:
+                        total += max(math.prod(item.shape or ()) * size, chunk)
                     check_size(total, limit, path)
                     total += _read_strings(item) if text else 0.0
                     check_size(total, limit, path)
@@ -142,13 +149,13 @@ def _limit_resources(path: str, limit: float) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
 
 
-def _fault(path: str, limit: str) -> str | None:
+def _fault(path: str, limit: str, way: str) -> str | None:
     """What is wrong with a file, in one line that names it; None if nothing is."""
     try:
         import h5py  # noqa: F401  (before memory is limited)
 
         _limit_resources(path, float(limit))
-        _check(path, float(limit))
+        _check(path, float(limit), way == "chunks")
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         return text if path in text else f"`{path}` cannot be read: {text.rstrip('.')}."

@@ -72,7 +72,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
         )
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"`{path}` is empty.")
-    with _errors_naming(path):
+    with errors_naming(path):
         data = READERS[kind](path, limit)
         _check_shape(data.shape, path)
         data.obs_names, data.var_names = map(_storable, (data.obs_names, data.var_names))
@@ -126,7 +126,7 @@ def kind_of(path: Path) -> str:
 
 
 @contextmanager
-def _errors_naming(path: Path) -> Iterator[None]:
+def errors_naming(path: Path) -> Iterator[None]:
     """Turn errors of the libraries that read a file into a ``ValueError`` that names it."""
     try:
         yield
@@ -475,7 +475,7 @@ def _array(X: Any, path: Path) -> AnnData:
 
 def check_npz(path: Path, limit: float = MAX_BYTES) -> dict[str, tuple[int, ...]]:
     """The shapes of the arrays in a ``.npz`` file, after the checks of ``check_arrays``."""
-    with _errors_naming(path), open(path, "rb") as file:
+    with errors_naming(path), open(path, "rb") as file:
         return check_arrays(file, path, limit)
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """The separator of each kind of table that is written; ``.gz`` may follow."""
+
+COPIED = 2**24
+"""Bytes of a file that are copied at a time."""
 
 
 class WriteError(OSError):
@@ -92,6 +96,68 @@ def save_anndata(data: AnnData, path: Path) -> None:
             raise WriteError(f"`{path}` could not be written: {error}.") from error
     with aside(path) as file:
         file.write(image.getbuffer())
+
+
+def save_copy(source: Path, path: Path, added: dict[str, dict[str, Any]]) -> None:
+    """Copy an ``.h5ad`` file and write ``added`` to the copy, by slot (``obs``, ``uns``) and name.
+
+    The file is copied as bytes: none of its data are in memory.
+    """
+    import h5py
+
+    needed = source.stat().st_size + _size(added)
+    with failures(path):
+        free = shutil.disk_usage(path.parent).free
+    if needed > free:  # HDF5 does not recover from a full disk
+        raise WriteError(
+            f"`{path}` could not be written: it takes {needed / 1e9:.3g} GB, and "
+            f"{free / 1e9:.3g} GB are free."
+        )
+    with aside(path) as file:
+        with open(source, "rb") as data:
+            shutil.copyfileobj(data, file, COPIED)
+        file.flush()
+        with h5py.File(file.name, "r+") as copy:
+            _add(copy, added, path)
+
+
+def save_slots(tables: Any, path: Path, added: dict[str, dict[str, Any]]) -> None:
+    """Write an ``.h5ad`` file with the tables ``obs`` and ``var`` and ``added``, without data."""
+    from anndata import AnnData
+    from anndata.io import read_elem
+
+    data = AnnData(obs=read_elem(tables["obs"]), var=read_elem(tables["var"]))
+    for where, items in added.items():
+        for name, value in items.items():
+            getattr(data, where)[name] = value
+    save_anndata(data, path)
+
+
+def _add(copy: Any, added: dict[str, dict[str, Any]], path: Path) -> None:
+    """Write items to groups of an open file of anndata."""
+    from anndata.io import write_elem
+
+    for where, items in added.items():
+        if where not in copy:
+            write_elem(copy, where, {})
+        for name, value in items.items():
+            try:
+                write_elem(copy[where], name, value)
+            except ValueError as error:  # strings or types that HDF5 cannot hold
+                raise WriteError(f"`{path}` could not be written: {error}.") from error
+            if where == "obs":
+                columns = [str(column) for column in copy["obs"].attrs.get("column-order", [])]
+                columns = [*(column for column in columns if column != name), name]
+                copy["obs"].attrs["column-order"] = columns
+
+
+def _size(value: Any) -> float:
+    """Bytes of all arrays in nested dictionaries, about."""
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if sparse.issparse(value):
+        return float(value.data.nbytes + value.indices.nbytes + value.indptr.nbytes)
+    return float(getattr(value, "nbytes", 100))
 
 
 def save_table(path: Path, table: Any, rows: Sequence[str], columns: Sequence[str]) -> None:

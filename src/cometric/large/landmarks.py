@@ -15,6 +15,7 @@ from cometric.core.digest import digest
 from cometric.core.inputs import read_samples
 from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
+from cometric.files.rows import as_rows
 from cometric.large.neighbors import Neighbors, check_device, neighbor_graph, shape_of
 from cometric.large.progress import Progress
 from cometric.large.rows import (
@@ -149,6 +150,8 @@ def learn_landmarks(
     >>> cm.learn_landmarks(X, 8, n_neighbors=2, eps=0, tau=0.1)
     Sketch(12 samples, 10 features, 8 landmarks)
     """
+    source = as_rows(X)
+    X = X if source is None else source
     check_device(device, search)
     limit = array_limit(options.get("memory_limit"))
     chunks = read_chunks(X) if is_source(X) else iter([read_samples(X)])

@@ -26,6 +26,7 @@ from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
+from cometric.files.rows import as_rows
 from cometric.kernels import candidates, thread_count
 from cometric.large.progress import Progress
 from cometric.large.rows import (
@@ -182,6 +183,8 @@ def neighbor_graph(
     if search not in SEARCHES:
         raise ValueError(f"`search` is {search!r}; choose {', '.join(map(repr, SEARCHES))}.")
     check_norm(result, "samples")
+    source = as_rows(X)
+    X = X if source is None else source
     n = shape_of(X)[0]
     check_neighbors(n_neighbors, n - 1)
     if max_candidates is not None:

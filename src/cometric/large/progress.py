@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,15 @@ def _read(manifest: Path) -> Any:
         return json.loads(manifest.read_text("utf-8")).get("cometric")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def remove_run(folder: str | os.PathLike[str]) -> None:
+    """Delete what a run stored in a folder, and the folder unless it has other files."""
+    path = check_path(folder)
+    if not (path / MANIFEST).is_file():
+        raise ValueError(f"`folder` {str(path)!r} holds no run; nothing was deleted.")
+    shutil.rmtree(path / "neighbors", ignore_errors=True)
+    for part in (*path.glob("*.npz"), path / MANIFEST):
+        part.unlink()
+    if not any(path.iterdir()):
+        path.rmdir()

@@ -9,14 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from scipy import sparse
+
 from cometric.core.inputs import counted
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
+from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on
 from cometric.machine.progress import duration, redraws
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
+from cometric.running.presets import ALL, preset
 from cometric.running.rehearsal import clock
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
@@ -35,6 +40,9 @@ MANY = 1000
 
 BYTES_PER_ENTRY = 120.0
 """Bytes of all copies of a nonzero entry of the data: as read, by rows, by columns, in maps."""
+
+FIRST = 1_000_000
+"""Entries that are read of data outside memory, to estimate how many are not zero."""
 
 OVERHEAD = 15e6
 """Bytes of a run of any size, for the allocator and the threads."""
@@ -123,7 +131,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     Parameters
     ----------
     X
-        As for :func:`learn`.
+        As for :func:`learn`; or data outside memory, see :func:`open_store`. They are read only if
+        they and the distances fit into memory.
     progress
         Show what is being done, after 2 seconds.
     options
@@ -142,6 +151,12 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     ('network simplex, policy iteration', True)
     """
     settings = Settings(progress=False, **options)
+    source = as_rows(X)
+    if source is not None:
+        outside = _plan_outside(source, settings)
+        if not outside.fits:
+            return outside
+        X = X if hasattr(X, "obs_names") else source.to_memory()
     began = clock()
     problem = Problem.from_data(
         X,
@@ -160,6 +175,31 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
     return _plan(Run(settings, problem, nothing, start, memory), reading, progress)
+
+
+def _plan_outside(source: Any, settings: Settings) -> Plan:
+    """The plan for data that are not in memory, from their size and their first rows."""
+    n, m = source.shape
+    first = source[0 : max(1, min(n, FIRST // m))]
+    filled = first.nnz if sparse.issparse(first) else np.count_nonzero(first)
+    density = filled / math.prod(first.shape)
+    saturated = settings.formula.saturate > 0.0
+    memory = OVERHEAD + BYTES_PER_ENTRY * density * n * m
+    memory += dense_memory(n, m, "plain", saturated)
+    available = free_memory()
+    return Plan(
+        samples=n,
+        features=m,
+        density=density,
+        engine="none: the data were not read",
+        memory=memory,
+        available=available,
+        operations=0.0,
+        seconds=math.nan,
+        sweeps=0,
+        fits=memory <= available,
+        advice=("does not fit: `learn` will raise a MemoryError. Instead:", *preset(n)),
+    )
 
 
 def _plan(run: Run, reading: float, progress: bool) -> Plan:
@@ -263,7 +303,7 @@ def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
             "choose features, e.g. the 1000 most variable: time and memory fall as squares"
         )
     if planned.samples >= MANY:
-        advice.append("learn_landmarks(X, landmarks=400) learns from some samples only")
+        advice.extend(preset(max(planned.samples, ALL + 1)))
     if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
         advice.append("dtype='float32', or a GPU with device='cuda'")
     if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):

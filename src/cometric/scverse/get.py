@@ -15,7 +15,7 @@ from cometric.core.digest import fingerprint
 from cometric.core.kinds import check_side
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Record, Status
-from cometric.scverse import slots
+from cometric.scverse import sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -30,11 +30,16 @@ def __dir__() -> list[str]:
 def distances(
     adata: AnnData, of: str = "samples", *, key: str = "cometric"
 ) -> Matrix | sparse.csr_matrix:
-    """The learned distances between cells, or between genes with ``of="features"``."""
+    """The learned distances between cells, or between genes with ``of="features"``.
+
+    After :func:`cometric.scverse.tl.landmarks`, those of each cell to its nearest neighbors.
+    """
     check_side(of)
     stored = slots.read(adata, key)
     if of == "features" and "features" in stored:
         return stored["features"]["distances"]
+    if of == "samples" and "landmarks" in stored:
+        return sketches.graph(adata, stored, key)
     place, where = (adata.obsp, "obsp") if of == "samples" else (adata.varp, "varp")
     slot = stored["distances_key"]
     if slot not in place:
@@ -85,11 +90,14 @@ def modules(
 def result(adata: AnnData, *, key: str = "cometric") -> Result:
     """The result that :func:`cometric.learn` returned, rebuilt from ``adata``.
 
-    The data must be those that were learned from; this is checked.
+    After :func:`cometric.scverse.tl.landmarks`, the result of the landmarks. The data must be
+    those that were learned from; this is checked.
     """
     stored = slots.read(adata, key)
     params: dict[str, Any] = dict(stored["params"])
-    metrics = [distances(adata, of, key=key) for of in ("samples", "features")]
+    sketched = "landmarks" in stored
+    metrics: list[Any] = [distances(adata, "features", key=key)]
+    metrics.insert(0, stored["landmarks"]["distances"] if sketched else distances(adata, key=key))
     if any(sparse.issparse(metric) for metric in metrics):
         raise ValueError(
             f"`adata` stores only nearest neighbors under {key!r}, and a result needs all "
@@ -103,7 +111,9 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when learning
         problem = Problem.from_data(
-            slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
+            sketches.read_landmarks(stored, names(adata, "features", key=key))
+            if sketched
+            else slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
             **{name: params[name] for name in slots.HISTOGRAMS if name in params},
             fixed=str(params.get("fixed", "")),
         )

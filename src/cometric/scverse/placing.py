@@ -12,7 +12,7 @@ from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
-from cometric.scverse import slots
+from cometric.scverse import sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -83,11 +83,11 @@ def store(
     slot = new.obsm if of == "samples" else new.varm
     slot[slots.distances_key(key)] = distances
     known = slots.read(reference, key)
-    names = reference.obs_names if of == "samples" else _genes(reference, known)[0].index
+    names = _cells(reference, known) if of == "samples" else _genes(reference, known)[0].index
     described = dict(new.uns.get(transform_key(key), {}))
     described[of] = {
         "fingerprint": known["fingerprint"],
-        "names": names.to_numpy(dtype=object),
+        "names": np.array(names, dtype=object),
         "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
     }
     new.uns[transform_key(key)] = described
@@ -119,7 +119,7 @@ def widen(distances: Any, result: Result, of: str) -> Any:
 
 
 def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
-    """The labels of all cells (or genes) of the reference."""
+    """The labels of all cells (or genes) of the reference, or of its landmarks."""
     import pandas as pd
 
     place = reference.obs, "obs"
@@ -132,6 +132,8 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
             "labels, or make it one: `.astype(str)`."
         )
     values = pd.Categorical(table[column])
+    if of == "samples" and sketches.has_landmarks(reference, key):
+        values = values[sketches.landmark_rows(reference, key, "voting")]
     if values.isna().all():
         raise ValueError(f"`reference.{where}[{column!r}]` has no labels: all are missing.")
     return values
@@ -145,6 +147,11 @@ def store_labels(new: AnnData, answer: Transfer, known: Categorical, name: str, 
     table[name] = pd.Categorical(answer.labels, known.categories, ordered=known.ordered)
     table[f"{name}_confidence"] = answer.confidence
     table[f"{name}_novelty"] = answer.novelty
+
+
+def _cells(reference: AnnData, known: dict[str, Any]) -> Any:
+    """The names of the cells that were learned from."""
+    return known["landmarks"]["names"] if "landmarks" in known else reference.obs_names
 
 
 def _genes(reference: AnnData, known: dict[str, Any]) -> tuple[DataFrame, str]:

@@ -96,16 +96,29 @@ def store(
     n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
     """Write ``result`` to ``obsp``, ``varp`` and ``uns``, in types that h5ad files can hold."""
+    limits = max_dense, n_neighbors
+    stored = describe(result, key, source=source, options=options)
+    if certificate is not None:
+        stored["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
+    samples = stored_distances("cells", result.problem.samples, result.samples, *limits)
+    adata.obsp[distances_key(key)] = samples
+    features = stored_distances("genes", result.problem.features, result.features, *limits)
+    store_features(adata, features, key, stored, bool(source.get("use_raw")))
+    adata.uns[key] = stored
+
+
+def describe(
+    result: Result, key: str, *, source: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """What ``uns[key]`` holds of a result, beside the distances."""
     import pandas as pd
 
-    limits = max_dense, n_neighbors
-    slot = distances_key(key)
     used = {name: options[name] for name in HISTOGRAMS if name in options}
     used |= {"fixed": result.problem.fixed} if result.problem.fixed else {}
     params = {**result.parameters.to_json(), **source, **used}
-    stored: dict[str, Any] = {
+    return {
         "params": {name: value for name, value in params.items() if value is not None},
-        "distances_key": slot,
+        "distances_key": distances_key(key),
         "values": np.array(result.values),
         "bracket": np.array(result.bracket),
         "status": result.status.name,
@@ -115,11 +128,14 @@ def store(
         "history": pd.DataFrame(result.history, columns=list(Record._fields)),
         "fingerprint": fingerprint(result.problem),
     }
-    if certificate is not None:
-        stored["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
-    adata.obsp[slot] = _stored_distances("cells", result.problem.samples, result.samples, *limits)
-    features = _stored_distances("genes", result.problem.features, result.features, *limits)
-    if source.get("use_raw") and not adata.raw.var_names.equals(adata.var_names):
+
+
+def store_features(
+    adata: AnnData, features: Any, key: str, stored: dict[str, Any], use_raw: bool
+) -> None:
+    """Write the distances between genes to ``varp``, or to ``stored`` if those of raw differ."""
+    slot = distances_key(key)
+    if use_raw and not adata.raw.var_names.equals(adata.var_names):
         stored["features"] = {
             "names": adata.raw.var_names.to_numpy(dtype=object),
             "distances": features,
@@ -127,7 +143,6 @@ def store(
         adata.varp.pop(slot, None)
     else:
         adata.varp[slot] = features
-    adata.uns[key] = stored
 
 
 def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any]) -> None:
@@ -169,7 +184,7 @@ def places(adata: AnnData, key: str) -> str:
     return f"obsp[{slot!r}], {features}, uns[{key!r}]"
 
 
-def _stored_distances(
+def stored_distances(
     items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
 ) -> Matrix | sparse.csr_matrix:
     """The matrix to store: NaN for dropped items, sparse above ``max_dense``."""

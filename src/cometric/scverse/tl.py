@@ -10,18 +10,27 @@ import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
 from cometric.core.digest import fingerprint
-from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
+from cometric.scverse.tl_landmarks import landmarks
 from cometric.scverse.tl_modules import modules, rank_features
+from cometric.scverse.wording import in_terms_of_adata
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from cometric.choosing.choice import Choice
 
-__all__ = ["choose", "learn", "modules", "rank_features", "transfer_labels", "transform"]
+__all__ = [
+    "choose",
+    "landmarks",
+    "learn",
+    "modules",
+    "rank_features",
+    "transfer_labels",
+    "transform",
+]
 
 
 def __dir__() -> list[str]:
@@ -93,17 +102,8 @@ def learn(
         for side in ("samples", "features")
         if isinstance(options.get(side), str)
     }
-    try:
+    with in_terms_of_adata(adata, data):
         result = cometric.running.learning.learn(data, eps, tau, **options | given)
-    except BadData as error:
-        if data is adata and error.fault is Fault.NEGATIVE:
-            raise ValueError(
-                f"`adata.X` has {error.describe()}, as after scaling. Pass counts or their "
-                "logarithms: `layer=...`, or `use_raw=True`."
-            ) from error
-        if error.fault is Fault.EMPTY:
-            raise ValueError(_empty_message(data, error)) from error
-        raise
     adata = adata.copy() if copy else adata
     slots.store(
         adata,
@@ -179,7 +179,7 @@ def transform(
         New cells. Genes are matched by name, in any order and number: learned genes that ``new``
         lacks count as zero, genes that were not learned are ignored, with a warning.
     reference
-        Metrics have been learned for it by :func:`learn`; they do not change.
+        Metrics have been learned for it by :func:`learn` or :func:`landmarks`; they do not change.
     of
         "samples" for new cells; "features" for new genes, measured in the cells of ``reference``:
         cells are then matched by name.
@@ -201,8 +201,8 @@ def transform(
     None, or the copy. Written are, with the default ``key``:
 
     ``obsm["cometric_distances"]``
-        Cells of ``new`` by cells of ``reference``, sparse, the nearest only; ``varm`` for
-        ``of="features"``.
+        Cells of ``new`` by cells of ``reference`` (after :func:`landmarks`, by landmarks), sparse,
+        the nearest only; ``varm`` for ``of="features"``.
     ``uns["cometric_transform"]``
         For "samples" and "features": ``names`` of the reference, ``n_neighbors`` and the
         ``fingerprint`` of the learned data.
@@ -285,15 +285,3 @@ def transfer_labels(
     if of == "samples" and f"{label}_colors" in reference.uns:
         new.uns[f"{name}_colors"] = reference.uns[f"{label}_colors"].copy()
     return new if copy else None
-
-
-def _empty_message(data: Any, error: BadData) -> str:
-    """The message about cells or genes without counts."""
-    item, names, k = "cell", data.obs_names, error.row
-    if k is None:
-        item, names, k = "gene", data.var_names, error.column
-    return (
-        f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. Pass "
-        "`drop_empty=True` to leave them out, their distances are then NaN; or drop them yourself, "
-        f"with `sc.pp.filter_{item}s(adata, min_counts=1)`."
-    )

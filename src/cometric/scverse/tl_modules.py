@@ -11,7 +11,9 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.scverse import get, slots
+from cometric.core.inputs import counted
+from cometric.core.warn import warn
+from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -28,7 +30,7 @@ def modules(
     Parameters
     ----------
     adata
-        Data with metrics that :func:`learn` stored.
+        Data with metrics that :func:`learn` or :func:`landmarks` stored.
     key
         The ``key_added`` of :func:`learn`.
     key_added
@@ -57,9 +59,12 @@ def modules(
     result = get.result(adata, key=key)
     found = find_modules(result, **options)
     columns = [f"module_{g}" for g in range(len(found))]
-    kept = result.problem.samples.kept
-    scores = np.full((len(kept), len(found)), np.nan)
-    scores[kept] = found.scores()
+    if sketches.has_landmarks(adata, key):
+        scores = _scores_of_all(adata, found, key)
+    else:
+        kept = result.problem.samples.kept
+        scores = np.full((len(kept), len(found)), np.nan)
+        scores[kept] = found.scores()
     kept = result.problem.features.kept
     labels = np.array(["background"] * len(kept), dtype=object)
     labels[kept] = [str(g) if g != BACKGROUND else "background" for g in found.labels]
@@ -93,9 +98,10 @@ def rank_features(
     Parameters
     ----------
     adata
-        Data with metrics that :func:`learn` stored.
+        Data with metrics that :func:`learn` or :func:`landmarks` stored.
     groupby
-        Column of ``obs``, such as clusters or cell types.
+        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups are
+        those of the landmarks, and there is a warning about groups that have none.
     n_features
         Genes of each group to list; None: all.
     key
@@ -117,9 +123,35 @@ def rank_features(
     if groupby not in adata.obs:
         raise ValueError(f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}.")
     result = get.result(adata, key=key)
-    labels = adata.obs[groupby].to_numpy()[result.problem.samples.kept]
+    labels = adata.obs[groupby].to_numpy()
+    if sketches.has_landmarks(adata, key):
+        labels = _labels_of_landmarks(adata, labels, key)
+    labels = labels[result.problem.samples.kept]
     rows = ranked_features(result, labels, n_features=n_features, **options)
     table = pd.DataFrame(rows, columns=list(Ranked._fields))
     adata.uns[key_added] = table
     log.info("added uns[%r]", key_added)
     return table
+
+
+def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
+    """The scores of all cells, where modules were found with landmarks only."""
+    params = slots.read(adata, key)["params"]
+    data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+    scores = np.empty((adata.n_obs, len(found)))
+    for rows, part in sketches.chunks(data):
+        scores[rows] = found.scores(part)
+    return scores
+
+
+def _labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndarray:
+    rows = sketches.landmark_rows(adata, key, "ranking genes")
+    groups = {str(label) for label in labels}
+    absent = sorted(groups - {str(label) for label in labels[rows]})
+    if absent:
+        warn(
+            f"{counted(len(absent), 'group')} of {len(groups)} have no landmark, so that they are "
+            f"not ranked (first: {absent[0]!r}). Pass more landmarks."
+        )
+    chosen: np.ndarray = labels[rows]
+    return chosen

@@ -1,0 +1,265 @@
+"""Rows of matrices that are not in memory: HDF5, Zarr, Dask, memory maps, backed AnnData.
+
+A row source has a ``shape``, and gives rows as ``source[start:stop]`` or ``source[numbers]`` with
+increasing numbers, as a dense array or a ``csr_array``. Only these rows are read. The files behind
+it may be damaged: positions are checked before they are used, and errors name the argument.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.text import storable_names
+from cometric.core.types import Index
+
+ENTRIES = 10_000_000
+"""Size limit of the dense rows that are read at a time."""
+
+GAP = 4096
+"""Picked rows with at most this many entries in between are read together."""
+
+
+def as_rows(X: Any, name: str = "X") -> Any:
+    """A row source for data outside memory, or None if ``X`` is in memory.
+
+    Known are AnnData objects that are backed or lazy, groups and datasets of h5py and Zarr, Dask
+    arrays, NumPy memory maps and CSR matrices on them.
+    """
+    if isinstance(X, Source):
+        return X
+    if hasattr(X, "obs_names") and hasattr(X, "var_names"):
+        source = None if X.X is None else as_rows(X.X, name)
+        if source is not None:
+            source.sample_names = storable_names(X.obs_names)
+            source.feature_names = storable_names(X.var_names)
+        return source
+    if hasattr(X, "__dask_graph__"):
+        return DaskRows(X, name)
+    if sparse.issparse(X):
+        if X.format == "csr" and any(map(_is_mapped, (X.data, X.indices))):
+            return CsrRows(X.data, X.indices, X.indptr, X.shape, name)
+        return None
+    if isinstance(X, np.ndarray):
+        return DenseRows(X, name) if X.ndim == 2 and _is_mapped(X) else None
+    if hasattr(X, "group") and hasattr(X, "backend"):  # anndata's CSRDataset
+        return of_group(X.group, name)
+    if hasattr(X, "attrs") and hasattr(X, "keys") and hasattr(X, "name"):
+        return of_group(X, name)
+    if all(hasattr(X, part) for part in ("attrs", "chunks", "shape", "dtype")):
+        return DenseRows(X, name)
+    return None
+
+
+def gather(source: Any) -> sparse.csr_array:
+    """All rows of a source as one sparse matrix, read in parts."""
+    n, m = source.shape
+    step = max(1, ENTRIES // m)
+    parts = [sparse.csr_array(source[start : start + step]) for start in range(0, n, step)]
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+
+def of_group(group: Any, name: str) -> CsrRows:
+    """The rows of a sparse matrix in a group of HDF5 or Zarr, as anndata stores it."""
+    kind = str(group.attrs.get("encoding-type", group.attrs.get("h5sparse_format", "")))
+    if kind.startswith("csc"):
+        raise ValueError(
+            f"`{name}` is stored by columns (CSC), so that no rows can be read without reading "
+            "all of it. Store it by rows: `adata.X = adata.X.tocsr()`, then write the file again."
+        )
+    parts = {"data", "indices", "indptr"}
+    if not kind.startswith("csr") or not parts <= set(group.keys()):
+        raise ValueError(
+            f"`{name}` is a group of type {kind or 'unknown'!r}, not a sparse matrix of anndata. "
+            "Pass a group with `data`, `indices` and `indptr`, or a dataset."
+        )
+    shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    if shape is None or np.size(shape) != 2:
+        raise ValueError(f"`{name}` is not a valid sparse matrix: it has no shape.")
+    n, m = (int(size) for size in shape)
+    return CsrRows(group["data"], group["indices"], group["indptr"], (n, m), name)
+
+
+class Source:
+    """What all row sources have: names of rows and columns, if any, and all rows at once."""
+
+    sample_names: list[str] | None = None
+    feature_names: list[str] | None = None
+
+    def to_memory(self) -> sparse.csr_array:
+        """The whole matrix."""
+        return gather(self)
+
+
+class CsrRows(Source):
+    """Rows of a CSR matrix whose arrays are on the disk; the pointers are held in memory."""
+
+    def __init__(
+        self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int], name: str
+    ) -> None:
+        self._data, self._indices, self._name = data, indices, name
+        self.shape, self.dtype = shape, np.dtype(data.dtype)
+        if indptr.ndim != 1 or indptr.shape[0] != shape[0] + 1 or indptr.dtype.kind not in "iu":
+            raise self._damaged(f"it has {indptr.shape[0]} pointers for {shape[0]} rows")
+        if data.ndim != 1 or data.shape != indices.shape or indices.dtype.kind not in "iu":
+            raise self._damaged(f"it has {data.shape} values and {indices.shape} indices")
+        self._indptr: Index = np.asarray(indptr[:]).astype(np.int64)
+        if self._indptr[0] != 0 or (np.diff(self._indptr) < 0).any():
+            raise self._damaged("its pointers do not increase from 0")
+        if self._indptr[-1] > data.shape[0]:
+            raise self._damaged(f"it has {data.shape[0]} values, but points to more")
+        _check_type(self.dtype, name)
+
+    @property
+    def entries(self) -> int:
+        """The number of stored entries."""
+        return int(self._indptr[-1])
+
+    def __getitem__(self, rows: Any) -> sparse.csr_array:
+        if isinstance(rows, slice):
+            start, stop = _bounds(rows, self.shape[0])
+            return self._read(start, stop)
+        numbers = _numbers(rows, self.shape[0])
+        if not len(numbers):
+            return self._read(0, 0)
+        between = self._indptr[numbers[1:]] - self._indptr[numbers[:-1] + 1]
+        parts = np.split(numbers, np.flatnonzero(between > GAP) + 1)
+        found = [self._read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in parts]
+        return sparse.csr_array(sparse.vstack(found, format="csr"))
+
+    def _read(self, start: int, stop: int) -> sparse.csr_array:
+        low, high = int(self._indptr[start]), int(self._indptr[stop])
+        indices = np.asarray(self._indices[low:high])
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.shape[1]):
+            raise self._damaged(
+                f"rows {start} to {stop - 1} have entries outside 0 .. {self.shape[1] - 1}"
+            )
+        starts = self._indptr[start : stop + 1] - low
+        parts = np.array(self._data[low:high]), indices.astype(np.int32), starts
+        return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
+
+    def _damaged(self, reason: str) -> ValueError:
+        return ValueError(f"`{self._name}` is not a valid sparse matrix: {reason}.")
+
+
+class DenseRows(Source):
+    """Rows of a dense matrix on the disk."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        if len(array.shape) != 2:
+            raise ValueError(f"`{name}` has shape {tuple(array.shape)}; pass a matrix.")
+        self._array = array
+        self.shape = int(array.shape[0]), int(array.shape[1])
+        self.dtype = np.dtype(array.dtype)
+        _check_type(self.dtype, name)
+
+    @property
+    def entries(self) -> int:
+        """The number of stored entries."""
+        return self.shape[0] * self.shape[1]
+
+    def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
+        if isinstance(rows, slice):
+            start, stop = _bounds(rows, self.shape[0])
+            return np.array(self._array[start:stop])
+        numbers = _numbers(rows, self.shape[0])
+        # A chunk is unpacked whole: picks within one chunk are read together.
+        step = max(1, int((getattr(self._array, "chunks", None) or (1,))[0]))
+        parts = np.split(numbers, np.flatnonzero(np.diff(numbers // step)) + 1)
+        found = [
+            np.asarray(self._array[part[0] : part[-1] + 1])[part - part[0]]
+            for part in parts
+            if len(part)
+        ]
+        return np.concatenate(found) if found else np.empty((0, self.shape[1]), self.dtype)
+
+
+class DaskRows(Source):
+    """Rows of a Dask array, dense or with sparse blocks; one row of blocks is in memory."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        if array.ndim != 2 or any(np.isnan(size) for axis in array.chunks for size in axis):
+            raise ValueError(
+                f"`{name}` is a Dask array of shape {array.shape}; pass a matrix whose blocks have "
+                "known sizes, for example after `compute_chunk_sizes()`."
+            )
+        self._array, self._name = array, name
+        self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), np.dtype(array.dtype)
+        self._edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(np.int64)
+        self._block: tuple[int, Any] | None = None
+        _check_type(self.dtype, name)
+
+    @property
+    def entries(self) -> int:
+        """An upper bound of the number of stored entries."""
+        return self.shape[0] * self.shape[1]
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, slice):
+            start, stop = _bounds(rows, self.shape[0])
+            numbers = np.arange(start, stop)
+        else:
+            numbers = _numbers(rows, self.shape[0])
+        blocks = np.searchsorted(self._edges, numbers, side="right") - 1
+        found = [
+            self._read(int(block))[numbers[blocks == block] - self._edges[block]]
+            for block in np.unique(blocks)
+        ]
+        if not found:
+            return np.empty((0, self.shape[1]), self.dtype)
+        if sparse.issparse(found[0]):
+            return sparse.csr_array(sparse.vstack(found, format="csr"))
+        return np.concatenate(found)
+
+    def _read(self, block: int) -> Any:
+        """One row of blocks; the last one is kept, since chunks of rows are read in order."""
+        if self._block is None or self._block[0] != block:
+            self._block = None  # first, so that only one is in memory
+            width = self._array.numblocks[1]
+            parts = [self._array.blocks[block, k].compute() for k in range(width)]
+            if any(sparse.issparse(part) for part in parts):
+                joined = sparse.hstack([sparse.csr_array(part) for part in parts], format="csr")
+                self._block = block, sparse.csr_array(joined)
+            else:
+                self._block = block, np.concatenate([np.asarray(part) for part in parts], axis=1)
+            size = int(self._edges[block + 1] - self._edges[block])
+            if self._block[1].shape != (size, self.shape[1]):
+                raise ValueError(
+                    f"`{self._name}` has a block of shape {self._block[1].shape} where Dask "
+                    f"expects {(size, self.shape[1])}."
+                )
+        return self._block[1]
+
+
+def _bounds(rows: slice, n: int) -> tuple[int, int]:
+    start, stop, step = rows.indices(n)
+    if step != 1:
+        raise ValueError(f"Rows are read in steps of 1, not of {step}.")
+    return start, max(start, stop)
+
+
+def _numbers(rows: Any, n: int) -> Index:
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+        raise ValueError("Rows are picked by a slice, or by an array of numbers.")
+    numbers = numbers.astype(np.int64)
+    if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < n and (np.diff(numbers) > 0).all()):
+        raise ValueError(f"Numbers of rows must increase, from 0 to at most {n - 1}.")
+    return numbers
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether the memory of an array is a file."""
+    while array is not None:
+        if isinstance(array, mmap.mmap | np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+def _check_type(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.kind not in "biuf":
+        raise ValueError(f"`{name}` has dtype {dtype}; pass real numbers.")

@@ -1,0 +1,275 @@
+"""Matrices in files whose rows are read as they are needed: .h5ad, .zarr, .npz, .npy.
+
+The files may be damaged or hostile, see :mod:`cometric.files.reading`: links are not followed,
+nothing is unpickled, and what is read at once (names, row pointers, chunks) is limited in size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cometric.core.kinds import check_path
+from cometric.core.text import storable_names
+from cometric.files.archive import MAX_BYTES, check_array, check_arrays
+from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.reading import errors_naming, kind_of
+from cometric.files.rows import CsrRows, DenseRows, as_rows
+
+STORES = (".h5ad", ".zarr", ".npz", ".npy")
+"""File extensions whose rows can be read without reading all of the file."""
+
+METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
+"""Files in which Zarr describes groups and arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A matrix in a file, with names, in the form of an AnnData; valid while the file is open."""
+
+    X: Any
+    obs_names: list[str]
+    var_names: list[str]
+    file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
+    own_genes: bool = False  # whether the columns are those of `raw`, and others than those of X
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        n, m = self.X.shape
+        return n, m
+
+    @property
+    def n_obs(self) -> int:
+        """The number of rows."""
+        return self.shape[0]
+
+    @property
+    def n_vars(self) -> int:
+        """The number of columns."""
+        return self.shape[1]
+
+
+@contextmanager
+def open_store(
+    path: str | Path,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    limit: float = MAX_BYTES,
+) -> Iterator[Store]:
+    """The matrix in a file, of which rows are read when they are needed.
+
+    Parameters
+    ----------
+    path
+        ``.h5ad`` or ``.zarr`` of anndata, ``.npz`` of SciPy written with ``compressed=False``, or
+        ``.npy``.
+    layer, use_raw
+        Use this layer, or ``raw``, rather than ``X``.
+    limit
+        Largest size of what is read at once: the names, the row pointers, one chunk.
+    """
+    path = check_path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"`{path}` does not exist.")
+    kind = kind_of(path)
+    if kind not in STORES:
+        raise ValueError(
+            f"`{path}` is not a file whose rows can be read one by one; those are "
+            f"{', '.join(STORES)}."
+        )
+    if kind != ".zarr" and path.is_dir():
+        raise ValueError(f"`{path}` is a folder; pass a file.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"`{path}` is empty.")
+    if kind in (".npz", ".npy") and (layer is not None or use_raw):
+        raise ValueError(f"`{path}` has no layers and no raw data; leave out `layer`, `use_raw`.")
+    with _opened(path, kind, limit) as file:
+        store = file if isinstance(file, Store) else _of_anndata(file, path, layer, use_raw)
+        if min(store.shape) < 2:
+            raise ValueError(f"`{path}` has shape {store.shape}; need at least 2 x 2.")
+        yield store
+
+
+@contextmanager
+def _opened(path: Path, kind: str, limit: float) -> Iterator[Any]:
+    """A group of HDF5 or Zarr, or the store of a NumPy file."""
+    with errors_naming(path):
+        if kind == ".h5ad":
+            import h5py
+
+            check_hdf5(path, limit, in_chunks=True)
+            opened: Any = h5py.File(path, "r")
+        elif kind == ".zarr":
+            opened = _open_zarr(path, limit)
+        else:
+            opened = _open_npz(path, limit) if kind == ".npz" else _open_npy(path)
+    try:
+        yield opened
+    finally:
+        if kind == ".h5ad":
+            opened.close()
+
+
+def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Store:
+    """The matrix of an AnnData in a group of HDF5 or Zarr."""
+    if use_raw:
+        if "raw" not in file or "X" not in file["raw"]:
+            raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+        item, table = file["raw/X"], file["raw/var"]
+    elif layer is not None:
+        layers = list(file["layers"]) if "layers" in file else []
+        if layer not in layers:
+            raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
+        item, table = file["layers"][layer], _member(file, "var", path)
+    else:
+        item, table = _member(file, "X", path), _member(file, "var", path)
+    cells = _member(file, "obs", path)
+    with errors_naming(path):
+        rows = as_rows(item, str(path))
+        samples, features = _names(cells, path), _names(table, path)
+    if rows.shape != (len(samples), len(features)):
+        raise ValueError(
+            f"`{path}` is damaged: its matrix has shape {rows.shape}, but there are names for "
+            f"{(len(samples), len(features))}."
+        )
+    own = use_raw and ("var" not in file or _names(file["var"], path) != features)
+    return Store(rows, samples, features, file, own)
+
+
+def _member(file: Any, name: str, path: Path) -> Any:
+    if name not in file:
+        raise ValueError(f"`{path}` has no {name}; it is not a file of anndata, or has no data.")
+    return file[name]
+
+
+def _names(table: Any, path: Path) -> list[str]:
+    """The index of a table that anndata wrote."""
+    from anndata.io import read_elem
+
+    column = table.attrs.get("_index") if hasattr(table, "keys") else None
+    if column is None or column not in table:
+        raise ValueError(
+            f"`{path}` has no names in {table.name}, or is of an old format; write it again with "
+            "a recent anndata."
+        )
+    return storable_names(np.asarray(read_elem(table[column])))
+
+
+# Zarr
+
+
+def _open_zarr(path: Path, limit: float) -> Any:
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError("Reading .zarr needs zarr: pip install 'cometric[zarr]'.") from None
+    if not path.is_dir():
+        raise ValueError(f"`{path}` is not a folder, as a Zarr store is.")
+    _check_zarr(path, limit)
+    return zarr.open_group(path, mode="r")
+
+
+def _check_zarr(path: Path, limit: float) -> None:
+    """Raise if a Zarr folder has links, pickled objects, or chunks above the limit."""
+    for folder, names, files in os.walk(path):
+        for name in (*names, *files):
+            place = Path(folder) / name
+            if place.is_symlink():
+                raise ValueError(
+                    f"`{path}` has a link at '{place.relative_to(path)}', which may lead anywhere; "
+                    "it is not read. Write the store without links."
+                )
+        for name in set(files) & set(METADATA):
+            place = Path(folder) / name
+            check_size(16.0 * place.stat().st_size, limit, path)
+            text = place.read_text("utf-8")
+            if "pickle" in text.lower() and name != ".zattrs":
+                raise ValueError(f"`{path}` holds pickled objects, which could run code; not read.")
+            described = json.loads(text)
+            if isinstance(described, dict):
+                _check_chunks(described, path, limit)
+
+
+def _check_chunks(described: dict[str, Any], path: Path, limit: float) -> None:
+    grid = described.get("chunk_grid", {})
+    configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
+    chunks = described.get("chunks", configuration.get("chunk_shape", ()))
+    if chunks and all(isinstance(size, int) for size in chunks):
+        check_size(8.0 * math.prod(chunks), limit, path)
+
+
+# NumPy
+
+
+def _open_npy(path: Path) -> Store:
+    with open(path, "rb") as file:
+        check_array(file, path.stat().st_size, path)
+    return _unnamed(DenseRows(np.load(path, mmap_mode="r", allow_pickle=False), str(path)))
+
+
+def _open_npz(path: Path, limit: float) -> Store:
+    """A CSR matrix that SciPy wrote without compression: its arrays are parts of the file."""
+    with open(path, "rb") as file:
+        shapes = check_arrays(file, path, math.inf)
+        members = {part.filename.removesuffix(".npy"): part for part in _members(path)}
+        if not {"data", "indices", "indptr", "shape", "format"} <= shapes.keys():
+            raise ValueError(
+                f"`{path}` is not a sparse matrix by rows or columns that SciPy wrote."
+            )
+        if any(part.compress_type != zipfile.ZIP_STORED for part in members.values()):
+            raise ValueError(
+                f"`{path}` is compressed, so that it cannot be read in parts. Write it with "
+                "`scipy.sparse.save_npz(path, X, compressed=False)`."
+            )
+        check_size(8.0 * math.prod(shapes["indptr"]), limit, path)
+        arrays = {name: _mapped(path, file, members[name]) for name in members}
+    kind = arrays["format"][()]
+    if (kind.decode() if isinstance(kind, bytes) else str(kind)) != "csr":
+        raise ValueError(
+            f"`{path}` holds a matrix of format {kind!r}; rows are read from 'csr'. Write "
+            "`X.tocsr()`."
+        )
+    if arrays["shape"].size != 2:
+        raise ValueError(f"`{path}` is damaged: its matrix has shape {arrays['shape']}.")
+    n, m = (int(size) for size in arrays["shape"])
+    rows = CsrRows(arrays["data"], arrays["indices"], arrays["indptr"], (n, m), str(path))
+    return _unnamed(rows)
+
+
+def _members(path: Path) -> list[zipfile.ZipInfo]:
+    with zipfile.ZipFile(path) as archive:
+        return archive.infolist()
+
+
+def _mapped(path: Path, file: Any, member: zipfile.ZipInfo) -> Any:
+    """An array in a zip archive without compression, as a memory map."""
+    file.seek(member.header_offset + 26)  # lengths of the name and of the extra field
+    lengths = np.frombuffer(file.read(4), "<u2")
+    start = member.header_offset + 30 + int(lengths.sum())
+    file.seek(start)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    if version == (2, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > start + member.file_size - file.tell():
+        raise ValueError(f"`{path}` is damaged: an array is not as long as its header says.")
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", file.tell(), shape)
+
+
+def _unnamed(rows: Any) -> Store:
+    n, m = rows.shape
+    return Store(rows, [str(i) for i in range(n)], [str(k) for k in range(m)])

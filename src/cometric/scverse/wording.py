@@ -1,0 +1,49 @@
+"""Errors about invalid data in terms of an AnnData: cells, genes and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cometric.core.inputs import BadData, Fault
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@contextmanager
+def in_terms_of_adata(
+    adata: AnnData, data: Any, *, can_drop: tuple[str, ...] = ("cell", "gene")
+) -> Iterator[None]:
+    """Within it, errors about ``data``, which is a part of ``adata``, name cells and genes.
+
+    ``can_drop`` are the items that ``drop_empty=True`` leaves out.
+    """
+    try:
+        yield
+    except BadData as error:
+        if data is adata and error.fault is Fault.NEGATIVE:
+            raise ValueError(
+                f"`adata.X` has {error.describe()}, as after scaling. Pass counts or their "
+                "logarithms: `layer=...`, or `use_raw=True`."
+            ) from error
+        if error.fault is Fault.EMPTY:
+            raise ValueError(_empty_message(data, error, can_drop)) from error
+        raise
+
+
+def _empty_message(data: Any, error: BadData, can_drop: tuple[str, ...]) -> str:
+    """The message about cells or genes without counts."""
+    item, names, k = "cell", data.obs_names, error.row
+    if k is None:
+        item, names, k = "gene", data.var_names, error.column
+    drop = (
+        "Pass `drop_empty=True` to leave them out, their distances are then NaN; or drop them "
+        "yourself, with"
+    )
+    return (
+        f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. "
+        f"{drop if item in can_drop else 'Drop them with'} "
+        f"`sc.pp.filter_{item}s(adata, min_counts=1)`."
+    )

@@ -1,0 +1,169 @@
+"""``NeighborsTransformer``: neighbors under a learned metric, for scanpy and scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from cometric.answers.extension import HeldDistances
+from cometric.core.inputs import read_matrix
+from cometric.core.kinds import check_count
+from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
+from cometric.core.types import Index, Matrix
+from cometric.files.rows import as_rows
+from cometric.large.landmarks import Sketch, learn_landmarks
+from cometric.running.settings import mirrors_settings
+
+ROWS = 200
+"""New samples that are compared with all training samples at a time."""
+
+
+class NeighborsTransformer(
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """The nearest neighbors of each sample, under a metric that is learned from landmarks.
+
+    It has the protocol that ``sc.pp.neighbors`` expects of a transformer::
+
+        sc.pp.neighbors(adata, transformer=cm.NeighborsTransformer(n_neighbors=15), use_rep="X")
+
+    and that of scikit-learn's ``KNeighborsTransformer(mode="distance")``, except that the sample
+    itself counts as one of the ``n_neighbors``, as in scanpy.
+
+    Parameters
+    ----------
+    n_neighbors
+        Neighbors of each sample, itself included.
+    n_landmarks
+        The number of samples to learn from, by default that of :func:`cometric.learn_landmarks`.
+    method, search, max_candidates, check
+        See :func:`cometric.learn_landmarks`.
+    random_state
+        Seed for the choice of landmarks, and of the samples that are checked.
+    options
+        All options of :func:`cometric.learn`, except ``client``, ``start`` and given metrics.
+
+    Attributes
+    ----------
+    sketch_
+        What :func:`cometric.learn_landmarks` returned: the metric of the features, the graph, how
+        much of it is proved, its recall.
+    n_iter_
+        The number of iterations of learning.
+    n_features_in_, feature_names_in_
+        The number of features in ``fit``, and their names.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> model = cm.NeighborsTransformer(n_neighbors=3, n_landmarks=12, eps=0, tau=0.1)
+    >>> near = model.fit_transform(X)
+    >>> near.shape, near.nnz
+    ((12, 12), 36)
+    """
+
+    @mirrors_settings(without=("client", "start", "random_state", "samples", "features"))
+    def __init__(
+        self,
+        *,
+        n_neighbors: int = 15,
+        n_landmarks: int | None = None,
+        method: str = "uniform",
+        search: str = "auto",
+        max_candidates: int | None = None,
+        check: int = 0,
+        random_state: int | None = 0,
+        **options: Any,
+    ) -> None:
+        own = {"n_neighbors": n_neighbors, "n_landmarks": n_landmarks, "method": method}
+        own |= {"search": search, "max_candidates": max_candidates, "check": check}
+        own |= {"random_state": random_state}
+        for name, value in {**own, **options}.items():
+            setattr(self, name, value)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the metric from landmarks, and find the neighbors of ``X``; ``y`` is ignored."""
+        check_count("n_neighbors", self.n_neighbors)
+        if self.n_landmarks is not None:
+            check_count("n_landmarks", self.n_landmarks)
+        data = self._check(X, reset=True)
+        n = data.shape[0]
+        if not 2 <= self.n_neighbors <= n:
+            raise ValueError(
+                f"`n_neighbors` is {self.n_neighbors}; pass 2 to {n}, the sample itself included."
+            )
+        options = self.get_params(deep=False)
+        count = options.pop("n_landmarks")
+        options["n_neighbors"] = self.n_neighbors - 1
+        given = () if count is None else (count,)
+        self.sketch_: Sketch = learn_landmarks(data, *given, **options)
+        self.n_iter_: int = self.sketch_.result.iterations
+        self._data = data
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> sparse.csr_matrix:
+        """The distances of each sample to itself, 0, and to its nearest others, (n, n), sparse."""
+        graph = self.fit(X).sketch_.graph
+        n, k = graph.shape[0], self.n_neighbors - 1
+        index = np.column_stack([np.arange(n), graph.indices.reshape(n, k)])
+        near = np.column_stack([np.zeros(n), graph.data.reshape(n, k)])
+        return neighbor_matrix(index, near, n)
+
+    def transform(self, X: Any) -> sparse.csr_matrix:
+        """The distances of the samples ``X`` to the nearest training samples, sparse.
+
+        Each is compared with all training samples. A training sample finds itself first.
+        """
+        check_is_fitted(self)
+        known = read_matrix(self._rows(self._data), "X")
+        new = read_matrix(self._rows(self._check(X, reset=False)), "X", least=(1, 1))
+        check_neighbors(self.n_neighbors, known.shape[0])
+        side = self.sketch_.result.problem.read_new(sparse.vstack([known, new], format="csr"))
+        hist, full = side.hist[side.labels], side.full[side.labels]
+        distances = HeldDistances(
+            self.sketch_.result, "samples", hist, full, self.get_params(deep=False)["n_threads"]
+        )
+        count = known.shape[0]
+        found: list[tuple[Index, Matrix]] = []
+        for start in range(count, hist.shape[0], ROWS):
+            rows = slice(start, min(start + ROWS, hist.shape[0]))
+            away = distances.between(rows, slice(0, count), lambda *_: None)
+            found.append(nearest(away, self.n_neighbors))
+        distances.warn_if_unsolved()
+        index, near = (np.concatenate(part) for part in zip(*found, strict=True))
+        return neighbor_matrix(index, near, count)
+
+    def _check(self, X: Any, *, reset: bool) -> Any:
+        if as_rows(X) is not None:  # not in memory
+            if reset:
+                self.n_features_in_ = X.shape[1]
+            return X
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse=["csr", "csc", "coo"],
+            dtype=np.float64,
+            ensure_min_samples=2 if reset else 1,
+            ensure_min_features=2 if reset else 1,
+        )
+        check_non_negative(checked, "NeighborsTransformer")
+        return checked
+
+    @staticmethod
+    def _rows(data: Any) -> Any:
+        source = as_rows(data)
+        return data if source is None else source[0 : source.shape[0]]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # the output is always float64
+        return tags

@@ -1,0 +1,394 @@
+"""Rows of matrices outside memory: each kind of source against the matrix in memory."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+
+import cometric as cm
+from cometric.files.rows import CsrRows, as_rows
+from cometric.files.stores import open_store
+
+anndata = pytest.importorskip("anndata")
+h5py = pytest.importorskip("h5py")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2")
+
+N, M = 120, 30
+QUICK = {"eps": 0.3, "tau": 0.1, "tol": 1e-3, "n_neighbors": 4, "check": 0}
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    data = cm.datasets.simulate_counts(N, M, types=3, density=0.4, random_state=5)
+    return sparse.csr_matrix(data.X, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def expected(matrix):
+    return cm.learn_landmarks(matrix, 40, **QUICK)
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch, matrix):
+    """A folder with the matrix in all formats."""
+    monkeypatch.chdir(tmp_path)
+    adata = anndata.AnnData(matrix.copy())
+    adata.layers["dense"] = matrix.toarray()
+    adata.raw = adata.copy()
+    adata.write_h5ad("x.h5ad", compression="gzip")
+    return adata
+
+
+def backed(adata):
+    return anndata.read_h5ad("x.h5ad", backed="r")
+
+
+def backed_dense(adata):
+    anndata.AnnData(adata.layers["dense"]).write_h5ad("d.h5ad")
+    return anndata.read_h5ad("d.h5ad", backed="r")
+
+
+def hdf5_group(adata):
+    return h5py.File("x.h5ad")["X"]
+
+
+def hdf5_dataset(adata):
+    return h5py.File("x.h5ad")["layers/dense"]
+
+
+def zarr_group(adata):
+    zarr = pytest.importorskip("zarr")
+    adata.write_zarr("x.zarr")
+    return zarr.open_group("x.zarr", mode="r")["X"]
+
+
+def zarr_array(adata):
+    zarr = pytest.importorskip("zarr")
+    adata.write_zarr("x.zarr")
+    return zarr.open_group("x.zarr", mode="r")["layers/dense"]
+
+
+def dask_dense(adata):
+    array = pytest.importorskip("dask.array")
+    return array.from_array(adata.layers["dense"], chunks=(37, 11))
+
+
+def dask_sparse(adata):
+    array = pytest.importorskip("dask.array")
+    return array.from_array(adata.layers["dense"], chunks=(37, 11)).map_blocks(sparse.csc_matrix)
+
+
+def lazy_element(adata):
+    pytest.importorskip("dask")
+    read = getattr(anndata.experimental, "read_elem_lazy", None)
+    if read is None:
+        pytest.skip("an old anndata")
+    return read(h5py.File("x.h5ad")["X"])
+
+
+def lazy_anndata(adata):
+    pytest.importorskip("xarray")
+    pytest.importorskip("dask")
+    return anndata.experimental.read_lazy("x.h5ad")
+
+
+def mapped_dense(adata):
+    np.save("x.npy", adata.layers["dense"])
+    return np.load("x.npy", mmap_mode="r")
+
+
+def mapped_sparse(adata):
+    parts = []
+    for name in ("data", "indices", "indptr"):
+        np.save(f"{name}.npy", getattr(adata.X, name))
+        parts.append(np.load(f"{name}.npy", mmap_mode="r"))
+    return sparse.csr_array(tuple(parts), shape=adata.shape)
+
+
+KINDS = [backed, backed_dense, hdf5_group, hdf5_dataset, zarr_group, zarr_array, dask_dense,
+         dask_sparse, lazy_element, lazy_anndata, mapped_dense, mapped_sparse]  # fmt: skip
+
+
+def dense(part):
+    return part.toarray() if sparse.issparse(part) else np.asarray(part)
+
+
+def assert_same_rows(source, matrix):
+    whole = matrix.toarray()
+    assert source.shape == matrix.shape
+    for rows in (slice(0, N), slice(30, 80), slice(N - 1, N + 50), slice(7, 7)):
+        assert_array_equal(dense(source[rows]), whole[rows])
+    for rows in ([], [0], [3, 4, 36, 37, 99, N - 1], np.arange(N)):
+        assert_array_equal(dense(source[np.array(rows, int)]), whole[np.array(rows, int)])
+    assert_array_equal(source.to_memory().toarray(), whole)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_gives_the_rows_and_the_same_graph(kind, inside, matrix, expected):
+    given = kind(inside)
+    source = as_rows(given)
+    assert source is not None
+    assert_same_rows(source, matrix)
+    sketch = cm.learn_landmarks(given, 40, **QUICK)
+    assert_array_equal(sketch.landmarks, expected.landmarks)
+    assert_array_equal(sketch.graph.toarray(), expected.graph.toarray())
+    assert_array_equal(sketch.features, expected.features)
+
+
+def test_picked_rows_far_apart_are_read_one_by_one(matrix, monkeypatch):
+    monkeypatch.setattr("cometric.files.rows.GAP", 0)
+    source = CsrRows(matrix.data, matrix.indices, matrix.indptr, matrix.shape, "X")
+    assert_same_rows(source, matrix)
+
+
+def test_data_in_memory_are_no_source(inside, matrix):
+    for data in (matrix, matrix.tocsc(), matrix.toarray(), inside, [[1, 2], [3, 4]]):
+        assert as_rows(data) is None
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("x.h5ad", {}),
+        ("x.h5ad", {"layer": "dense"}),
+        ("x.h5ad", {"use_raw": True}),
+        ("x.zarr", {}),
+        ("x.zarr", {"use_raw": True}),
+        ("x.npz", {}),
+        ("x.npy", {}),
+    ],
+)
+def test_files_are_opened_by_rows(path, options, inside, matrix, expected):
+    if path == "x.zarr":
+        pytest.importorskip("zarr")
+        inside.write_zarr("x.zarr")
+    sparse.save_npz("x.npz", matrix, compressed=False)
+    np.save("x.npy", matrix.toarray())
+    with cm.open_store(path, **options) as store:
+        assert_same_rows(store.X, matrix)
+        assert store.obs_names == [str(i) for i in range(N)]
+        assert (store.n_obs, store.n_vars) == store.shape == (N, M)
+        if path != "x.npy":
+            return
+        sketch = cm.learn_landmarks(store, 40, **QUICK)
+        assert_array_equal(sketch.graph.toarray(), expected.graph.toarray())
+        assert sketch.result.problem.features.item_names[3] == "3"
+
+
+def save_csc(adata):
+    anndata.AnnData(adata.X.tocsc()).write_h5ad("x.h5ad")
+
+
+def save_compressed(adata):
+    sparse.save_npz("x.npz", adata.X)
+
+
+def save_columns(adata):
+    sparse.save_npz("x.npz", adata.X.tocsc(), compressed=False)
+
+
+def save_other(adata):
+    np.savez("x.npz", a=np.eye(3))
+
+
+def save_link(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        file["obsm/away"] = h5py.ExternalLink("other.h5", "/x")
+
+
+def save_pointers(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        file["X/indptr"][3] = 10**6
+
+
+def save_short(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        del file["X/indices"]
+        file["X/indices"] = np.zeros(3, np.int32)
+
+
+def save_shape(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        file["X"].attrs["shape"] = np.array([N + 5, M])
+
+
+def save_no_shape(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        del file["X"].attrs["shape"]
+
+
+def save_names(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        del file["obs"].attrs["_index"]
+
+
+def save_fewer_names(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        del file["var/_index"]
+        file["var/_index"] = ["a", "b"]
+        file["var/_index"].attrs.update(
+            {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+        )
+
+
+def save_no_matrix(adata):
+    with h5py.File("x.h5ad", "a") as file:
+        del file["X"]
+
+
+def save_noise(adata):
+    with open("x.h5ad", "wb") as file:
+        file.write(b"\x89HDF\r\n\x1a\n" + np.random.default_rng(1).bytes(3000))
+
+
+def save_nothing(adata):
+    with open("x.h5ad", "wb"):
+        pass
+
+
+def save_text(adata):
+    np.save("x.npy", np.array([["a", "b"], ["c", "d"]]))
+
+
+def save_cube(adata):
+    np.save("x.npy", np.ones((3, 3, 3)))
+
+
+def save_objects(adata):
+    np.save("x.npy", np.array([[{}], [1]], dtype=object), allow_pickle=True)
+
+
+DAMAGED = [
+    (save_csc, "x.h5ad", r"`x.h5ad` is stored by columns \(CSC\).*Store it by rows"),
+    (save_compressed, "x.npz", r"`x.npz` is compressed.*compressed=False"),
+    (save_columns, "x.npz", "`x.npz` holds a matrix of format .*Write `X.tocsr"),
+    (save_other, "x.npz", "`x.npz` is not a sparse matrix"),
+    (save_link, "x.h5ad", "`x.h5ad` has a link at '/obsm/away'"),
+    (save_pointers, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: its pointers do not incr"),
+    (save_short, "x.h5ad", r"`x.h5ad` is not a valid sparse matrix: it has .* values and \(3,\)"),
+    (save_shape, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: it has 121 pointers for 125"),
+    (save_no_shape, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: it has no shape"),
+    (save_names, "x.h5ad", "`x.h5ad` has no names in /obs"),
+    (save_fewer_names, "x.h5ad", r"`x.h5ad` is damaged: its matrix has shape \(120, 30\), but"),
+    (save_no_matrix, "x.h5ad", "`x.h5ad` has no X"),
+    (save_noise, "x.h5ad", "`x.h5ad`"),
+    (save_nothing, "x.h5ad", "`x.h5ad` is empty"),
+    (save_text, "x.npy", "`x.npy` has dtype <U1; pass real numbers"),
+    (save_cube, "x.npy", r"`x.npy` has shape \(3, 3, 3\); pass a matrix"),
+    (save_objects, "x.npy", "`x.npy` holds Python objects, which could run code"),
+]
+
+
+@pytest.mark.parametrize(
+    ("save", "path", "message"), DAMAGED, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_damaged_files_are_refused(save, path, message, inside):
+    save(inside)
+    with pytest.raises(ValueError, match=message), open_store(path) as store:
+        store.X[0:5]
+
+
+def test_entries_outside_are_found_when_read(inside):
+    with h5py.File("x.h5ad", "a") as file:
+        file["X/indices"][-1] = M
+    with open_store("x.h5ad") as store:
+        assert store.X[0:5].shape == (5, M)
+        with pytest.raises(ValueError, match=r"rows 119 to 119 have entries outside 0 \.\. 29"):
+            store.X[N - 1 : N]
+
+
+@pytest.mark.parametrize("fault", ["link", "pickle", "chunks", "file"])
+def test_hostile_zarr_folders_are_refused(fault, inside):
+    pytest.importorskip("zarr")
+    inside.write_zarr("x.zarr")
+    message = {
+        "link": r"`x.zarr` has a link at 'X/away'",
+        "pickle": "`x.zarr` holds pickled objects",
+        "chunks": "`x.zarr` holds .* above the limit",
+        "file": "`y.zarr` is not a folder",
+    }[fault]
+    if fault == "link":
+        os.symlink("/etc", "x.zarr/X/away")
+    elif fault == "file":
+        Path("y.zarr").write_text("x")
+    else:
+        place = next(
+            p for p in ("x.zarr/X/data/.zarray", "x.zarr/X/data/zarr.json") if os.path.exists(p)
+        )
+        with open(place) as file:
+            described = json.load(file)
+        if fault == "pickle":
+            described["filters"] = [{"id": "pickle", "protocol": 5}]
+        else:
+            described["chunks"] = [10**12]
+        with open(place, "w") as file:
+            json.dump(described, file)
+    path = "y.zarr" if fault == "file" else "x.zarr"
+    with pytest.raises(ValueError, match=message), open_store(path):
+        pass
+
+
+def test_what_cannot_be_opened_by_rows(inside):
+    inside.to_df().to_csv("x.csv")
+    np.save("x.npy", np.eye(4))
+    np.save("y.npy", np.ones((1, 4)))
+    os.mkdir("folder.h5ad")
+    for path, options, message in (
+        ("x.csv", {}, "`x.csv` is not a file whose rows can be read one by one"),
+        ("x.h5ad", {"layer": "no"}, r"`layer` is 'no'; `adata.layers` has \['dense'\]"),
+        ("x.npy", {"layer": "no"}, "`x.npy` has no layers and no raw data"),
+        ("y.npy", {}, r"`y.npy` has shape \(1, 4\); need at least 2 x 2"),
+        ("folder.h5ad", {}, "`folder.h5ad` is a folder"),
+    ):
+        with pytest.raises(ValueError, match=message), open_store(path, **options):
+            pass
+    with pytest.raises(FileNotFoundError, match="`no.h5ad` does not exist"), open_store("no.h5ad"):
+        pass
+    del inside.raw
+    inside.write_h5ad("y.h5ad")
+    with (
+        pytest.raises(ValueError, match="`use_raw` is True, but `adata.raw` is None"),
+        open_store("y.h5ad", use_raw=True),
+    ):
+        pass
+    with pytest.raises(ValueError, match="above the limit"), open_store("x.h5ad", limit=100.0):
+        pass
+
+
+def test_bad_arguments_are_named(matrix):
+    source = CsrRows(matrix.data, matrix.indices, matrix.indptr, matrix.shape, "X")
+    for rows, message in (
+        (slice(0, 10, 2), "steps of 1, not of 2"),
+        ([2, 1], "must increase"),
+        ([-1, 1], "must increase, from 0 to at most 119"),
+        ([0, N], "from 0 to at most 119"),
+        ([0.5], "by a slice, or by an array of numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            source[rows]
+
+
+def test_dask_blocks_must_be_as_they_say(matrix):
+    array = pytest.importorskip("dask.array")
+    whole = array.from_array(matrix.toarray(), chunks=(40, M))
+    unknown = whole[whole[:, 0] > 0]
+    with pytest.raises(ValueError, match="whose blocks have known sizes"):
+        as_rows(unknown)
+    wrong = whole.map_blocks(lambda block: block[:3], dtype=whole.dtype, chunks=whole.chunks)
+    with pytest.raises(ValueError, match=r"`X` has a block of shape \(3, 30\) where Dask expects"):
+        as_rows(wrong)[0:10]
+    with pytest.raises(ValueError, match="dtype"):
+        as_rows(whole.astype("U3"))
+
+
+def test_groups_that_are_no_matrix(inside):
+    with h5py.File("x.h5ad") as file, pytest.raises(ValueError, match="is a group of type"):
+        as_rows(file["obs"])
