@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 
 import cometric as cm
+from cometric.kernels.differences import pair_squares
 from cometric.kernels.scoring import pair_sums
 
 
@@ -59,3 +60,12 @@ def test_sums_of_pairs_are_those_written_out():
                 z[i, k] @ three[own],
             )
             assert_allclose(sums[:, i, c], expected, atol=1e-14)
+
+
+def test_squares_of_pairs_are_those_of_dense_rows():
+    hist, rng = histograms()
+    rows = sparse.csr_array(hist)
+    index = rng.integers(0, 25, (40, 2))
+    squares = pair_squares(rows.indptr.astype(np.int64), rows.indices, rows.data, index)
+    expected = ((hist[index[:, 0]] - hist[index[:, 1]]) ** 2).sum(axis=1)
+    assert_allclose(squares, expected, atol=1e-15)

@@ -17,3 +17,32 @@ def pair_norms(indptr, bins, values, index, p):
             indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
         )
     return norms
+
+
+@parallel
+def pair_squares(indptr, bins, values, index):
+    """||x_i - x_j||_2^2 for every row (i, j) of ``index``; the rows are any numbers."""
+    squares = np.empty(len(index))
+    for e in prange(len(index)):
+        i, j = index[e]
+        p, p_end, q, q_end = indptr[i], indptr[i + 1], indptr[j], indptr[j + 1]
+        total = 0.0
+        while p < p_end and q < q_end:
+            if bins[p] == bins[q]:
+                total += (values[p] - values[q]) ** 2
+                p += 1
+                q += 1
+            elif bins[p] < bins[q]:
+                total += values[p] ** 2
+                p += 1
+            else:
+                total += values[q] ** 2
+                q += 1
+        while p < p_end:
+            total += values[p] ** 2
+            p += 1
+        while q < q_end:
+            total += values[q] ** 2
+            q += 1
+        squares[e] = total
+    return squares

@@ -15,28 +15,27 @@ from cometric.kernels.scaling import (
     FAST,
     aligned_zeros,
     combine_rows,
-    divide,
     divide_damped,
+    divide_lanes,
     project_rows,
     update,
     update_damped,
-    weighted_log_sum,
 )
-from cometric.kernels.sinkhorn import _masses, _relaxed
+from cometric.kernels.sinkhorn import _masses, _relaxed, pad
 
 
 @njit(**FAST)
 def _copy_block(kernel, bins, first, count, begin, size, width, block):
     """Rows ``bins[first : first + count]`` of the kernel on ``size`` bins from ``begin`` on.
 
-    The rows of a source stay in the cache for all its targets.
+    The rows of a source stay in the cache for all its targets. Padded with ones.
     """
     for k in range(count):
         row = bins[np.uint64(first + k)]
         for l in range(size):
             block[np.uint64(k * width + l)] = kernel[row, bins[np.uint64(begin + l)]]
         for l in range(size, width):
-            block[np.uint64(k * width + l)] = 0
+            block[np.uint64(k * width + l)] = 1
 
 
 @parallel
@@ -50,15 +49,17 @@ def sweep_few(
     widest = -(-largest // lanes) * lanes
     balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
     mass = _masses(indptr, weight)
+    place, _, padded = pad(indptr, bins, weight, kernel)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
-        block = aligned_zeros(largest * widest, kernel.dtype)
+        block = aligned_zeros(widest * widest, kernel.dtype)
         u, v = aligned_zeros(widest, kernel.dtype), aligned_zeros(widest, kernel.dtype)
-        ku = aligned_zeros(widest, kernel.dtype)
+        ku, tail = aligned_zeros(widest, kernel.dtype), aligned_zeros(lanes, kernel.dtype)
         numbers, exponent = np.empty(largest + BYTES), np.empty(largest + BYTES)
-        rows = np.arange(largest)
+        rows = np.arange(widest)
         for i in range(task, len(start) - 1, tasks):
             first, count = indptr[i], indptr[i + 1] - indptr[i]
+            height = place[i + 1] - place[i]
             for p in range(start[i], start[i + 1]):
                 if not errors[p] > tol or np.isnan(values[p]):
                     continue
@@ -68,17 +69,21 @@ def sweep_few(
                 v[:size] = state[offsets[p] : offsets[p] + size]
                 v[size:] = 0
                 for _ in range(sweeps):
-                    u[:count] = 0
+                    u[:height] = 0
                     project_rows(block, rows, 0, count, v, u, 0, width)
+                    u[count:height] = 1
                     if balanced:
-                        divide(weight, first, count, count, u)
+                        values[p] = divide_lanes(padded, place[i], u, height)
                     else:
                         lost = divide_damped(
-                            weight, first, count, count, u, power, numbers, exponent
+                            weight, first, count, height, u, power, numbers, exponent
                         )
                     combine_rows(block, rows, 0, count, u, 0, ku, width)
                     if balanced:
-                        errors[p] = update(weight, begin, size, v, 0, ku, 0, numbers)
+                        value, errors[p] = update(
+                            padded, place[target[p]], size, v, 0, ku, 0, tail
+                        )
+                        values[p] += value
                     else:
                         columns, errors[p] = update_damped(
                             weight, begin, size, v, 0, ku, 0, power, numbers, exponent
@@ -87,9 +92,6 @@ def sweep_few(
                         v *= np.exp(shift)
                     if not errors[p] > tol:
                         break
-                if balanced:
-                    values[p] = weighted_log_sum(weight, first, u, 0, count, numbers, exponent)
-                    values[p] += weighted_log_sum(weight, begin, v, 0, size, numbers, exponent)
                 state[offsets[p] : offsets[p] + size] = v[:size]
                 if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
                     values[p], errors[p] = np.nan, np.inf

@@ -105,9 +105,9 @@ class LongArray:
         """All values; a memory map if they are in a file."""
         if self._file is not None:
             self._file.flush()
-            values = np.memmap(self._file, self.dtype, "r", shape=(self._count,))
+            mapped: NDArray[Any] = np.memmap(self._file, self.dtype, "r", shape=(self._count,))
             self._file.close()  # the map stays
-            return values
+            return mapped
         values = np.empty(self._count, self.dtype)
         place = 0
         self._parts.reverse()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 COMPONENTS = 32
 """Singular vectors of the potentials of landmarks by which transport is approximated."""
 
-PLACED = 2048
+PLACED = 4096
 """Samples in a block whose place is computed, and stored in a file, together."""
 
 SLACK = 1e-4
@@ -190,19 +191,25 @@ class Samples:
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, 0.0)
         if self._local is not None:
-            squares = np.maximum(2.0 - 2.0 * sums[2].astype(np.float64), 0.0)
-            parts = [
-                2.0 - 2.0 * sums[1].astype(np.float64),
-                np.sqrt(squares),
-                self._gaps(rows, index),
-            ]
-            values = self._local.combine(parts, self.around, (rows[:, None], index))
-            scores += (1.0 - SLACK) * self.base.weight * values
+            with ThreadPoolExecutor(self._tasks) as pool:
+                parts = np.array_split(np.arange(len(rows)), 4 * self._tasks)
+                list(pool.map(lambda part: self._add_local(rows, index, sums, part, scores), parts))
         elif self._share:
             scores += (1.0 - SLACK) * self._share * (2.0 - 2.0 * sums[1])
         elif self._other is not None:
             scores += (1.0 - SLACK) * self.base.weight * self._other_norms(rows, index)
         return scores
+
+    def _add_local(self, rows: Index, index: Index, sums: Any, part: Index, scores: Matrix) -> None:
+        """Add the reference "local" to the scores of a part of the rows."""
+        if not len(part):
+            return
+        local: Any = self._local
+        common, cosines = (sums[c, part].astype(np.float64) for c in (1, 2))
+        tfidf = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
+        distances = [2.0 - 2.0 * common, tfidf, self._gaps(rows[part], index[part])]
+        values = local.combine(distances, self.around, (rows[part][:, None], index[part]))
+        scores[part] += (1.0 - SLACK) * self.base.weight * values
 
     def distances(self, index: Index) -> Vector:
         """Distances of the pairs ``index`` (p, 2)."""

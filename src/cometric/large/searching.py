@@ -22,7 +22,7 @@ FIRST = 4
 MOST_COMPARED = 10
 """Distances per sample, at most by default, times the number of neighbors."""
 
-RATIO = 0.9
+RATIO = 0.95
 """The quantile of the ratio of score to distance by which further candidates are left out."""
 
 ALL = 20_000
@@ -91,7 +91,7 @@ class IndexSearch:
         """Distances of candidates in the order of their scores, infinite where none is needed.
 
         After each round, candidates are left out if their scores, divided by the ratio of score to
-        distance that 90 % of the sample's pairs do not exceed, are above its k-th distance.
+        distance that 95 % of the sample's pairs do not exceed, are above its k-th distance.
         """
         distances = np.full(index.shape, np.inf)
         compared, stop = np.zeros(len(rows), np.int64), max(self._k, FIRST * self._k // 3)

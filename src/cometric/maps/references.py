@@ -99,8 +99,13 @@ class Euclidean:
         return distances
 
     def pairs(self, items: Vectors, index: Index) -> Vector:
-        one, other = items.rows[index[:, 0]], items.rows[index[:, 1]]
-        distances: Vector = self._finish(_sums_of_squares(one - other))
+        if sparse.issparse(items.rows):
+            rows = items.rows.sorted_indices()
+            parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
+            squares: Vector = differences.pair_squares(*parts, np.asarray(index))
+        else:
+            squares = _sums_of_squares(items.rows[index[:, 0]] - items.rows[index[:, 1]])
+        distances: Vector = self._finish(squares)
         return distances
 
     def _finish(self, squares: Any) -> Any:
