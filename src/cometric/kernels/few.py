@@ -80,9 +80,7 @@ def sweep_few(
                         )
                     combine_rows(block, rows, 0, count, u, 0, ku, width)
                     if balanced:
-                        value, errors[p] = update(
-                            padded, place[target[p]], size, v, 0, ku, 0, tail
-                        )
+                        value, errors[p] = update(padded, place[target[p]], size, v, 0, ku, 0, tail)
                         values[p] += value
                     else:
                         columns, errors[p] = update_damped(
