@@ -37,7 +37,7 @@ FOLDERS = {
     "solvers": Folder("core machine"),
     "proofs": Folder("core kernels maps"),
     "transports": Folder("core kernels machine maps solvers proofs"),
-    "answers": Folder("core kernels files machine maps proofs transports"),
+    "answers": Folder("core files machine maps proofs transports"),
     "saving": Folder("core files machine"),
     "running": Folder("core kernels files machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
