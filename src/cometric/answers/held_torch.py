@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from cometric.core.types import Matrix
 from cometric.machine.devices import torch_device
 from cometric.maps.norms import name_for
 from cometric.maps.norms_torch import TensorNorm
-from cometric.maps.pairs_torch import TensorPairs
+from cometric.maps.pairs_torch import TensorPairs, kernels_for
 from cometric.transports.entropic import Entropic, inner_tolerance
 
 if TYPE_CHECKING:
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 PAIRS = 4_000_000
 """Pairs of one call."""
-
-WIDEST = 16384
-"""Most bins of a histogram for Triton: its scalings must fit into registers."""
 
 
 class TensorDistances:
@@ -55,7 +51,7 @@ class TensorDistances:
             )
         self.device = torch_device(device)
         longest = int(np.diff(hist.indptr).max())
-        self.kernels = _kernels_for(self.device, longest)
+        self.kernels = kernels_for(self.device, longest)
         cost, value = held_cost(result, of)
         self.scale = formula.transport_weight / value
         self.weight = 0.0
@@ -113,14 +109,3 @@ class TensorDistances:
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
         warn_if_above(self.transport.error, self.transport.tol)
-
-
-def _kernels_for(device: Any, longest: int) -> Any:
-    """The module of kernels for a device: Triton's where it runs, else torch's."""
-    if device.type == "cuda" and longest <= WIDEST and find_spec("triton") is not None:
-        from cometric.kernels import nearest_triton
-
-        return nearest_triton
-    from cometric.kernels import nearest_torch
-
-    return nearest_torch

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Matrix
-from cometric.maps.entropic_torch import LANES
+from cometric.maps.entropic_torch import LANES, WIDEST
 from cometric.maps.norms_torch import Rows
 from cometric.maps.sinkhorn import SAFE, SELF_TOL
 
@@ -176,3 +177,14 @@ def _end_of_block(sizes: Any, first: int, depth: int) -> int:
     last = max(last, first + 1)
     width = float(sizes[last - 1] + LANES)
     return min(last, first + max(1, int(COPIES / (8.0 * depth * width))))
+
+
+def kernels_for(device: Any, longest: int) -> Any:
+    """The module of kernels for a device: Triton's where it runs, else torch's."""
+    if device.type == "cuda" and longest <= WIDEST and find_spec("triton") is not None:
+        from cometric.kernels import nearest_triton
+
+        return nearest_triton
+    from cometric.kernels import nearest_torch
+
+    return nearest_torch
