@@ -46,12 +46,29 @@ ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
 def combine_rows(chunk, rows, begin, end, v, place, out, width):
     """Write sum_l v_l chunk[l], the product K v on the bins of the chunk, to ``out``.
 
-    Two rows of three vectors at a time: with vectors of 32 bytes, 12 sums fit the 16 registers
-    of a machine without AVX-512, and are enough to hide the latency of additions.
+    Sums of as many lanes as registers can hold: 12 vectors of 32 bytes, so that their latency does
+    not count. Where few lanes remain, several rows at a time.
     """
     lanes = BYTES // chunk.itemsize
     zero = zeros_like(chunk)
     shift, k = place - begin, 0
+    while k + 6 * lanes <= width:
+        x0, x1, x2, x3, x4, x5 = zero, zero, zero, zero, zero, zero
+        for e in range(begin, end):
+            i, x = np.int64(item(rows, e)) * width + k, spread(item(v, e + shift))
+            x0 = multiply_add(x, load(chunk, i), x0)
+            x1 = multiply_add(x, load(chunk, i + lanes), x1)
+            x2 = multiply_add(x, load(chunk, i + 2 * lanes), x2)
+            x3 = multiply_add(x, load(chunk, i + 3 * lanes), x3)
+            x4 = multiply_add(x, load(chunk, i + 4 * lanes), x4)
+            x5 = multiply_add(x, load(chunk, i + 5 * lanes), x5)
+        store(out, k, x0)
+        store(out, k + lanes, x1)
+        store(out, k + 2 * lanes, x2)
+        store(out, k + 3 * lanes, x3)
+        store(out, k + 4 * lanes, x4)
+        store(out, k + 5 * lanes, x5)
+        k += 6 * lanes
     while k + 3 * lanes <= width:
         x0, x1, x2, y0, y1, y2 = zero, zero, zero, zero, zero, zero
         e = begin
@@ -72,17 +89,21 @@ def combine_rows(chunk, rows, begin, end, v, place, out, width):
         store(out, k + 2 * lanes, add(x2, y2))
         k += 3 * lanes
     while k < width:
-        x0, y0 = zero, zero
+        x0, x1, x2, x3 = zero, zero, zero, zero
         e = begin
+        while e + 4 <= end:
+            i0, i1 = np.int64(item(rows, e)) * width, np.int64(item(rows, e + 1)) * width
+            i2, i3 = np.int64(item(rows, e + 2)) * width, np.int64(item(rows, e + 3)) * width
+            x0 = multiply_add(spread(item(v, e + shift)), load(chunk, i0 + k), x0)
+            x1 = multiply_add(spread(item(v, e + shift + 1)), load(chunk, i1 + k), x1)
+            x2 = multiply_add(spread(item(v, e + shift + 2)), load(chunk, i2 + k), x2)
+            x3 = multiply_add(spread(item(v, e + shift + 3)), load(chunk, i3 + k), x3)
+            e += 4
         while e < end:
-            i = np.int64(item(rows, e)) * width + k
-            x0 = multiply_add(spread(item(v, e + shift)), load(chunk, i), x0)
+            i0 = np.int64(item(rows, e)) * width + k
+            x0 = multiply_add(spread(item(v, e + shift)), load(chunk, i0), x0)
             e += 1
-            if e < end:
-                j = np.int64(item(rows, e)) * width + k
-                y0 = multiply_add(spread(item(v, e + shift)), load(chunk, j), y0)
-            e += 1
-        store(out, k, add(x0, y0))
+        store(out, k, add(add(x0, x1), add(x2, x3)))
         k += lanes
 
 
