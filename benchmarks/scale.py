@@ -128,7 +128,7 @@ def draw_cells(count: int) -> Path:
     return folder
 
 
-def cells(asked: argparse.Namespace, folder: Path | None = None) -> cm.Neighbors:
+def cells(asked: argparse.Namespace, folder: Path | None = None) -> landmarks.Neighbors:
     """From a file to the neighbor graph; the metric of the landmarks is learned on the way."""
     source = CountsFile(draw_cells(asked.cells))
     stored = source._parts[1].size
