@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from cometric.kernels import scaling, sinkhorn
+from cometric.kernels import scaling, sinkhorn, sinkhorn_log
 from sinkhorn_pairs import EPS, arguments, problem, twin
 
 
@@ -13,13 +13,13 @@ def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ra
     kernel = cost / EPS if logs else np.exp(-cost / EPS).astype(dtype)
     state = np.zeros(room[-1]) if logs else np.ones(room[-1], dtype)
     values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
-    sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
+    sweep = sinkhorn_log.sweep_log if logs else sinkhorn.sweep
     sweep(*data, kernel, start, target, state, room, values, errors, ratio, sweeps, tol, tasks)
     return values, errors, state
 
 
 def damped_twin(hist, cost, ratio, sweeps=1):
-    """The same for unbalanced transport, in long doubles: values cancel to a small part of terms."""
+    """The same for unbalanced transport, in long doubles: values are small differences."""
     hist, cost = hist.astype(np.longdouble), cost.astype(np.longdouble)
     values, errors, state = [], [], []
     for i, j in zip(*np.triu_indices(len(hist), 1), strict=True):
@@ -119,7 +119,7 @@ def test_a_pair_within_tolerance_is_left_alone(logs):
     data, start, target, room = arguments(hist)
     state, values, errors = np.ones(room[-1]), np.full(3, 7.0), np.array([np.inf, 0.0, np.inf])
     kernel = cost / EPS if logs else np.exp(-cost / EPS)
-    sweep = sinkhorn.sweep_log if logs else sinkhorn.sweep
+    sweep = sinkhorn_log.sweep_log if logs else sinkhorn.sweep
     sweep(*data, kernel, start, target, state, room, values, errors, np.inf, 1, 0.0, 2)
     assert values[1] == 7.0
     assert (values[[0, 2]] != 7.0).all()

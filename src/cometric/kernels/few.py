@@ -21,7 +21,7 @@ from cometric.kernels.scaling import (
     update,
     update_damped,
 )
-from cometric.kernels.sinkhorn import _masses, _relaxed, pad
+from cometric.kernels.sinkhorn import mass_sums, pad, relaxed_value
 
 
 @njit(**FAST)
@@ -48,7 +48,7 @@ def sweep_few(
     largest = np.max(indptr[1:] - indptr[:-1])
     widest = -(-largest // lanes) * lanes
     balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
-    mass = _masses(indptr, weight)
+    mass = mass_sums(indptr, weight)
     place, _, padded = pad(indptr, bins, weight, kernel)
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
@@ -86,7 +86,9 @@ def sweep_few(
                         columns, errors[p] = update_damped(
                             weight, begin, size, v, 0, ku, 0, power, numbers, exponent
                         )
-                        values[p], shift = _relaxed(ratio, mass[i], mass[target[p]], lost, columns)
+                        values[p], shift = relaxed_value(
+                            ratio, mass[i], mass[target[p]], lost, columns
+                        )
                         v *= np.exp(shift)
                     if not errors[p] > tol:
                         break

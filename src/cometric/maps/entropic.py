@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import few, panels, sinkhorn, thread_count
+from cometric.kernels import few, panels, sinkhorn, sinkhorn_log, thread_count
 from cometric.machine.devices import free_memory
 from cometric.machine.threads import one_blas_thread
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
@@ -301,7 +301,7 @@ class EntropicMap(SinkhornMap):
         return kernel
 
     def _self_terms(self, kernel: Matrix, solve: bool) -> SelfTerms:
-        self_terms = sinkhorn.self_terms_log if self.logs else sinkhorn.self_terms
+        self_terms = sinkhorn_log.self_terms_log if self.logs else sinkhorn.self_terms
         limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
         values, errors = self_terms(
             *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self._threads
@@ -347,7 +347,7 @@ class EntropicMap(SinkhornMap):
         """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
         group = task.group
         scaled = few.sweep_few if self.few_targets else sinkhorn.sweep
-        sweep = sinkhorn.sweep_log if self.logs else scaled
+        sweep = sinkhorn_log.sweep_log if self.logs else scaled
         if group.stored is not None and group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), group.stored)
         for part, start in group.blocks():
@@ -386,7 +386,7 @@ class EntropicMap(SinkhornMap):
                 continue
             group = _Group(self._rows[0], task.group.index[lost], None)
             scaled = task.cost / (self.eps * task.cost.max())
-            task.values[lost], task.errors[lost] = sinkhorn.sweep_log(
+            task.values[lost], task.errors[lost] = sinkhorn_log.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
                 group.offsets, task.values[lost], task.errors[lost], self.ratio, self.max_sweeps,
                 self.tol, self._threads,
@@ -410,7 +410,7 @@ class EntropicMap(SinkhornMap):
         """Bounds of the transport costs over eps, from the stored scalings without a sweep."""
         if group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
-        lower, upper = sinkhorn.brackets(
+        lower, upper = sinkhorn_log.brackets(
             *self._rows, cost / (self.eps * cost.max()), group.start, group.target,
             group.scalings if self.logs else np.log(group.scalings), group.offsets, self.ratio,
             self._threads,
