@@ -282,7 +282,7 @@ def _forked_look(command: list[str], **_: Any) -> Any:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        words = hdf5._fault(*command[-2:])
+        words = hdf5._fault(*command[-3:])
         os.write(writing, (words or "").encode()[:60_000])
         os._exit(hdf5.REFUSED if words else 0)
     os.close(writing)

@@ -402,7 +402,7 @@ def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch
 
 
 def test_certify_proves_exact_results(data):
-    run("learn", "x.csv", "-o", "out.npz", "--eps", 0, "--tau", 0.1)
+    run("learn", "x.csv", "-o", "out.npz", "--eps", 0, "--tau", 0.1, "--tol", 1e-6)
     facts = json.loads(run("certify", "out.npz", "--json").stdout)
     assert facts["kind"] == "Certificate"
     assert facts["samples_error"] < 1e-4

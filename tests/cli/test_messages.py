@@ -222,7 +222,8 @@ def test_every_phrase_is_still_said_somewhere():
         path.read_text("utf-8") for path in SRC.rglob("*.py") if "cli" not in path.parts
     )
     joined = re.sub(r'"\s*\n\s*f?"', "", source)
-    for name, value in (("`{name}", "`X"), (".{name}", ".samples"), ("{max_dense}", "1")):
+    values = {"`{name}": "`X", ".{name}": ".samples", "{max_dense}": "1", "{str(path)!r}": "'run'"}
+    for name, value in values.items():
         joined = joined.replace(name, value)
     for pattern, _ in wording.PHRASES:
         assert re.search(pattern, joined), pattern

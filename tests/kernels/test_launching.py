@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 KERNELS = SRC / "cometric" / "kernels"
 
-THREADS_ALLOCATE_NOTHING = {"move_costs", "copy_scalings", "pairwise_norms", "pair_norms"}
+THREADS_ALLOCATE_NOTHING = {
+    "move_costs", "copy_scalings", "pairwise_norms", "pair_norms", "pair_squares",
+}  # fmt: skip
 
 
 def run(code, *arguments, **environment):
