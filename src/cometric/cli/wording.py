@@ -25,7 +25,7 @@ PHRASES = (
         "it reads .h5ad and .zarr files in parts",
     ),
     (r"\bfolder='(\w+)'", r"--checkpoint \1"),
-    (r"`folder` (?=')", "--checkpoint "),
+    (r"`folder`(?! is)", "--checkpoint"),
     (r"\bsearch='(\w+)'", r"--search \1"),
     (r"\bmethod='(kmeans\+\+)' or labels as landmarks", r"--method \1"),
     (r"`adata\.X` is None", "{file} has no X"),
