@@ -58,8 +58,13 @@ class Run:
         with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.tell = bar.say
-            solution = self.solve(self.lifts(), bar)
-        saved = self.checkpoint is not None and self.checkpoint.flush()
+            lifts = self.lifts()
+            try:
+                solution = self.solve(lifts, bar)
+                saved = self.checkpoint is not None and self.checkpoint.flush()
+            finally:
+                for lift in lifts:
+                    getattr(lift, "close", bool)()  # workers of a cluster drop what they store
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
             solution = solution._replace(status=Status.INTERRUPTED)
