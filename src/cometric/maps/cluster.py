@@ -95,10 +95,20 @@ class Cluster:
                     return
                 last_seen = time.monotonic()
                 waiting -= ready
-                for future in ready:
-                    yield future, self.result(future)
+                yield from self._results(ready)
         finally:
             self.cancel(waiting)
+
+    def _results(self, futures: Any) -> Iterator[tuple[Any, Any]]:
+        """Finished tasks with their results, in one message where none is lost."""
+        finished = [future for future in futures if future.status == "finished"]
+        try:
+            results = self.client.gather(finished)
+        except Exception:  # lost, or an error of a task: found out one by one
+            finished, results = [], []
+        yield from zip(finished, results, strict=True)
+        for future in set(futures) - set(finished):
+            yield future, self.result(future)
 
     def result(self, future: Any) -> Any:
         """The result of a finished task, ``LOST`` if it was lost; raises an error of its own."""

@@ -222,9 +222,8 @@ class ExactMap:
     ) -> tuple[Vector, dict[str, Any]]:
         """Distances of the pairs (i, j > i) with ``first`` <= i < ``last``, and their memory.
 
-        A pure function of the cost and ``memory``, which a call for the cost before returned: None
-        at first. Called for all rows, one range after the other, it gives what :meth:`assemble`
-        turns into the matrix that the map itself would return.
+        A pure function of the cost and of the ``memory`` that the call before returned, None at
+        first. :meth:`assemble` makes the matrix of the map from the distances of all rows.
         """
         batch = self._strip(first, last, memory)
         with threads(batch.threads):
@@ -320,9 +319,7 @@ class ExactMap:
 class FrozenMap:
     """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    def __init__(
-        self, shape: tuple[int, int], moves: Moves, threads: int
-    ) -> None:
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
@@ -337,9 +334,8 @@ class FrozenMap:
         return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
 
     def __call__(self, cost: Matrix) -> Matrix:
-        moves = self._start, self._cells, self._amounts
-        values = apply_moves(moves, check_cost(cost, self.shape[1]), self._threads)
-        return symmetric(values, self.shape[0])
+        moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
+        return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])

@@ -77,6 +77,12 @@ class Store:
         return max(known, key=lambda entry: chain.index(entry.call)) if known else None
 
 
+    def freeze(self, rows: Rows, call: int, memory: dict[str, Any]) -> None:
+        """Store the couplings of a strip after a call."""
+        if (rows.number, call) not in self.moves:
+            self.moves[rows.number, call] = self.phi.moves_of(rows.first, rows.last, memory)
+
+
 def advance(
     plan: Plan,
     hist: Histograms,
@@ -103,6 +109,9 @@ def advance(
         count = len(chain) - 1 - done
         seconds = (time.perf_counter() - began) / max(1, count)
         if plan.remember:
+            old = store.entries.get(rows.number)
+            if old is not None and old.memory is not None and old.call in plan.frozen:
+                store.freeze(rows, old.call, old.memory)
             store.entries[rows.number] = entry
             for name in [name for name in store.moves if name[1] not in plan.frozen]:
                 del store.moves[name]
@@ -145,8 +154,7 @@ def apply_frozen(
                 entry = _next(store.phi, entry, number, rows, cost, options)
             if entry.memory is None:
                 return None
-            moves = store.phi.moves_of(rows.first, rows.last, entry.memory)
-            store.moves[rows.number, call] = moves
+            store.freeze(rows, call, entry.memory)
         values = store.phi.apply(store.moves[rows.number, call], ground)
         return Answer(values, 0.0, time.perf_counter() - began)
 

@@ -175,9 +175,7 @@ class TiledMap:
                 yield futures[future], result
 
 
-def solve_tile(
-    make: Make, hist: Histograms, cost: Matrix, tile: Tile
-) -> TileResult:
+def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> TileResult:
     """The distances of one tile, from a new map of the histograms it needs."""
     if isinstance(tile, tuple):
         rows, columns = tile
