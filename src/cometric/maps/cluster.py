@@ -18,6 +18,9 @@ PATIENCE = 120.0
 POLL = 0.5
 """Seconds between checks of a cluster that returns nothing."""
 
+ANSWER = 2.0
+"""Seconds after which it is checked whether the worker that has a result is still there."""
+
 NO_WORKER = "no worker has been available"
 
 LOST = object()
@@ -95,30 +98,43 @@ class Cluster:
                     return
                 last_seen = time.monotonic()
                 waiting -= ready
-                yield from self._results(ready)
+                yield from self._results({future: futures[future] for future in ready})
         finally:
             self.cancel(waiting)
 
-    def _results(self, futures: Any) -> Iterator[tuple[Any, Any]]:
+    def _results(self, futures: Mapping[Any, str | None]) -> Iterator[tuple[Any, Any]]:
         """Finished tasks with their results, in one message where none is lost."""
         finished = [future for future in futures if future.status == "finished"]
+        gather = self.client._gather  # `gather` has no timeout, and waits for lost data for ever
         try:
-            results = self.client.gather(finished)
-        except Exception:  # lost, or an error of a task: found out one by one
+            results = self.client.sync(gather, finished, callback_timeout=ANSWER)
+        except Exception:  # lost, late, or an error of a task: found out one by one
             finished, results = [], []
         yield from zip(finished, results, strict=True)
         for future in set(futures) - set(finished):
-            yield future, self.result(future)
+            yield future, self.result(future, futures[future])
 
-    def result(self, future: Any) -> Any:
-        """The result of a finished task, ``LOST`` if it was lost; raises an error of its own."""
+    def result(self, future: Any, worker: str | None = None) -> Any:
+        """The result of a finished task, ``LOST`` if it was lost; raises an error of its own.
+
+        A task bound to a ``worker`` that is gone is not computed again.
+        """
         from distributed import KilledWorker
 
-        try:
-            return future.result(timeout=self.patience)
-        except (KilledWorker, OSError, TimeoutError, *_cancelled()):
-            self.check_scheduler()
-            return LOST
+        timeout, waited = ANSWER, 0.0
+        while waited < self.patience:
+            try:
+                return future.result(timeout=timeout)
+            except TimeoutError:
+                self.check_scheduler()
+                if worker is not None and worker not in self.workers():
+                    break
+                timeout, waited = 2 * timeout, waited + timeout
+            except (KilledWorker, OSError, *_cancelled()):
+                self.check_scheduler()
+                break
+        self.cancel([future])
+        return LOST
 
     def cancel(self, futures: Any) -> None:
         """Cancel tasks whose results are not needed any more."""
