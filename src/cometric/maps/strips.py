@@ -76,7 +76,6 @@ class Store:
         known = [entry for entry in found if entry is not None and entry.call in chain]
         return max(known, key=lambda entry: chain.index(entry.call)) if known else None
 
-
     def freeze(self, rows: Rows, call: int, memory: dict[str, Any]) -> None:
         """Store the couplings of a strip after a call."""
         if (rows.number, call) not in self.moves:
