@@ -4,7 +4,7 @@
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
-cells      --cells N x 2,000, 5 % nonzero, drawn into a file by chunks and read by chunks
+cells      --cells N x 2,000, 5 % nonzero: from an h5ad file, never in memory, to AnnData
 kill       the same, killed (SIGKILL) in the middle and called again: the same graph
 sketch     how far the feature metric of s landmarks is from that of all samples, by s
 dask       one worker process against two: time and bytes
@@ -22,6 +22,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -51,6 +52,9 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
     parser.add_argument("--samples", type=int, default=0, help="take so many only, at random")
     parser.add_argument("--cells", type=int, default=20_000, help="of `cells` and `kill`")
+    parser.add_argument(
+        "--check", type=int, default=200, help="samples of `cells` compared with all"
+    )
     parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -85,67 +89,79 @@ def simulated(asked: argparse.Namespace) -> None:
     neighbors_of(sparse.load_npz(SIMULATED), asked)
 
 
-class CountsFile:
-    """Rows of CSR arrays in a folder, opened as memory maps and read in chunks."""
-
-    def __init__(self, folder: Path) -> None:
-        names = ("indptr", "indices", "data")
-        self._parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
-        self.shape = (len(self._parts[0]) - 1, CELL_GENES)
-
-    def __getitem__(self, rows: slice) -> sparse.csr_array:
-        indptr, indices, data = self._parts
-        first, last = indptr[rows.start], indptr[rows.stop]
-        parts = (data[first:last], indices[first:last], indptr[rows.start : rows.stop + 1] - first)
-        return sparse.csr_array(parts, shape=(rows.stop - rows.start, CELL_GENES))
-
-
 def draw_cells(count: int) -> Path:
-    """Counts of ``count`` cells: the model of `simulate_counts`, 10,000 cells at a time."""
-    folder = Path(tempfile.gettempdir()) / f"cometric-cells-{count}"
-    if (folder / "indptr.npy").exists():
-        return folder
-    folder.mkdir(exist_ok=True)
+    """Counts of ``count`` cells in an h5ad file: as `simulate_counts`, 10,000 cells at a time."""
+    path = Path(tempfile.gettempdir()) / f"cometric-cells-{count}.h5ad"
+    if path.exists():
+        return path
+    import anndata
+    import h5py
+    import pandas as pd
+
     types, rng = 10, np.random.default_rng(0)
     marker = rng.permutation(np.where(np.arange(CELL_GENES) < CELL_GENES // 4,
                                       np.arange(CELL_GENES) % types, -1))  # fmt: skip
     level = 0.027 * rng.lognormal(sigma=1.0, size=CELL_GENES)  # 5 % nonzero
     fold = np.where(np.arange(types)[:, None] == marker, 10.0, 1.0)
-    sizes, indices, data = [], [], []
-    for start in range(0, count, 10_000):
-        n = min(10_000, count - start)
-        depth = rng.lognormal(sigma=0.4, size=n)
-        counts = rng.poisson(depth[:, None] * level * fold[rng.integers(0, types, n)])
-        empty = np.flatnonzero(~counts.any(axis=1))
-        counts[empty, 0] = 1
-        part = sparse.csr_array(counts)
-        sizes.append(np.diff(part.indptr))
-        indices.append(part.indices.astype(np.int32))
-        data.append(part.data.astype(np.float32))
-    np.save(folder / "indices.npy", np.concatenate(indices))
-    np.save(folder / "data.npy", np.concatenate(data))
-    np.save(folder / "indptr.npy", np.concatenate([[0], np.cumsum(np.concatenate(sizes))]))
-    return folder
+    kinds = rng.integers(0, types, count)
+    obs = pd.DataFrame({"type": pd.Categorical(kinds)}, index=[f"cell {i}" for i in range(count)])
+    var = pd.DataFrame(index=[f"gene {k}" for k in range(CELL_GENES)])
+    part = path.with_suffix(".part")
+    anndata.AnnData(obs=obs, var=var).write_h5ad(part)
+    sizes = [0]
+    with h5py.File(part, "r+") as file:
+        group = file.create_group("X") if "X" not in file else file["X"]
+        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0",
+                            "shape": (count, CELL_GENES)})  # fmt: skip
+        arrays = [group.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(2**20,))
+                  for name, kind in (("indices", "i4"), ("data", "f4"))]  # fmt: skip
+        for start in range(0, count, 10_000):
+            own = kinds[start : start + 10_000]
+            depth = rng.lognormal(sigma=0.4, size=len(own))
+            counts = rng.poisson(depth[:, None] * level * fold[own])
+            counts[~counts.any(axis=1), 0] = 1
+            rows = sparse.csr_array(counts)
+            for array, values in zip(arrays, (rows.indices, rows.data), strict=True):
+                array.resize((len(array) + len(values),))
+                array[-len(values) :] = values
+            sizes.extend(np.diff(rows.indptr))
+        group["indptr"] = np.cumsum(sizes)
+    part.rename(path)
+    return path
 
 
-def cells(asked: argparse.Namespace, folder: Path | None = None) -> landmarks.Neighbors:
-    """From a file to the neighbor graph; the metric of the landmarks is learned on the way."""
-    source = CountsFile(draw_cells(asked.cells))
-    stored = source._parts[1].size
-    print(f"  {source.shape[0]} x {source.shape[1]}, {stored / np.prod(source.shape):.3f} nonzero")
+def cells(asked: argparse.Namespace, folder: Path | None = None) -> Any:
+    """From a file to a neighbor graph in AnnData; the metric of the landmarks is learned, too."""
+    import anndata
+
+    import cometric.scverse as cms
+
+    path = draw_cells(asked.cells)
     print(f"  compile (or load from cache): {cm.warmup(['entropic']):.1f} s", flush=True)
     began, cpu = time.perf_counter(), time.process_time()
-    sketch = cm.learn_landmarks(
-        source, asked.landmarks, 15, check=200, n_threads=2, progress=True, search="index",
-        folder=folder, drop_empty=True,
+    adata = anndata.read_h5ad(path, backed="r")
+    share = adata.X.group["data"].shape[0] / adata.n_obs / adata.n_vars
+    cms.tl.landmarks(
+        adata, n_neighbors=16, check=asked.check, n_threads=2, progress=True, folder=folder,
+        drop_empty=True,
     )  # fmt: skip
-    seconds, learning = time.perf_counter() - began, sketch.result.history[-1].seconds
-    print(sketch)
+    seconds = time.perf_counter() - began
+    found = adata.uns["cometric"]["landmarks"]
     print(
-        f"  seconds          {seconds:.0f} in all, {time.process_time() - cpu:.0f} of the CPU, "
-        f"{learning:.0f} for the landmarks"
+        f"  {adata.n_obs} x {adata.n_vars}, {share:.3f} nonzero, {len(found['names'])} landmarks\n"
+        f"  seconds          {seconds:.0f}, {time.process_time() - cpu:.0f} of the CPU\n"
+        f"  recall           {found['recall']:.4f} of {found['checked']} cells\n"
+        f"  compared         {found['compared']:.1f} distances per cell\n"
+        f"  same type        {same_type(adata):.4f} of the neighbors",
+        flush=True,
     )
-    return sketch.neighbors
+    return adata
+
+
+def same_type(adata: Any) -> float:
+    """The share of neighbors that were drawn from the same type of cell."""
+    graph, kinds = adata.obsp["distances"].tocoo(), adata.obs["type"].to_numpy()
+    return float(np.mean(kinds[graph.row] == kinds[graph.col]))
 
 
 def kill(asked: argparse.Namespace) -> None:
@@ -156,15 +172,16 @@ def kill(asked: argparse.Namespace) -> None:
         options = [f"--{key}={getattr(asked, key)}" for key in OPTIONS]
         command = [sys.executable, __file__, "cells_in", "--alone", *options]
         child = subprocess.Popen(command, env={**os.environ, "COMETRIC_RUN": str(folder)})
-        while child.poll() is None and len(list(folder.glob("neighbors/neighbors-*.npz"))) < 3:
-            time.sleep(0.2)
+        while child.poll() is None and len(list(folder.glob("neighbors/neighbors-*.npz"))) < 2:
+            time.sleep(0.05)
         child.kill()
         child.wait()
         print(f"  killed with {len(list(folder.glob('neighbors/neighbors-*')))} blocks complete")
         again = cells(asked, folder)
     same = all(
-        getattr(whole.graph, part).tobytes() == getattr(again.graph, part).tobytes()
+        getattr(whole.obsp[graph], part).tobytes() == getattr(again.obsp[graph], part).tobytes()
         for part in ("indptr", "indices", "data")
+        for graph in ("distances", "connectivities")
     )
     print(f"  identical bytes: {same}")
 
@@ -324,7 +341,7 @@ def read(folder: Path, name: str) -> sparse.csr_array:
 GENES, SEEDS = 80, 1  # for the sketches
 CELL_GENES = 2000
 SWEEPS = 10  # of every pair, for the model
-OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells")
+OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells", "check")
 CHOICES = {
     "citeseq": citeseq,
     "simulated": simulated,

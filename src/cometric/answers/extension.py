@@ -30,6 +30,9 @@ BYTES = 1e9
 NUMBERS_PER_CALL = 25_000_000
 """Largest number of pairs in one call, times the mean support size of histograms."""
 
+ROUGH = 1e-5
+"""Marginal error from which on few pairs are solved in float32, whose rounding is a tenth of it."""
+
 BELOW_ZERO = 1e-6
 """Distances below minus this, times the largest learned one, are not due to rounding."""
 
@@ -137,6 +140,8 @@ class HeldDistances:
         other.phi = self.transport.lift(Histograms(hist), self._resources)
         if hasattr(other.phi, "few_targets"):
             other.phi.few_targets = True
+            if other.phi.tol >= ROUGH:
+                other.phi.precision = "float32"
         if own is None:
             other._pairs = self.transport.pairs_under(other.phi, self.cost)
         else:

@@ -31,9 +31,9 @@ def _copy_block(kernel, bins, first, count, begin, size, width, block):
     The rows of a source stay in the cache for all its targets. Padded with ones.
     """
     for k in range(count):
-        row = bins[np.uint64(first + k)]
+        row = kernel[np.uint64(bins[np.uint64(first + k)])]
         for l in range(size):
-            block[np.uint64(k * width + l)] = kernel[row, bins[np.uint64(begin + l)]]
+            block[np.uint64(k * width + l)] = row[np.uint64(bins[np.uint64(begin + l)])]
         for l in range(size, width):
             block[np.uint64(k * width + l)] = 1
 

@@ -23,7 +23,7 @@ SCANNED = 40_000
 GROUP = 512
 """Samples of one cluster in a product, at most."""
 
-BATCH = 4096
+BATCH = 8192
 """Samples in a block of the search, about: progress is stored after each."""
 
 ROUNDS = 8

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMPONENTS = 32
 """Singular vectors of the potentials of landmarks by which transport is approximated."""
 
-PLACED = 4096
+PLACED = 8192
 """Samples in a block whose place is computed, and stored in a file, together."""
 
 SLACK = 1e-4
@@ -106,7 +106,7 @@ class Samples:
         placed: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
         if self.keeps_own:
             placed["own"], placed["self"] = phi.own_terms(base.cost)
-        bounds = self._bounds(hist, phi)
+        bounds = self._bounds(hist, phi, placed.get("own"))
         placed["p"], placed["q"] = base.scale * bounds.p, base.scale * bounds.q
         placed["coordinates"] = (hist @ self._basis).astype(np.float32)
         placed["mean"] = base.scale * (hist @ self._center)
@@ -166,9 +166,11 @@ class Samples:
         hist, _ = self.histograms(rows)
         phi = self.base.transport.lift(Histograms(hist), self.base._resources)
         own = self._own(rows)
-        if own is not None:
-            phi.under(self.base.cost, own)
-        image = self._bounds(hist, phi).image(slice(0, len(rows)))
+        bounds = self._bounds(hist, phi, None if own is None else own[0])
+        cuts = np.linspace(0, len(rows), self._tasks + 1).astype(int)
+        with ThreadPoolExecutor(self._tasks) as pool:
+            images = pool.map(bounds.image, map(slice, cuts[:-1], cuts[1:]))
+            image = np.concatenate(list(images))
         return image, (image - self._center) @ self._basis
 
     def score(self, rows: Index, images: Matrix, index: Index) -> Matrix:
@@ -244,10 +246,10 @@ class Samples:
         entries = _ranges(self._starts[rows], self._starts[rows + 1])
         return self._arrays["own"][entries].astype(np.float64), self._self[rows]
 
-    def _bounds(self, hist: sparse.csr_array, phi: Any) -> LowerBounds:
+    def _bounds(self, hist: sparse.csr_array, phi: Any, own: Vector | None = None) -> LowerBounds:
         base = self.base
         if self.bounded:
-            bounds: LowerBounds = base.transport.lower_bounds(phi, hist, base.cost)
+            bounds: LowerBounds = base.transport.lower_bounds(phi, hist, base.cost, own)
             return bounds
         halves = -0.5 * quadratic_forms(hist, base.cost)
         products = hist @ base.cost

@@ -265,7 +265,8 @@ class EntropicMap(SinkhornMap):
         """
         pairs = self._rank[index]
         larger = np.sort(pairs, axis=1)
-        if FEWER_SOURCES * len(np.unique(pairs[:, 0])) > len(np.unique(larger[:, 0])):
+        fewer = FEWER_SOURCES * len(np.unique(pairs[:, 0])) <= len(np.unique(larger[:, 0]))
+        if not (fewer or self.few_targets):
             pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
         return _Group(self._rows[0], pairs[order], stored), order

@@ -197,10 +197,13 @@ class Transport:
         """Distances of any pairs under one cost."""
         return partial(phi.pairs, cost)
 
-    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+    def lower_bounds(
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
+    ) -> LowerBounds:
         """Lower bounds of all distances, for finding neighbors; none by default.
 
-        ``phi`` is the map of the histograms ``hist``.
+        ``phi`` is the map of the histograms ``hist``. ``own`` are the entries of their scalings to
+        themselves, of entropic transport, if these are known.
         """
         n, d = hist.shape
         nothing = np.zeros(n)

@@ -165,11 +165,13 @@ class Entropic(Transport):
     def pairs_under(self, phi: EntropicMap, cost: Matrix) -> Callable[[Index], Vector]:
         return phi.under(cost)
 
-    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+    def lower_bounds(
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
+    ) -> LowerBounds:
         """Dual values at the potentials between each histogram and itself."""
         self._check_bounds(phi)
         unit = self.eps * float(cost.max())
-        scalings, kernel = phi.own_scalings(cost), np.exp(-cost / unit)
+        scalings, kernel = self._own_scalings(phi, hist, cost, own), np.exp(-cost / unit)
         logs = scalings.copy()  # of K u = a / u, on the support of a
         logs.data = np.log(hist.data / scalings.data)
         q = unit * np.asarray(hist.multiply(logs).sum(axis=1)).ravel()
@@ -179,6 +181,16 @@ class Entropic(Transport):
             return potentials
 
         return super().lower_bounds(phi, hist, cost)._replace(q=q, image=image)
+
+    @staticmethod
+    def _own_scalings(
+        phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None
+    ) -> sparse.csr_array:
+        """The scalings of histograms to themselves, from ``own`` if they are known."""
+        if own is None:
+            scalings: sparse.csr_array = phi.own_scalings(cost)
+            return scalings
+        return sparse.csr_array((own, hist.indices, hist.indptr), hist.shape)
 
     def _check_bounds(self, phi: Any) -> None:
         """Raise if ``eps`` is too small for :meth:`lower_bounds`."""

@@ -111,7 +111,9 @@ class Exact(Transport):
         plan = ExactMap(pair).plans(cost, np.array([[0, 1]]))
         return plan.source, plan.target, plan.mass
 
-    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+    def lower_bounds(
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
+    ) -> LowerBounds:
         """Differences of mean distances to reference bins, which are 1-Lipschitz functions."""
         means = hist @ cost[:, _spread(cost, REFERENCES)]
         slack = max(float(geometry.triangle_violation(cost)), 0.0)

@@ -61,7 +61,9 @@ class Limit(Transport):
     def between(self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
 
-    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+    def lower_bounds(
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
+    ) -> LowerBounds:
         """Exact values: -<C a, a> / 2 - <C b, b> / 2 + <C a, b>."""
         halves = -0.5 * quadratic_forms(hist, cost)
         image = partial(_image, hist, cost)

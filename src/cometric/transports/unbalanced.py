@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from cometric.core.types import Matrix
+from cometric.core.types import Matrix, Vector
 from cometric.maps.checks import check_rho
 from cometric.transports.base import LowerBounds, Transport
 from cometric.transports.entropic import Entropic
@@ -46,7 +46,9 @@ class Unbalanced(Entropic):
     def map_options(self) -> dict[str, Any]:
         return {"eps": self.eps, "rho": self.rho}
 
-    def lower_bounds(self, phi: Any, hist: sparse.csr_array, cost: Matrix) -> LowerBounds:
+    def lower_bounds(
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
+    ) -> LowerBounds:
         """Dual values at the potential between a_i and itself, the best one for a_j given.
 
         With u the scaling of a_i and itself and r = rho / eps, this is linear in a_j:
@@ -54,7 +56,7 @@ class Unbalanced(Entropic):
         """
         self._check_bounds(phi)
         unit, ratio = self.eps * float(cost.max()), phi.ratio
-        scalings, kernel = phi.own_scalings(cost), np.exp(-cost / unit)
+        scalings, kernel = self._own_scalings(phi, hist, cost, own), np.exp(-cost / unit)
         matched = scalings.copy()  # e^(-f / r) - 1 with f = log(u / a), on the support of a
         matched.data = np.expm1(-np.log(scalings.data / hist.data) / ratio)
         mass = np.asarray(hist.sum(axis=1)).ravel()
