@@ -1,12 +1,11 @@
 """Past one machine and past n x n: neighbors of many samples, the error of a sketch, Dask.
 
-    python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [sketch] [dask] [model]
+    python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [dask] [model]
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
 cells      --cells N x 2,000, 5 % nonzero: from an h5ad file, never in memory, to AnnData
 kill       the same, killed (SIGKILL) in the middle and called again: the same graph
-sketch     how far the feature metric of s landmarks is from that of all samples, by s
 dask       one worker process against two: time and bytes
 model      CPU seconds of an iteration, fitted on three sizes, predicted for a fourth
 
@@ -27,18 +26,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
-from scipy.stats import spearmanr
 
 import cometric as cm
 import machine
 from cometric.core.cones import normalize
-from cometric.core.formula import Formula
-from cometric.large import landmarks
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.norms import norm_matrices
-from cometric.maps.regularized import couple
 from cometric.maps.tiled import TiledMap
-from cometric.transports import from_eps
 
 SIMULATED = Path(tempfile.gettempdir()) / "cometric-simulated.npz"
 
@@ -216,39 +210,6 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
     )
 
 
-def sketch(asked: argparse.Namespace) -> None:
-    """Feature metrics of s landmarks beside that of all, and what they leave as a residual."""
-    X = read(asked.data, "pbmc68k_reduced")
-    spread = np.asarray(X.multiply(X).mean(axis=0) - X.mean(axis=0) ** 2).ravel()
-    X = X[:, np.sort(np.argsort(-spread)[:GENES])]
-    n = X.shape[0]
-    whole = cm.learn(X, tol=asked.tol)
-    print(f"  {n} x {X.shape[1]}; all samples: {whole.history[-1].seconds:.1f} s")
-    print(
-        "  landmarks  seconds  rank corr.  median error  Hilbert  neighbors  residual of a sample"
-    )
-    above = np.triu_indices(X.shape[1], 1)
-    pairs = np.random.default_rng(2).choice(len(above[0]), 500, replace=False)
-    index = np.stack(above, axis=1)[pairs]
-    for s in (50, 100, 200, 400):
-        for seed in range(SEEDS):
-            part = cm.learn(X[landmarks.choose(X, s, "uniform", seed)], tol=asked.tol)
-            found, true = part.features[above], whole.features[above]
-            logs = np.log(found / true)
-            error = np.median(np.abs(logs - np.median(logs)))
-            image = image_of(part.features, whole, index)
-            ratio = np.log(image / part.features[index[:, 0], index[:, 1]])
-            low, high = np.percentile(ratio, [5, 95])
-            rank = spearmanr(found, true).statistic
-            near = shared(part.features, whole.features)
-            print(
-                f"  {s:9d}  {part.history[-1].seconds:7.1f}  {rank:10.4f}  {error:12.4f}  "
-                f"{np.ptp(logs):7.3f}  {near:9.3f}  {high - low:8.4f} (5 to 95 %), "
-                f"{np.ptp(ratio):.3f} (all of {len(index)})",
-                flush=True,
-            )
-
-
 def dask(_: argparse.Namespace) -> None:
     """Seconds of a solve on this process, on one worker process and on two."""
     from distributed import Client, LocalCluster
@@ -317,28 +278,12 @@ def same_bytes(one: cm.Result, other: cm.Result) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(one.metrics, other.metrics, strict=True))
 
 
-def image_of(features: np.ndarray, whole: cm.Result, index: np.ndarray) -> np.ndarray:
-    """Phi_B(Phi_A(C)) of all samples, on some pairs of features, from a C learned from a few."""
-    eps, tau = whole.parameters.eps, whole.parameters.tau
-    norms = norm_matrices(whole.problem, "l1")
-    phi = couple(from_eps(eps).lifts(whole.problem), Formula(tau), norms)
-    samples, _ = normalize(phi.to_samples(features))
-    return phi.to_features.pairs(samples, index)
-
-
-def shared(one: np.ndarray, other: np.ndarray, k: int = 10) -> float:
-    """The share of the k nearest features that two metrics have in common."""
-    near = [np.argsort(metric, axis=1)[:, 1 : k + 1] for metric in (one, other)]
-    return float(np.mean([len(np.intersect1d(*rows)) / k for rows in zip(*near, strict=True)]))
-
-
 def read(folder: Path, name: str) -> sparse.csr_array:
     import anndata
 
     return sparse.csr_array(anndata.read_h5ad(Path(folder) / f"{name}.h5ad").X, dtype=np.float64)
 
 
-GENES, SEEDS = 80, 1  # for the sketches
 CELL_GENES = 2000
 SWEEPS = 10  # of every pair, for the model
 OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells", "check")
@@ -347,7 +292,6 @@ CHOICES = {
     "simulated": simulated,
     "cells": cells,
     "kill": kill,
-    "sketch": sketch,
     "dask": dask,
     "model": model,
 }

@@ -5,6 +5,7 @@ All parallel kernels are made by :func:`parallel`, so that every call is guarded
 - GNU OpenMP ends a forked process without a message. There a kernel raises instead.
 - Numba's workqueue ends the process when two threads start kernels at once. There a lock serializes
   them.
+- Other Python threads run while a kernel does.
 - Numba drops the error of a thread that runs out of memory, and returns as if its part had been
   computed. So kernels whose threads allocate set a flag per finished task, and check the flags.
 """
@@ -41,12 +42,12 @@ if hasattr(os, "register_at_fork"):
 
 def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel whose ``prange`` loops run on threads, with guarded calls."""
-    kernel = njit(parallel=PARALLEL)(function)
+    kernel = njit(parallel=PARALLEL, nogil=True)(function)
 
     @wraps(function)
     def launch(*args: Any) -> Any:
         check_process()
-        with _lock if _needs_lock() else nullcontext():
+        with _lock if needs_lock() else nullcontext():
             try:
                 return kernel(*args)
             except (MemoryError, SystemError) as error:
@@ -57,7 +58,7 @@ def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
     return launch
 
 
-def _needs_lock() -> bool:
+def needs_lock() -> bool:
     """Whether two threads must not start kernels at the same time."""
     try:
         return bool(numba.threading_layer() == "workqueue")

@@ -52,6 +52,7 @@ class ClusterIndex:
         labels = _assign(points, self.centers)
         self.order = np.argsort(labels, kind="stable")
         self.starts = np.searchsorted(labels[self.order], np.arange(len(self.centers) + 1))
+        self._labels = labels
         gaps = _squares(self.centers, self.centers)
         self._near = np.argsort(gaps, axis=1, kind="stable")
 
@@ -82,7 +83,7 @@ class ClusterIndex:
         return np.concatenate(both, axis=1).astype(np.float32)
 
     def _search(self, group: Index, queries: NDArray[np.float32], count: int) -> Index:
-        cluster = int(np.searchsorted(self.starts, self._position(group[0]), side="right")) - 1
+        cluster = self._labels[group[0]]
         sizes = np.diff(self.starts)[self._near[cluster]]
         enough = int(np.searchsorted(np.cumsum(sizes), max(SCANNED, 2 * count))) + 1
         near = self._near[cluster, :enough]
@@ -93,12 +94,6 @@ class ClusterIndex:
         count = min(count, len(members) - 1)
         chosen = np.argpartition(scores, count - 1, axis=1)[:, :count]
         return members[np.sort(chosen, axis=1)]
-
-    def _position(self, sample: int) -> int:
-        if not hasattr(self, "_places"):
-            self._places = np.empty(len(self.order), np.int64)
-            self._places[self.order] = np.arange(len(self.order))
-        return int(self._places[sample])
 
 
 def _squares(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class Samples:
         self.lsa: NDArray[np.float32] = np.empty((n, 0), np.float32)
         self._arrays: dict[str, Any] = {}
         self._starts: Index = np.zeros(1, np.int64)
+
+    def use_threads(self, count: int) -> None:
+        """Run the kernels of each call on so many threads from now on."""
+        self._tasks = count
+        self.base._resources = replace(self.base._resources, n_threads=count)
 
     # ------------------------------------------------------------------------- samples
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cometric.core.types import Index, Matrix
+from cometric.kernels.launching import needs_lock
 from cometric.large.index import ClusterIndex
 from cometric.large.progress import Progress
 from cometric.large.samples import Samples
 from cometric.machine.progress import bar_of_pairs
+from cometric.machine.threads import map_in_order
 
 SCORED = 1000
 """Candidates of each sample whose scores are computed, unless more distances are asked for."""
@@ -32,11 +35,18 @@ MOST = 4000
 """Above, the most distances of a checked sample."""
 
 
+AT_ONCE = 2
+"""Blocks that are searched at the same time; the parts between kernels have one thread only."""
+
+
 class IndexSearch:
     """Candidates from clusters, ranked by their scores; distances of the best of them."""
 
     def __init__(self, samples: Samples, k: int, limit: int | None, seed: int, tasks: int) -> None:
-        self._samples, self._k, self._seed, self._tasks = samples, k, seed, tasks
+        self._samples, self._k, self._seed = samples, k, seed
+        self._at_once = 1 if needs_lock() else min(AT_ONCE, tasks)
+        self._tasks = tasks // self._at_once
+        samples.use_threads(self._tasks)
         self._n = samples.stored.shape[0]
         self.limit = min(self._n - 1, MOST_COMPARED * k if limit is None else limit)
 
@@ -48,27 +58,41 @@ class IndexSearch:
         near = np.empty(index.shape)
         self.compared, done = 0.0, 0
         with bar_of_pairs(show, self._n, "sample", "finding neighbors") as report:
-            for number, groups in enumerate(clusters.blocks()):
-                rows = np.concatenate(groups)
-                found = progress.load(f"neighbors-{number:06d}")
-                if found is None:
-                    found = self._block(clusters, groups)
-                    progress.save(f"neighbors-{number:06d}", found)
+            search = partial(self._kept_block, clusters, progress)
+            for rows, found in self._map(search, enumerate(clusters.blocks())):
                 index[rows], near[rows] = found["index"], found["near"]
                 self.compared += float(found["compared"].sum()) / self._n
                 done += len(rows)
                 report(done, self._n)
         return index, near
 
+    def _map(self, function: Any, items: Any) -> Iterator[Any]:
+        return map_in_order(function, items, self._at_once, self._tasks)
+
     def _places(self, progress: Progress, show: bool) -> Iterator[dict[str, Any]]:
+        def place(item: tuple[int, slice]) -> tuple[slice, dict[str, Any]]:
+            number, rows = item
+            placed = progress.load(f"place-{number:06d}")
+            if placed is None:
+                placed = self._samples.place(rows)
+                progress.save(f"place-{number:06d}", placed)
+            return rows, placed
+
         with bar_of_pairs(show, self._n, "sample", "placing samples") as report:
-            for number, rows in enumerate(self._samples.blocks()):
-                placed = progress.load(f"place-{number:06d}")
-                if placed is None:
-                    placed = self._samples.place(rows)
-                    progress.save(f"place-{number:06d}", placed)
+            for rows, placed in self._map(place, enumerate(self._samples.blocks())):
                 yield placed
                 report(rows.stop, self._n)
+
+    def _kept_block(
+        self, clusters: ClusterIndex, progress: Progress, item: tuple[int, list[Index]]
+    ) -> tuple[Index, dict[str, Any]]:
+        """The samples of a block and their neighbors, loaded if they are stored."""
+        number, groups = item
+        found = progress.load(f"neighbors-{number:06d}")
+        if found is None:
+            found = self._block(clusters, groups)
+            progress.save(f"neighbors-{number:06d}", found)
+        return np.concatenate(groups), found
 
     def _block(self, clusters: ClusterIndex, groups: list[Index]) -> dict[str, Any]:
         """Neighbors of the samples of some groups, the nearest first."""
@@ -120,8 +144,9 @@ class IndexSearch:
         """
         hits, complete, proofs = 0, [], 0
         with bar_of_pairs(show, len(queries), "sample", "measuring recall") as report:
-            for done, (i, row) in enumerate(zip(queries, near, strict=True), 1):
-                true, proved = self._true(int(i))
+            true_levels = self._map(self._true, map(int, queries))
+            pairs = zip(queries, near, true_levels, strict=True)
+            for done, (i, row, (true, proved)) in enumerate(pairs, 1):
                 found = int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
                 hits, proofs = hits + found, proofs + proved
                 if proved and found == self._k:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from cometric.kernels import thread_count, threads
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 
 class _OneBlasThread:
@@ -48,3 +53,31 @@ def workers(n_threads: int | None) -> Iterator[None]:
     """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
     with one_blas_thread(), threads(thread_count(n_threads)):
         yield
+
+
+def map_in_order(
+    function: Callable[[Item], Value], items: Iterable[Item], at_once: int, n_threads: int
+) -> Iterator[Value]:
+    """The values of a function in the order of the items, ``at_once`` computed at the same time.
+
+    Each call runs its kernels on ``n_threads``. Few items are taken ahead of the value returned.
+    """
+    if at_once == 1:
+        yield from map(function, items)
+        return
+
+    def call(item: Item) -> Value:
+        with threads(n_threads):
+            return function(item)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        waiting: deque[Future[Value]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(call, item))
+                if len(waiting) > at_once:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -438,8 +438,11 @@ def _with_data(rows: sparse.csr_array, data: Vector) -> sparse.csr_array:
 
 
 def _sums_of_squares(rows: Any) -> Vector:
-    squares = rows.multiply(rows) if sparse.issparse(rows) else rows * rows
-    return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
+    if sparse.issparse(rows):
+        places = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        sums: Vector = np.bincount(places, rows.data**2, rows.shape[0]).astype(np.float64)
+        return sums
+    return np.asarray((rows * rows).sum(axis=1), dtype=np.float64).ravel()
 
 
 def _unit(rows: Any) -> Any:
