@@ -51,7 +51,7 @@ def small(monkeypatch):
     monkeypatch.setattr(clusters, "SCANNED", 60)
     monkeypatch.setattr(clusters, "GROUP", 7)
     monkeypatch.setattr(clusters, "BATCH", 40)
-    monkeypatch.setattr(searching, "SCORED", 30)
+    monkeypatch.setattr(searching, "SCORED", {True: 30, False: 30})
 
 
 def held(result, X):

@@ -69,7 +69,7 @@ def _largest_gap(means, j, r, out):
 
 
 @njit
-def _replace_top(values, index, value, j):
+def replace_top(values, index, value, j):
     """Replace the largest entry of a heap by (value, j)."""
     size, here = len(values), 0
     while True:
@@ -122,7 +122,7 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, extra, count
                     if extra.size:
                         value += extra[row, j]
                     if value < bounds[row, 0] and j != first + row:
-                        _replace_top(bounds[row], index[row], value, j)
+                        replace_top(bounds[row], index[row], value, j)
             for t in range(width):
                 order = np.argsort(bounds[begin + t])
                 bounds[begin + t] = bounds[begin + t][order]

@@ -2,25 +2,27 @@
 
 Samples have coordinates in which a linear function of the candidate approximates the score: of
 transport its potentials, projected to a few singular vectors, of the norm the squared distance
-of LSA vectors. Samples of one cluster are compared with the clusters around it in one product.
+of LSA vectors. Samples of one cluster are compared with those of the clusters around it, by
+:class:`Shortlist` if the norm allows it, else by the linear function.
 The same bytes for any number of threads: each product runs on one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix
 from cometric.large.samples import Samples
+from cometric.large.shortlist import Shortlist
+from cometric.machine.threads import map_in_order
 
-SCANNED = 40_000
-"""Samples compared with each by a product, at least; all if there are no more."""
+SCANNED, MOST_SCANNED = 40_000, 100_000
+"""Samples compared with each: a tenth of all, at least and at most so many."""
 
-GROUP = 512
+GROUP = 2048
 """Samples of one cluster in a product, at most."""
 
 BATCH = 8192
@@ -48,6 +50,7 @@ class ClusterIndex:
         stretch = np.concatenate([samples.stretch, np.full(lsa.shape[1], np.sqrt(self._slope))])
         points = self._targets * stretch.astype(np.float32)
         n = len(points)
+        self._scanned = max(SCANNED, min(n // 10, MOST_SCANNED))
         self.centers = _centers(points, max(1, int(np.sqrt(n))), np.random.default_rng(seed))
         labels = _assign(points, self.centers)
         self.order = np.argsort(labels, kind="stable")
@@ -55,6 +58,7 @@ class ClusterIndex:
         self._labels = labels
         gaps = _squares(self.centers, self.centers)
         self._near = np.argsort(gaps, axis=1, kind="stable")
+        self._shortlist = Shortlist(samples) if samples.has_common_sums else None
 
     def blocks(self) -> Iterator[list[Index]]:
         """Groups of samples of one cluster each, about ``BATCH`` samples together."""
@@ -72,23 +76,26 @@ class ClusterIndex:
         """The numbers of ``count`` candidates for each sample of the groups, in their order."""
         ends = np.cumsum([len(group) for group in groups])
         parts = [slice(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
-        queries = self._queries(np.concatenate(groups), potentials)
-        with ThreadPoolExecutor(self._tasks) as pool:
-            found = pool.map(lambda g: self._search(groups[g], queries[parts[g]], count),
-                             range(len(groups)))  # fmt: skip
-            return np.concatenate(list(found))
+
+        def search(g: int) -> Index:
+            return self._search(groups[g], potentials[parts[g]], count)
+
+        return np.concatenate(list(map_in_order(search, range(len(groups)), self._tasks, 1)))
 
     def _queries(self, rows: Index, potentials: Matrix) -> NDArray[np.float32]:
         both = [self._scale * potentials, 2.0 * self._slope * self._lsa[rows]]
         return np.concatenate(both, axis=1).astype(np.float32)
 
-    def _search(self, group: Index, queries: NDArray[np.float32], count: int) -> Index:
+    def _search(self, group: Index, potentials: Matrix, count: int) -> Index:
         cluster = self._labels[group[0]]
         sizes = np.diff(self.starts)[self._near[cluster]]
-        enough = int(np.searchsorted(np.cumsum(sizes), max(SCANNED, 2 * count))) + 1
+        enough = int(np.searchsorted(np.cumsum(sizes), max(self._scanned, 2 * count))) + 1
         near = self._near[cluster, :enough]
         members = np.concatenate([self.order[self.starts[c] : self.starts[c + 1]] for c in near])
         members = np.sort(members)
+        if self._shortlist is not None:
+            return self._shortlist.best(group, potentials, members, count)
+        queries = self._queries(group, potentials)
         scores = self._offsets[members] - queries @ self._targets[members].T
         scores[np.arange(len(group)), np.searchsorted(members, group)] = np.inf
         count = min(count, len(members) - 1)

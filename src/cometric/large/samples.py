@@ -53,15 +53,15 @@ class Samples:
         self.bounded = self.base.transport.eps > 0.0  # False for NaN, too
         self.keeps_own = hasattr(self.base.phi, "own_terms")
         reference = None if self.base.norms is None else self.base.norms.reference
-        self._local = reference if isinstance(reference, references.Local) else None
-        self._other = reference if self._local is None else None
-        self._share = self.base.weight if self.base.norm == "l1" else 0.0
-        if self._local is None:
+        self.local = reference if isinstance(reference, references.Local) else None
+        self._other = reference if self.local is None else None
+        self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
+        if self.local is None:
             lsa: Any = references.fit("lsa", known.full_histograms, "samples")
             self._vectors: Any = lsa.place
         else:
-            self._known = [part.place(known.full_histograms) for part in self._local.components]
-            self._vectors = self._local.components[2].place
+            self._known = [part.place(known.full_histograms) for part in self.local.components]
+            self._vectors = self.local.components[2].place
         images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
         self._center = images.mean(axis=0)
         spread = images - self._center
@@ -118,10 +118,10 @@ class Samples:
         placed["mean"] = base.scale * (hist @ self._center)
         placed["one"] = full.data.astype(np.float32)
         histograms = Histograms(full)
-        if self._local is None:
+        if self.local is None:
             placed["lsa"] = self._vectors(histograms).rows.astype(np.float32)
             return placed
-        low, dot, vectors = (part.place(histograms) for part in self._local.components)
+        low, dot, vectors = (part.place(histograms) for part in self.local.components)
         placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
         placed["lsa"] = vectors.rows.astype(np.float32)
         known = self._known[0].rows, self._known[1].rows, self._known[2]
@@ -133,10 +133,10 @@ class Samples:
             nothing, low.rows.toarray(), dot.rows.toarray(), np.ascontiguousarray(index),
             self._tasks,
         )  # fmt: skip
-        lsa = self._local.components[2].between(vectors, known[2])
+        lsa = self.local.components[2].between(vectors, known[2])
         parts = [2.0 - 2.0 * sums[1], np.sqrt(np.maximum(2.0 - 2.0 * sums[2], 0.0)), lsa]
         parts[0][parts[0] < 0.0] = 0.0
-        placed["around"] = np.stack(self._local.around(parts))
+        placed["around"] = np.stack(self.local.around(parts))
         return placed
 
     def collect(self, placed: Iterator[dict[str, Any]], limit: float) -> None:
@@ -187,10 +187,10 @@ class Samples:
         low, dot = (np.zeros(expanded.shape, np.float32) for _ in range(2))
         pattern = self.stored.take(rows) if not self.problem.smoothing else self.histograms(rows)[1]
         place = np.repeat(np.arange(len(rows)), np.diff(pattern.indptr))
-        entries = self._entries(rows)
-        if self._local is not None:
+        entries = self.entries(rows)
+        if self.local is not None:
             low[place, pattern.indices], dot[place, pattern.indices] = two[entries], three[entries]
-        elif self._share:
+        elif self.l1_weight:
             low[place, pattern.indices] = one[entries]
         sums = scoring.pair_sums(
             *self._pattern, one, two, three, expanded, low, dot, index, self._tasks
@@ -198,12 +198,12 @@ class Samples:
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, 0.0)
-        if self._local is not None:
+        if self.local is not None:
             with ThreadPoolExecutor(self._tasks) as pool:
                 parts = np.array_split(np.arange(len(rows)), 4 * self._tasks)
                 list(pool.map(lambda part: self._add_local(rows, index, sums, part, scores), parts))
-        elif self._share:
-            scores += (1.0 - SLACK) * self._share * (2.0 - 2.0 * sums[1])
+        elif self.l1_weight:
+            scores += (1.0 - SLACK) * self.l1_weight * (2.0 - 2.0 * sums[1])
         elif self._other is not None:
             scores += (1.0 - SLACK) * self.base.weight * self._other_norms(rows, index)
         return scores
@@ -212,7 +212,7 @@ class Samples:
         """Add the reference "local" to the scores of a part of the rows."""
         if not len(part):
             return
-        local: Any = self._local
+        local: Any = self.local
         common, cosines = (sums[c, part].astype(np.float64) for c in (1, 2))
         tfidf = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
         distances = [2.0 - 2.0 * common, tfidf, self._gaps(rows[part], index[part])]
@@ -224,12 +224,23 @@ class Samples:
         rows, back = np.unique(index, return_inverse=True)
         hist, full = self.histograms(rows)
         places = None
-        if self._local is not None:
-            items = [part.place(Histograms(full)) for part in self._local.components]
+        if self.local is not None:
+            items = [part.place(Histograms(full)) for part in self.local.components]
             *scales, noise, spread = (part[rows] for part in self.around)
             places = references.LocalItems(items, scales, noise, spread)
         held = self.base.on(hist, full, places, self._own(rows))
         return held.pairs(back.reshape(-1, 2))
+
+    @property
+    def has_common_sums(self) -> bool:
+        """Whether the reference is made of sums over the features that two samples share."""
+        return self.local is not None or self.l1_weight > 0.0
+
+    @property
+    def common_entries(self) -> tuple[Index, NDArray[np.int32], Any, Any]:
+        """Samples as CSR rows with two values per entry, for these sums."""
+        one = self._arrays["one"]
+        return (*self._pattern, self._arrays.get("two", one), self._arrays.get("three", one))
 
     # -------------------------------------------------------------------------- helpers
 
@@ -240,7 +251,7 @@ class Samples:
             return np.arange(0, n * m + 1, m), np.tile(np.arange(m, dtype=np.int32), n)
         return self.stored.indptr, self.stored.indices
 
-    def _entries(self, rows: Index) -> Index:
+    def entries(self, rows: Index) -> Index:
         """Places of the entries of some samples in the stored arrays."""
         starts = self._pattern[0]
         return _ranges(starts[rows], starts[rows + 1])

@@ -16,8 +16,8 @@ from cometric.large.samples import Samples
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import map_in_order
 
-SCORED = 1000
-"""Candidates of each sample whose scores are computed, unless more distances are asked for."""
+SCORED = {True: 300, False: 1000}
+"""Candidates of each sample whose scores are computed, with and without a :class:`Shortlist`."""
 
 FIRST = 4
 """Candidates whose distances are computed first, in thirds of the number of neighbors."""
@@ -96,7 +96,8 @@ class IndexSearch:
 
     def _block(self, clusters: ClusterIndex, groups: list[Index]) -> dict[str, Any]:
         """Neighbors of the samples of some groups, the nearest first."""
-        rows, count = np.concatenate(groups), min(self._n - 1, max(SCORED, 2 * self.limit))
+        rows = np.concatenate(groups)
+        count = min(self._n - 1, max(SCORED[self._samples.has_common_sums], 2 * self.limit))
         images, potentials = self._samples.potentials(rows)
         candidates = clusters.candidates(groups, potentials, count)
         scores = self._samples.score(rows, images, candidates)
