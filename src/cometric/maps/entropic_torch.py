@@ -112,6 +112,7 @@ class TensorEntropicMap(SinkhornMap):
         sizes = np.diff(rows.indptr)
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
         self._triton = has_triton and int(sizes.max()) <= WIDEST
+        self._cuda = self.rho is None and has_triton and _has_cuda(self.device)
         self.engine, ratio = _choose(engine, self._triton, sizes, self.shape[1])
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
@@ -190,6 +191,7 @@ class TensorEntropicMap(SinkhornMap):
         import torch
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self._layout: Any = None  # of the histograms, for the kernel in CUDA
         supports = map(self._padded, self._blocks)
         self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
         if self.engine == "dense":
@@ -400,9 +402,21 @@ class TensorEntropicMap(SinkhornMap):
 
     def _crop(self, task: _Task, kernel: Any, limit: int, tol: float, resume: bool = False) -> None:
         """Sweep on the supports only; with ``resume`` only pairs whose error exceeds ``tol``."""
+        first = task.block.first
+        if self._cuda and self.stored in (None, self.dtype):
+            from cometric.kernels import sinkhorn_cuda
+
+            if sinkhorn_cuda.choose(task.block.width, self.dtype.itemsize) is not None:
+                if self._layout is None:
+                    weight = self._weight.to(self.dtype)
+                    self._layout = sinkhorn_cuda.lay_out(self._indptr, self._columns, weight)
+                task.values, task.errors = sinkhorn_cuda.sweep(
+                    kernel, task.bins, task.masses, self._layout, first, task.scalings, limit, tol,
+                    (task.values, task.errors) if resume else None,
+                )  # fmt: skip
+                return
         from cometric.kernels import sinkhorn_triton
 
-        first = task.block.first
         task.values, task.errors = sinkhorn_triton.sweep(
             kernel, task.bins, task.masses, self._indptr[first:], self._columns,
             self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
@@ -423,6 +437,15 @@ class TensorEntropicMap(SinkhornMap):
         cost = cost.to(self._hist)  # its device, its dtype
         raise_if_bad_cost(cost, self.shape[1])
         return cost
+
+
+def _has_cuda(device: Any) -> bool:
+    """Whether the kernel in CUDA can be compiled for a device."""
+    if device.type != "cuda":
+        return False
+    from cometric.kernels.sinkhorn_cuda import can_run
+
+    return can_run(device)
 
 
 def _like(cost: Any, result: Any) -> Matrix:

@@ -1,0 +1,15 @@
+// The columns of K that every source selects, side by side; T is defined by the caller.
+//
+// out[i][l][k] = kernel[bins[i][k]][l], tiles of 32 x 32 by 32 x 8 threads.
+extern "C" __global__ void gather(const T *kernel, const int *bins, T *out, int d, int width) {
+    __shared__ T tile[32][33];
+    int k = blockIdx.x * 32, l = blockIdx.y * 32;
+    size_t i = blockIdx.z;
+    for (int j = threadIdx.y; j < 32; j += 8)
+        if (k + j < width && l + threadIdx.x < d)
+            tile[j][threadIdx.x] = kernel[(size_t)bins[i * width + k + j] * d + l + threadIdx.x];
+    __syncthreads();
+    for (int j = threadIdx.y; j < 32; j += 8)
+        if (l + j < d && k + threadIdx.x < width)
+            out[(i * d + l + j) * width + k + threadIdx.x] = tile[threadIdx.x][j];
+}
