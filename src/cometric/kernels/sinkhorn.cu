@@ -236,8 +236,8 @@ __device__ void list_active(int *list, int *counts, const double *errors, int la
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     sweep(const T *kernel, const int *bins, const T *masses, const int *pointers,
           const int *offsets, const T *weight, T *state, double *values, double *errors, int *queue,
-          int sources, int partners, int longs, int d, int width, int stride, int chunk,
-          int sweeps, int resume, double tol) {
+          int sources, int partners, int line, int longs, int d, int width, int stride,
+          int chunk, int sweeps, int resume, double tol) {
     extern __shared__ Vec space[];
     int *list = reinterpret_cast<int *>(space);
     T *block = reinterpret_cast<T *>(space + (chunk + 3) / 4);
@@ -256,14 +256,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int left = partners - 1 - i - part, last = partners - 1 - part;
         int most = left > 0 ? (left + chunks - 1) / chunks : 0;
         const T *a = masses + (size_t)i * width;
-        double *found = errors + (size_t)i * partners;
+        size_t row = (size_t)i * line; // of the values and the errors
         if (threadIdx.x == 0) {
             next = 0;
             counts[0] = most;
             counts[1] = last < longs ? 0 : min(most, (last - longs) / chunks + 1);
         }
         if (resume && threadIdx.x < 32)
-            list_active(list, counts, found, last, chunks, most, longs, tol);
+            list_active(list, counts, errors + row, last, chunks, most, longs, tol);
         __syncthreads();
         if (counts[0] == 0) continue;
         const T *rows = kernel + (size_t)i * d * width;
@@ -309,8 +309,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (over) {
                         if (lane.turn == 0) store(state + pair * width, v, width, lane.place);
                         if (lane.turn == 0 && lane.place == 0) {
-                            values[pair] = logs;
-                            found[p] = double(error);
+                            values[row + p] = logs;
+                            errors[row + p] = double(error);
                         }
                         running = false;
                         end = begin;

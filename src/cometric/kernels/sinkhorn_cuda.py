@@ -12,6 +12,7 @@ Programs stay on their multiprocessor and take sources from a queue, some partne
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -23,24 +24,30 @@ LANES = 4
 LONG = 128
 """Partners of this many bins or more are shared by the groups of a warp."""
 
-THREADS = 512
-"""Threads of a program; each has 128 registers."""
+NUMBERS = {4: "float", 8: "double"}
 
-VECTORS = 8
+VECTORS = 16
 """The most vectors of 16 bytes per lane: scalings must fit into registers."""
 
 CHUNK = 2048
 """The most partners that a program takes at a time."""
 
 
-class Layout(NamedTuple):
+@dataclass
+class Layout:
     """Histograms of increasing size, as CSR rows padded to multiples of ``LANES`` bins."""
 
     pointers: torch.Tensor
     columns: torch.Tensor
     weight: torch.Tensor
     short: int  # how many have fewer than LONG bins
-    offsets: dict[int, torch.Tensor]  # of the rows of K, by the stride between them
+    _offsets: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def offsets(self, stride: int) -> torch.Tensor:
+        """Where the rows of K begin that are ``stride`` numbers apart."""
+        if stride not in self._offsets:
+            self._offsets[stride] = self.columns * stride
+        return self._offsets[stride]
 
 
 class Shape(NamedTuple):
@@ -49,6 +56,7 @@ class Shape(NamedTuple):
     group: int  # lanes that share a row
     vectors: int  # of 16 bytes, per lane
     rows: int  # of a partner that a group takes at a time
+    threads: int  # of a program
 
 
 def choose(width: int, itemsize: int) -> Shape | None:
@@ -60,7 +68,8 @@ def choose(width: int, itemsize: int) -> Shape | None:
             break
     if vectors > VECTORS:
         return None
-    return Shape(group, vectors, 4 if vectors <= 4 else 2 if vectors <= 6 else 1)
+    rows = 4 if vectors <= 4 else 2 if vectors <= 6 else 1
+    return Shape(group, vectors, rows, 512 if vectors <= 8 else 256)
 
 
 def stride_of(shape: Shape, width: int, itemsize: int) -> int:
@@ -81,7 +90,7 @@ def lay_out(indptr, columns, weight) -> Layout:
     total = int(ends[-1])
     padded, masses = columns.new_zeros(total), weight.new_zeros(total)
     padded[place], masses[place] = columns, weight
-    return Layout(pointers.int(), padded, masses, int((sizes < LONG).sum()), {})
+    return Layout(pointers.int(), padded, masses, int((sizes < LONG).sum()))
 
 
 @functools.cache
@@ -98,7 +107,7 @@ def _compiled(device: torch.device, number: str, shape: Shape, shared: bool):
         "G": shape.group,
         "Q": shape.vectors,
         "U": shape.rows,
-        "THREADS": THREADS,
+        "THREADS": shape.threads,
         "SHARED": int(shared),
     }
     lines = [f"typedef {number} T;"]
@@ -116,6 +125,14 @@ def _gathering(device: torch.device, number: str):
     return torch.cuda._compile_kernel(f"typedef {number} T;\n{source}", "gather")
 
 
+def prepare(layout, widths, kernel):
+    """Compute what all streams share: offsets of rows for sources of these widths."""
+    for width in widths:
+        found = fit(width, len(kernel), kernel.element_size(), _limits(kernel.device)[1])
+        if found is not None:
+            layout.offsets(found.stride)
+
+
 @functools.cache
 def can_run(device: torch.device) -> bool:
     """Whether torch can compile and start the kernel on a device."""
@@ -131,8 +148,31 @@ def can_run(device: torch.device) -> bool:
     return True
 
 
-def sweep(kernel, bins, a, layout, first, state, sweeps, tol, resume=None):
-    """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
+class Fit(NamedTuple):
+    """How sources of one width are processed, and whether in shared memory."""
+
+    shape: Shape
+    shared: bool
+    stride: int
+    space: int  # bytes of shared memory, without the list of partners
+
+
+@functools.cache
+def fit(width: int, d: int, size: int, room: int) -> Fit | None:
+    """Divide sources of ``width`` bins out of ``d``, numbers of ``size`` bytes."""
+    shape = choose(width, size)
+    if shape is None:
+        return None
+    stride = stride_of(shape, width, size)
+    beyond = max(0, shape.group * shape.vectors * (16 // size) - stride)
+    space = (d * stride + beyond) * size
+    if space + 4 * CHUNK <= room:
+        return Fit(shape, True, stride, space)
+    return Fit(shape, False, width, 0)
+
+
+def sweep(kernel, bins, a, layout, first, state, values, errors, sweeps, tol, resume=False):
+    """Sweeps of the pairs of a block; ``values`` and ``errors``, both (B, P), are overwritten.
 
     The partners are the histograms of ``layout`` from ``first`` on; ``state`` has the precision
     of ``kernel``, and both have sizes that are multiples of 16.
@@ -140,42 +180,28 @@ def sweep(kernel, bins, a, layout, first, state, sweeps, tol, resume=None):
     sources, width = bins.shape
     partners, d = len(layout.pointers) - 1 - first, len(kernel)
     device, size = kernel.device, kernel.element_size()
-    number = "double" if size == 8 else "float"
-    shape = choose(width, size)
     units, room = _limits(device)
-    stride = stride_of(shape, width, size)
-    beyond = max(0, shape.group * shape.vectors * (16 // size) - stride) * size
+    found = fit(width, d, size, room)
+    assert found is not None, "choose() tells which sources fit"
+    shape, shared, stride, space = found
     # Enough portions for all multiprocessors, but not too many copies to shared memory
-    shared = d * stride * size + beyond + 4 * CHUNK <= room
     portions = -(-(4 if shared else 16) * units // sources)
     chunk = min(CHUNK, max(64, -(-partners // portions)))
-    space = (chunk + 3) // 4 * 16
-    if resume is None:
-        values = torch.zeros((sources, partners), dtype=torch.float64, device=device)
-        errors = torch.zeros_like(values)
-    else:
-        values, errors = resume
     with torch.cuda.device(device):
-        if shared:
-            space += d * stride * size + beyond
-        else:
-            stride = width
+        if not shared:
             kernel = _copies(kernel, bins, shape)
-        compiled = _compiled(device, number, shape, shared)
-        if stride not in layout.offsets:
-            layout.offsets[stride] = layout.columns * stride
         queue = torch.zeros(1, dtype=torch.int32, device=device)
-        compiled(
+        _compiled(device, NUMBERS[size], shape, shared)(
             grid=(min(units, sources * -(-partners // chunk)), 1, 1),
-            block=(THREADS, 1, 1),
+            block=(shape.threads, 1, 1),
             args=[
-                kernel, bins, a, layout.pointers[first:], layout.offsets[stride], layout.weight,
-                state, values, errors, queue, sources, partners, max(0, layout.short - first), d,
-                width, stride, chunk, sweeps, int(resume is not None), float(tol),
+                kernel, bins, a, layout.pointers[first:], layout.offsets(stride), layout.weight,
+                state, values, errors, queue, sources, partners, values.stride(0),
+                max(0, layout.short - first), d, width, stride, chunk, sweeps, int(resume),
+                float(tol),
             ],
-            shared_mem=space,
+            shared_mem=space + (chunk + 3) // 4 * 16,
         )  # fmt: skip
-    return values, errors
 
 
 def _copies(kernel, bins, shape):
@@ -184,13 +210,12 @@ def _copies(kernel, bins, shape):
     d, size = len(kernel), kernel.element_size()
     beyond = shape.group * shape.vectors * (16 // size)
     out = kernel.new_empty(sources * d * width + beyond)
-    out[-beyond:] = 0
-    gather = _gathering(kernel.device, "double" if size == 8 else "float")
+    gather = _gathering(kernel.device, NUMBERS[size])
     for start in range(0, sources, 65_535):
         some = bins[start : start + 65_535]
         gather(
             grid=(-(-width // 32), -(-d // 32), len(some)),
             block=(32, 8, 1),
-            args=[kernel, some, out[start * d * width :], d, width],
+            args=[kernel, some, out[start * d * width :], d, width, beyond],
         )
     return out

@@ -13,7 +13,7 @@ from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
 from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
-from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap, select
+from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
@@ -42,16 +42,45 @@ class Block(NamedTuple):
     width: int
 
 
-@dataclass
-class _Task:
-    """The pairs of a block: its sources with all histograms from the first of them on."""
+class _Part(NamedTuple):
+    """A block of a task: supports, masses and scalings of its sources."""
 
     block: Block
     bins: Any
     masses: Any
     scalings: Any
-    values: Any = None
-    errors: Any = None
+
+
+@dataclass
+class _Task:
+    """Pairs of the sources of consecutive blocks with all histograms from the first of them on.
+
+    Values and errors are matrices; only entries above the diagonal are computed.
+    """
+
+    parts: list[_Part]
+    values: Any
+    errors: Any
+
+    @property
+    def first(self) -> int:
+        return self.parts[0].block.first
+
+    @property
+    def last(self) -> int:
+        return self.parts[-1].block.last
+
+    def of(self, part: _Part, matrix: Any) -> Any:
+        """The pairs of a block in a matrix of the task."""
+        first, last, _ = part.block
+        return matrix[first - self.first : last - self.first, first - self.first :]
+
+    def select(self, mask: Any) -> list[tuple[_Part, int]]:
+        """The blocks with pairs in a mask, and how many."""
+        rows = to_numpy(mask.sum(1))
+        starts = [part.block.first - self.first for part in self.parts]
+        counts = np.add.reduceat(rows, starts)
+        return [(part, int(n)) for part, n in zip(self.parts, counts, strict=True) if n]
 
 
 class TensorEntropicMap(SinkhornMap):
@@ -112,7 +141,6 @@ class TensorEntropicMap(SinkhornMap):
         sizes = np.diff(rows.indptr)
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
         self._triton = has_triton and int(sizes.max()) <= WIDEST
-        self._cuda = self.rho is None and has_triton and _has_cuda(self.device)
         self.engine, ratio = _choose(engine, self._triton, sizes, self.shape[1])
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
@@ -191,7 +219,7 @@ class TensorEntropicMap(SinkhornMap):
         import torch
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
-        self._layout: Any = None  # of the histograms, for the kernel in CUDA
+        self._cropping: Any = None  # the kernels on supports
         supports = map(self._padded, self._blocks)
         self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
         if self.engine == "dense":
@@ -261,21 +289,24 @@ class TensorEntropicMap(SinkhornMap):
 
         When the next batch is requested, the values of the last one go into ``distances``.
         """
-        tasks = []
+        n = self.shape[0]
+        parts = []
         for number, (block, source) in enumerate(zip(self._blocks, self._sources, strict=True)):
             scalings = self._scalings.get(number)
             if scalings is None:  # start from those of the sources to themselves
                 own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
                 own = (own * (source[1] > 0)).to(self.stored or self.dtype)
-                scalings = own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
+                scalings = own[:, None, :].repeat(1, n - block.first, 1)
             if self.stored is not None:
                 self._scalings[number] = scalings
-            tasks.append(_Task(block, *source, scalings))
-            if self.stored is None or block.last == self.shape[0]:
-                yield tasks
-                for task in tasks:
-                    distances[task.block.first : task.block.last, task.block.first :] = task.values
-                tasks = []
+            parts.append(_Part(block, *source, scalings))
+            if self.stored is None or block.last == n:
+                first = parts[0].block.first
+                size = (block.last - first, n - first)
+                task = _Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
+                yield [task]
+                distances[first : block.last, first:] = task.values
+                parts = []
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         """Divergences of pairs, in float64 from a cold start, whatever the margin."""
@@ -352,15 +383,24 @@ class TensorEntropicMap(SinkhornMap):
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
-            self._sweep_block(task, kernel, max(1, limit), tol)
-            self._report(task.block.last, self.shape[0])
+            if self.engine == "cropped":
+                self._crop(task, task.parts, kernel, max(1, limit), tol)
+                self._report(task.last, self.shape[0])
+                continue
+            for part in task.parts:
+                self._multiply(task, part, kernel, max(1, limit), tol)
+                self._report(part.block.last, self.shape[0])
 
     def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
-        for task, _, count in select(tasks, [task.errors > tol for task in tasks]):
-            if self.engine == "cropped" or count <= self._croppable * task.errors.numel():
-                self._crop(task, kernel, limit, tol, resume=True)
-            else:
-                self._sweep_block(task, kernel, limit, tol)
+        for task in tasks:
+            cropped = []
+            for part, count in task.select(task.errors > tol):
+                share = count / task.of(part, task.errors).numel()
+                if self.engine == "cropped" or share <= self._croppable:
+                    cropped.append(part)
+                else:
+                    self._multiply(task, part, kernel, limit, tol)
+            self._crop(task, cropped, kernel, limit, tol, resume=True)
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         if self.sweeps is None:
@@ -368,22 +408,21 @@ class TensorEntropicMap(SinkhornMap):
         return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
 
     def _is_negative(self, task: _Task, levels: Any) -> Any:
-        first, last, _ = task.block
-        return (task.values < 0.5 * (levels[first:last, None] + levels[first:])).triu_(1)
+        half = 0.5 * levels
+        return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
     def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        parts = [part for part, _ in task.select(mask)]
         if not self._triton:
-            self._sweep_block(task, kernel, limit, tol)
+            for part in parts:
+                self._multiply(task, part, kernel, limit, tol)
             return
         errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
-        self._crop(task, kernel, limit, tol, resume=True)
+        self._crop(task, parts, kernel, limit, tol, resume=True)
         task.errors = errors
 
-    def _sweep_block(self, task: _Task, kernel: Any, limit: int, tol: float) -> None:
-        """Sweep all pairs of a block by the chosen engine."""
-        if self.engine == "cropped":
-            self._crop(task, kernel, limit, tol)
-            return
+    def _multiply(self, task: _Task, part: _Part, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep all pairs of a block by products, and the last ones on their supports."""
         from cometric.kernels import sinkhorn_torch
 
         fused: Any = sinkhorn_torch
@@ -392,36 +431,38 @@ class TensorEntropicMap(SinkhornMap):
 
             fused = sinkhorn_triton
         with sinkhorn_torch.fast_products(self.precision == "tf32"):
-            task.values, task.errors = sinkhorn_torch.sweep(
-                kernel, task.bins, task.masses, self._partners[task.block.first :], task.scalings,
+            values, errors = sinkhorn_torch.sweep(
+                kernel, part.bins, part.masses, self._partners[part.block.first :], part.scalings,
                 limit, tol, fused.divide, fused.update, self._croppable, self.ratio,
             )  # fmt: skip
-        task.errors.triu_(1)  # pairs below the diagonal do not count
-        if self._croppable and limit > 1 and float(task.errors.max()) > tol:
-            self._crop(task, kernel, limit, tol, resume=True)
+        errors.triu_(1)  # pairs below the diagonal do not count
+        task.of(part, task.values).copy_(values)
+        task.of(part, task.errors).copy_(errors)
+        if self._croppable and limit > 1 and float(errors.max()) > tol:
+            self._crop(task, [part], kernel, limit, tol, resume=True)
 
-    def _crop(self, task: _Task, kernel: Any, limit: int, tol: float, resume: bool = False) -> None:
+    def _crop(
+        self,
+        task: _Task,
+        parts: list[_Part],
+        kernel: Any,
+        limit: int,
+        tol: float,
+        resume: bool = False,
+    ) -> None:
         """Sweep on the supports only; with ``resume`` only pairs whose error exceeds ``tol``."""
-        first = task.block.first
-        if self._cuda and self.stored in (None, self.dtype):
-            from cometric.kernels import sinkhorn_cuda
+        if not parts:
+            return
+        from cometric.kernels.cropping import Cropping, Job
 
-            if sinkhorn_cuda.choose(task.block.width, self.dtype.itemsize) is not None:
-                if self._layout is None:
-                    weight = self._weight.to(self.dtype)
-                    self._layout = sinkhorn_cuda.lay_out(self._indptr, self._columns, weight)
-                task.values, task.errors = sinkhorn_cuda.sweep(
-                    kernel, task.bins, task.masses, self._layout, first, task.scalings, limit, tol,
-                    (task.values, task.errors) if resume else None,
-                )  # fmt: skip
-                return
-        from cometric.kernels import sinkhorn_triton
-
-        task.values, task.errors = sinkhorn_triton.sweep(
-            kernel, task.bins, task.masses, self._indptr[first:], self._columns,
-            self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
-            (task.values, task.errors) if resume else None, self.ratio,
-        )  # fmt: skip
+        if self._cropping is None:
+            weight = self._weight.to(self.dtype)
+            self._cropping = Cropping(self._indptr, self._columns, weight, self._sizes, self.ratio)
+        jobs = [
+            Job(part.block.first, *part[1:], task.of(part, task.values), task.of(part, task.errors))
+            for part in parts
+        ]
+        self._cropping(kernel, jobs, limit, tol, resume)
 
     # --------------------------------------------------------------------------- tensors
 
@@ -437,15 +478,6 @@ class TensorEntropicMap(SinkhornMap):
         cost = cost.to(self._hist)  # its device, its dtype
         raise_if_bad_cost(cost, self.shape[1])
         return cost
-
-
-def _has_cuda(device: Any) -> bool:
-    """Whether the kernel in CUDA can be compiled for a device."""
-    if device.type != "cuda":
-        return False
-    from cometric.kernels.sinkhorn_cuda import can_run
-
-    return can_run(device)
 
 
 def _like(cost: Any, result: Any) -> Matrix:
