@@ -233,11 +233,22 @@ __device__ void list_active(int *list, int *counts, const double *errors, int la
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    sweep(const T *kernel, const int *bins, const T *masses, const int *pointers,
-          const int *offsets, const T *weight, T *state, double *values, double *errors, int *queue,
-          int sources, int partners, int line, int longs, int d, int width, int stride,
-          int chunk, int sweeps, int resume, double tol) {
+struct Arguments { // in the order of sinkhorn_cuda.Arguments
+    const T *kernel;
+    const int *bins;
+    const T *masses;
+    const int *pointers, *offsets;
+    const T *weight;
+    T *state;
+    double *values, *errors;
+    int *queue;
+    double tol;
+    int sources, partners, line, longs, d, width, stride, chunk, sweeps, resume;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(const Arguments given) {
+    const auto [kernel, bins, masses, pointers, offsets, weight, state, values, errors, queue, tol,
+                sources, partners, line, longs, d, width, stride, chunk, sweeps, resume] = given;
     extern __shared__ Vec space[];
     int *list = reinterpret_cast<int *>(space);
     T *block = reinterpret_cast<T *>(space + (chunk + 3) / 4);

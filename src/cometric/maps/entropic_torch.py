@@ -53,10 +53,7 @@ class _Part(NamedTuple):
 
 @dataclass
 class _Task:
-    """Pairs of the sources of consecutive blocks with all histograms from the first of them on.
-
-    Values and errors are matrices; only entries above the diagonal are computed.
-    """
+    """Pairs of consecutive blocks; of the matrices only what is above the diagonal is computed."""
 
     parts: list[_Part]
     values: Any
@@ -75,12 +72,13 @@ class _Task:
         first, last, _ = part.block
         return matrix[first - self.first : last - self.first, first - self.first :]
 
-    def select(self, mask: Any) -> list[tuple[_Part, int]]:
-        """The blocks with pairs in a mask, and how many."""
-        rows = to_numpy(mask.sum(1))
-        starts = [part.block.first - self.first for part in self.parts]
-        counts = np.add.reduceat(rows, starts)
-        return [(part, int(n)) for part, n in zip(self.parts, counts, strict=True) if n]
+    def select(self, mask: Any) -> list[tuple[_Part, Any, int]]:
+        """The blocks with pairs in a mask, how many in each row, and how many."""
+        rows = mask.sum(1)
+        places = [part.block.first - self.first for part in self.parts]
+        counts = np.add.reduceat(to_numpy(rows), places)
+        found = zip(self.parts, places, counts, strict=True)
+        return [(part, rows[place:], int(count)) for part, place, count in found if count]
 
 
 class TensorEntropicMap(SinkhornMap):
@@ -384,7 +382,8 @@ class TensorEntropicMap(SinkhornMap):
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
             if self.engine == "cropped":
-                self._crop(task, task.parts, kernel, max(1, limit), tol)
+                jobs = [self._job(task, part) for part in task.parts]
+                self._crop(jobs, kernel, max(1, limit), tol)
                 self._report(task.last, self.shape[0])
                 continue
             for part in task.parts:
@@ -393,14 +392,14 @@ class TensorEntropicMap(SinkhornMap):
 
     def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
-            cropped = []
-            for part, count in task.select(task.errors > tol):
+            jobs = []
+            for part, rows, count in task.select(task.errors > tol):
                 share = count / task.of(part, task.errors).numel()
                 if self.engine == "cropped" or share <= self._croppable:
-                    cropped.append(part)
+                    jobs.append(self._job(task, part, rows))
                 else:
                     self._multiply(task, part, kernel, limit, tol)
-            self._crop(task, cropped, kernel, limit, tol, resume=True)
+            self._crop(jobs, kernel, limit, tol)
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         if self.sweeps is None:
@@ -412,13 +411,13 @@ class TensorEntropicMap(SinkhornMap):
         return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
     def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
-        parts = [part for part, _ in task.select(mask)]
+        selected = task.select(mask)
         if not self._triton:
-            for part in parts:
+            for part, _, _ in selected:
                 self._multiply(task, part, kernel, limit, tol)
             return
         errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
-        self._crop(task, parts, kernel, limit, tol, resume=True)
+        self._crop([self._job(task, part, rows) for part, rows, _ in selected], kernel, limit, tol)
         task.errors = errors
 
     def _multiply(self, task: _Task, part: _Part, kernel: Any, limit: int, tol: float) -> None:
@@ -438,31 +437,28 @@ class TensorEntropicMap(SinkhornMap):
         errors.triu_(1)  # pairs below the diagonal do not count
         task.of(part, task.values).copy_(values)
         task.of(part, task.errors).copy_(errors)
-        if self._croppable and limit > 1 and float(errors.max()) > tol:
-            self._crop(task, [part], kernel, limit, tol, resume=True)
+        if self._croppable and limit > 1:
+            rows = (errors > tol).sum(1)
+            if rows.any():
+                self._crop([self._job(task, part, rows)], kernel, limit, tol)
 
-    def _crop(
-        self,
-        task: _Task,
-        parts: list[_Part],
-        kernel: Any,
-        limit: int,
-        tol: float,
-        resume: bool = False,
-    ) -> None:
-        """Sweep on the supports only; with ``resume`` only pairs whose error exceeds ``tol``."""
-        if not parts:
+    def _job(self, task: _Task, part: _Part, wanted: Any = None) -> Any:
+        """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
+        from cometric.kernels.cropping import Job
+
+        results = task.of(part, task.values), task.of(part, task.errors)
+        return Job(part.block.first, *part[1:], *results, wanted)
+
+    def _crop(self, jobs: list[Any], kernel: Any, limit: int, tol: float) -> None:
+        """Sweep on the supports only; where jobs say so, only pairs whose error exceeds ``tol``."""
+        if not jobs:
             return
-        from cometric.kernels.cropping import Cropping, Job
+        from cometric.kernels.cropping import Cropping
 
         if self._cropping is None:
             weight = self._weight.to(self.dtype)
             self._cropping = Cropping(self._indptr, self._columns, weight, self._sizes, self.ratio)
-        jobs = [
-            Job(part.block.first, *part[1:], task.of(part, task.values), task.of(part, task.errors))
-            for part in parts
-        ]
-        self._cropping(kernel, jobs, limit, tol, resume)
+        self._cropping(kernel, jobs, limit, tol)
 
     # --------------------------------------------------------------------------- tensors
 
