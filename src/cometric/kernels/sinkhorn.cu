@@ -4,10 +4,13 @@
 // rows of the partner at a time. The groups of a warp share a partner with many bins; they take
 // one each if it has few. Which warp computes a pair depends on timing, but not what it computes.
 //
-// T, G, Q, U, THREADS and SHARED are defined by the caller.
+// If few pairs of a source remain, all warps of a program share each of them.
+//
+// T, G, Q, U, THREADS, SHARED and FEW are defined by the caller.
 
 constexpr int VEC = 16 / sizeof(T);
 constexpr int GROUPS = 32 / G; // of a warp
+constexpr int WARPS = THREADS / 32;
 constexpr int HOLDERS = G / U; // lanes that hold the same row after the sums
 constexpr unsigned ALL = 0xffffffffu;
 
@@ -215,6 +218,53 @@ __device__ void fill(T *rows, const T *kernel, const int *bins, int d, int width
         rows[(d - 1) * stride + k] = 0;
 }
 
+// Sweeps of one pair by all warps, which share its rows; `sums` has room for WARPS + 1 vectors K u.
+__device__ void solve_together(const T *rows, const int *offsets, const T *weight, int begin,
+                               int end, const T *a, T *scalings, double *value, double *last_error,
+                               Vec *sums, int width, int sweeps, double tol, Lane lane) {
+    __shared__ double logs_of[2][WARPS]; // of two sweeps: some warps still read those of the last
+    int warp = threadIdx.x / 32, group = lane.first / G, vectors = width / VEC;
+    lane.turn = warp * GROUPS + group;
+    lane.share = WARPS * GROUPS;
+    Vec v[Q], ku[Q];
+    T error;
+    double logs;
+    load(v, scalings, width, lane.place);
+    for (int done = 1; true; done++) {
+#pragma unroll
+        for (int q = 0; q < Q; q++) ku[q] = Vec{};
+        logs = multiply(rows, offsets, weight, begin, end, v, ku, lane);
+#pragma unroll
+        for (int q = 0; q < Q; q++)
+#pragma unroll
+            for (int k = 0; k < VEC; k++) ku[q].x[k] = sum_shares(ku[q].x[k], lane.share);
+        logs = sum_shares(sum_group(logs), lane.share);
+        if (group == 0) store(reinterpret_cast<T *>(sums + warp * vectors), ku, width, lane.place);
+        if (threadIdx.x % 32 == 0) logs_of[done % 2][warp] = logs;
+        __syncthreads();
+        for (int c = threadIdx.x; c < vectors; c += THREADS) {
+            Vec total = sums[c];
+            for (int w = 1; w < WARPS; w++)
+#pragma unroll
+                for (int k = 0; k < VEC; k++) total.x[k] += sums[w * vectors + c].x[k];
+            sums[WARPS * vectors + c] = total;
+        }
+        __syncthreads();
+        load(ku, reinterpret_cast<const T *>(sums + WARPS * vectors), width, lane.place);
+        logs = 0.0;
+        for (int w = 0; w < WARPS; w++) logs += logs_of[done % 2][w];
+        error = sum_group(update(a, ku, v, width, lane.place));
+        if (done >= sweeps || !(double(error) > tol)) break;
+    }
+    logs += sum_group(log_sum(a, v, width, lane.place));
+    if (lane.turn == 0) store(scalings, v, width, lane.place);
+    if (threadIdx.x == 0) {
+        *value = logs;
+        *last_error = double(error);
+    }
+    __syncthreads();
+}
+
 // Numbers of the partners whose error exceeds `tol`, in order, and how many are long; by one warp.
 __device__ void list_active(int *list, int *counts, const double *errors, int last, int step,
                             int total, int longs, double tol) {
@@ -284,6 +334,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(const Arguments g
             __syncthreads();
         }
         int total = counts[0], total_long = counts[1];
+        if (!SHARED && resume && total <= FEW) {
+            for (int t = 0; t < total; t++) {
+                int p = list[t];
+                T *scalings = state + ((size_t)i * partners + p) * width;
+                solve_together(rows, offsets, weight, pointers[p], pointers[p + 1], a, scalings,
+                               values + row + p, errors + row + p, reinterpret_cast<Vec *>(block),
+                               width, sweeps, tol, lane);
+            }
+            continue;
+        }
         while (true) {
             int t = 0;
             if (threadIdx.x % 32 == 0) t = atomicAdd(&next, 1);

@@ -33,6 +33,9 @@ INTEGERS = "sources partners line longs d width stride chunk sweeps resume"
 VECTORS = 16
 """The most vectors of 16 bytes per lane: scalings must fit into registers."""
 
+FEW = 8
+"""Up to this many pairs of a source that remain are each solved by a whole program."""
+
 CHUNK = 2048
 """The most partners that a program takes at a time."""
 
@@ -101,7 +104,7 @@ def lay_out(indptr, columns, weight) -> Layout:
 def _limits(device: torch.device) -> tuple[int, int]:
     """Multiprocessors of a device, and bytes of shared memory that a program may use."""
     properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin - 256
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin - 1024
 
 
 class Arguments(ctypes.Structure):
@@ -156,10 +159,11 @@ def _compiled(device: torch.device, number: str, shape: Shape, shared: bool) -> 
         "U": shape.rows,
         "THREADS": shape.threads,
         "SHARED": int(shared),
+        "FEW": FEW,
     }
     lines = [f"typedef {number} T;"]
     lines += [f"constexpr int {name} = {value};" for name, value in constants.items()]
-    return Program("sinkhorn", lines, _limits(device)[1] if shared else 0)
+    return Program("sinkhorn", lines, _limits(device)[1])
 
 
 @functools.cache
@@ -189,7 +193,7 @@ class Fit(NamedTuple):
     shape: Shape
     shared: bool
     stride: int
-    space: int  # bytes of shared memory, without the list of partners
+    space: int  # bytes of shared memory beside the list of partners; if not shared, to resume
     copied: int  # numbers per source of the copy in memory
     beyond: int  # zeros after it
 
@@ -208,7 +212,8 @@ def fit(width: int, d: int, size: int, room: int) -> Fit | None:
     space = (d * stride + max(0, lanes - stride)) * size
     if space + 4 * CHUNK <= room:
         return Fit(shape, True, stride, space, 0, 0)
-    return Fit(shape, False, width, 0, d * width, lanes)
+    together = (shape.threads // 32 + 1) * width * size
+    return Fit(shape, False, width, together, d * width, lanes)
 
 
 def fit_on(kernel, bins):
@@ -261,7 +266,8 @@ def sweep(
         int(wanted is not None),
     )  # fmt: skip
     programs = min(units, sources * -(-partners // chunk))
-    space += (chunk + 3) // 4 * 16
+    listed = (chunk + 3) // 4 * 16
+    space = listed + (space if shared or wanted is not None else 0)
     _compiled(device, number, shape, shared)(
         (programs, 1, 1), (shape.threads, 1, 1), space, stream, arguments
     )
