@@ -85,7 +85,7 @@ class TensorEntropicMap(SinkhornMap):
     """Sinkhorn divergences as in :class:`EntropicMap`, on the tensors of a device.
 
     Returns a tensor for a tensor and an array for an array; both are computed on ``device``.
-    There are two engines: "cropped" (Triton, CUDA) reads only the entries of the kernel that two
+    There are two engines: "cropped" (CUDA) reads only the entries of the kernel that two
     supports select, "dense" (any device) multiplies matrices.
 
     Parameters
