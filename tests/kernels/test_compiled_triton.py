@@ -37,7 +37,7 @@ def test_sweeps(number, damped, resume, width):
         "RESUME": resume,
         "DAMPED": damped,
     }
-    types += ["i32", "i32", "i32", "i32", "fp32"]
+    types += ["i32", "i32", "i32", "i32", "i32", "fp32"]
     compiled = compile_kernel(sinkhorn_triton._sweep, types, constants, shape.warps)
     assert "sm_90" in compiled.asm["ptx"]
 

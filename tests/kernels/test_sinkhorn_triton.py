@@ -64,7 +64,8 @@ def test_it_agrees_with_products_above_the_diagonal(device, dtype, rtol, sweeps,
     values, errors = sinkhorn_torch.sweep(
         kernel, bins, mass, dense, expected, sweeps, 0.0, ratio=ratio
     )
-    results = sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, sweeps, 0.0, ratio=ratio)
+    results = torch.zeros((2, 3, 5), dtype=torch.float64, device=device)
+    sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, *results, sweeps, 0.0, ratio=ratio)
     for mine, other in zip(results, (values, errors), strict=True):
         atol = 1e-6 if rtol > 1e-9 else 1e-15
         assert_allclose(mine.cpu(), other.triu(1).cpu(), rtol=rtol, atol=atol)
@@ -79,7 +80,7 @@ def test_it_leaves_alone_what_is_done(device):
     errors[:] = 0.0
     errors[0, 4] = 1.0
     untouched = start[1].clone()
-    sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, 500, 1e-9, (values, errors))
+    sinkhorn_triton.sweep(kernel, bins, mass, *rows, start, values, errors, 500, 1e-9, True)
     assert float(errors[0, 4]) <= 1e-9
     assert float(values[0, 4]) != 7.0
     assert int((values == 7.0).sum()) == 14
@@ -102,8 +103,9 @@ def test_every_width_on_a_device(dtype, width):
     start = torch.ones((1, 2, d), dtype=dtype, device="cuda")
     expected = start.clone()
     values, errors = sinkhorn_torch.sweep(kernel, bins, hist[:1], hist, expected, 2, 0.0)
-    mine, gaps = sinkhorn_triton.sweep(
-        kernel, bins, hist[:1], indptr, columns, hist.reshape(-1), 2 * d, start, 2, 0.0
+    mine, gaps = torch.zeros((2, 1, 2), dtype=torch.float64, device="cuda")
+    sinkhorn_triton.sweep(
+        kernel, bins, hist[:1], indptr, columns, hist.reshape(-1), 2 * d, start, mine, gaps, 2, 0.0
     )
     exact = dtype is torch.float64
     assert_allclose(float(mine[0, 1]), float(values[0, 1]), rtol=1e-12 if exact else 1e-5)

@@ -232,7 +232,7 @@ def _solve(
     return v, value, error
 
 
-@triton.jit(do_not_specialize=["indptr", "partners", "sweeps"])
+@triton.jit(do_not_specialize=["indptr", "values", "errors", "partners", "line", "sweeps"])
 def _sweep(
     compact,
     a_masses,
@@ -245,6 +245,7 @@ def _sweep(
     scratch,
     damping,
     partners,
+    line,
     d,
     width,
     sweeps,
@@ -261,9 +262,10 @@ def _sweep(
     i = tl.program_id(1)
     p = partners - 1 - tl.program_id(0)  # the longest come first
     pair = i.to(tl.int64) * partners + p
+    place = i.to(tl.int64) * line + p
     todo = p > i
     if RESUME:
-        todo = todo & (tl.load(errors + pair) > tol)
+        todo = todo & (tl.load(errors + place) > tol)
     if todo:
         k = tl.arange(0, W)
         own = k < width
@@ -295,8 +297,8 @@ def _sweep(
             DAMPED,
         )
         tl.store(state + pair * width + k, v.to(state.dtype.element_ty), own)
-        tl.store(values + pair, value)
-        tl.store(errors + pair, error.to(tl.float64))
+        tl.store(values + place, value)
+        tl.store(errors + place, error.to(tl.float64))
 
 
 def _damping(ratio, like):
@@ -307,14 +309,13 @@ def _damping(ratio, like):
 
 
 def sweep(
-    kernel, bins, a, indptr, columns, weight, length, state, sweeps, tol, resume=None,
-    ratio=math.inf,
+    kernel, bins, a, indptr, columns, weight, length, state, values, errors, sweeps, tol,
+    resume=False, ratio=math.inf,
 ):  # fmt: skip
-    """Sweeps of the pairs of a block: dual value over eps, and marginal error, both (B, P).
+    """Sweeps of the pairs of a block: dual values over eps, and marginal errors, both (B, P).
 
     ``length`` is the number of bins of all partners. Pairs on or below the diagonal of a block are
-    not computed: their values and errors are 0. ``resume`` are the values and errors reached so
-    far: pairs within ``tol`` are then left unchanged.
+    left as they are; with ``resume`` also pairs whose error is within ``tol``.
     """
     sources, width = bins.shape
     partners, d = len(indptr) - 1, len(kernel)
@@ -325,11 +326,6 @@ def sweep(
     _gather[(triton.cdiv(d, rows), sources)](
         kernel, bins, compact, d, width, ROWS=rows, W=W, num_warps=4 if W <= 4096 else 16
     )
-    if resume is None:
-        values = torch.zeros((sources, partners), dtype=torch.float64, device=kernel.device)
-        errors = torch.zeros_like(values)
-    else:
-        values, errors = resume
     _sweep[(partners, sources)](
         compact,
         a,
@@ -342,6 +338,7 @@ def sweep(
         kernel.new_empty((sources, length)),
         _damping(ratio, values),
         partners,
+        values.stride(0),
         d,
         width,
         sweeps,
@@ -351,11 +348,10 @@ def sweep(
         LOGS=32 * shape.warps,
         ONE=shape.one,
         FAST=kernel.is_cuda,
-        RESUME=resume is not None,
+        RESUME=resume,
         DAMPED=math.isfinite(ratio),
         num_warps=shape.warps,
     )
-    return values, errors
 
 
 @triton.jit(do_not_specialize=["partners"])

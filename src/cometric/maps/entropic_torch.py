@@ -13,7 +13,7 @@ from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
 from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
-from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap, select
+from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
@@ -42,23 +42,50 @@ class Block(NamedTuple):
     width: int
 
 
-@dataclass
-class _Task:
-    """The pairs of a block: its sources with all histograms from the first of them on."""
+class _Part(NamedTuple):
+    """A block of a task: supports, masses and scalings of its sources."""
 
     block: Block
     bins: Any
     masses: Any
     scalings: Any
-    values: Any = None
-    errors: Any = None
+
+
+@dataclass
+class _Task:
+    """Pairs of consecutive blocks; of the matrices only what is above the diagonal is computed."""
+
+    parts: list[_Part]
+    values: Any
+    errors: Any
+
+    @property
+    def first(self) -> int:
+        return self.parts[0].block.first
+
+    @property
+    def last(self) -> int:
+        return self.parts[-1].block.last
+
+    def of(self, part: _Part, matrix: Any) -> Any:
+        """The pairs of a block in a matrix of the task."""
+        first, last, _ = part.block
+        return matrix[first - self.first : last - self.first, first - self.first :]
+
+    def select(self, mask: Any) -> list[tuple[_Part, Any, int]]:
+        """The blocks with pairs in a mask, how many in each row, and how many."""
+        rows = mask.sum(1)
+        places = [part.block.first - self.first for part in self.parts]
+        counts = np.add.reduceat(to_numpy(rows), places)
+        found = zip(self.parts, places, counts, strict=True)
+        return [(part, rows[place:], int(count)) for part, place, count in found if count]
 
 
 class TensorEntropicMap(SinkhornMap):
     """Sinkhorn divergences as in :class:`EntropicMap`, on the tensors of a device.
 
     Returns a tensor for a tensor and an array for an array; both are computed on ``device``.
-    There are two engines: "cropped" (Triton, CUDA) reads only the entries of the kernel that two
+    There are two engines: "cropped" (CUDA) reads only the entries of the kernel that two
     supports select, "dense" (any device) multiplies matrices.
 
     Parameters
@@ -190,6 +217,7 @@ class TensorEntropicMap(SinkhornMap):
         import torch
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self._cropping: Any = None  # the kernels on supports
         supports = map(self._padded, self._blocks)
         self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
         if self.engine == "dense":
@@ -259,21 +287,24 @@ class TensorEntropicMap(SinkhornMap):
 
         When the next batch is requested, the values of the last one go into ``distances``.
         """
-        tasks = []
+        n = self.shape[0]
+        parts = []
         for number, (block, source) in enumerate(zip(self._blocks, self._sources, strict=True)):
             scalings = self._scalings.get(number)
             if scalings is None:  # start from those of the sources to themselves
                 own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
                 own = (own * (source[1] > 0)).to(self.stored or self.dtype)
-                scalings = own[:, None, :].repeat(1, self.shape[0] - block.first, 1)
+                scalings = own[:, None, :].repeat(1, n - block.first, 1)
             if self.stored is not None:
                 self._scalings[number] = scalings
-            tasks.append(_Task(block, *source, scalings))
-            if self.stored is None or block.last == self.shape[0]:
-                yield tasks
-                for task in tasks:
-                    distances[task.block.first : task.block.last, task.block.first :] = task.values
-                tasks = []
+            parts.append(_Part(block, *source, scalings))
+            if self.stored is None or block.last == n:
+                first = parts[0].block.first
+                size = (block.last - first, n - first)
+                task = _Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
+                yield [task]
+                distances[first : block.last, first:] = task.values
+                parts = []
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         """Divergences of pairs, in float64 from a cold start, whatever the margin."""
@@ -350,15 +381,25 @@ class TensorEntropicMap(SinkhornMap):
 
     def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
-            self._sweep_block(task, kernel, max(1, limit), tol)
-            self._report(task.block.last, self.shape[0])
+            if self.engine == "cropped":
+                jobs = [self._job(task, part) for part in task.parts]
+                self._crop(jobs, kernel, max(1, limit), tol)
+                self._report(task.last, self.shape[0])
+                continue
+            for part in task.parts:
+                self._multiply(task, part, kernel, max(1, limit), tol)
+                self._report(part.block.last, self.shape[0])
 
     def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
-        for task, _, count in select(tasks, [task.errors > tol for task in tasks]):
-            if self.engine == "cropped" or count <= self._croppable * task.errors.numel():
-                self._crop(task, kernel, limit, tol, resume=True)
-            else:
-                self._sweep_block(task, kernel, limit, tol)
+        for task in tasks:
+            jobs = []
+            for part, rows, count in task.select(task.errors > tol):
+                share = count / task.of(part, task.errors).numel()
+                if self.engine == "cropped" or share <= self._croppable:
+                    jobs.append(self._job(task, part, rows))
+                else:
+                    self._multiply(task, part, kernel, limit, tol)
+            self._crop(jobs, kernel, limit, tol)
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         if self.sweeps is None:
@@ -366,22 +407,21 @@ class TensorEntropicMap(SinkhornMap):
         return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
 
     def _is_negative(self, task: _Task, levels: Any) -> Any:
-        first, last, _ = task.block
-        return (task.values < 0.5 * (levels[first:last, None] + levels[first:])).triu_(1)
+        half = 0.5 * levels
+        return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
     def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        selected = task.select(mask)
         if not self._triton:
-            self._sweep_block(task, kernel, limit, tol)
+            for part, _, _ in selected:
+                self._multiply(task, part, kernel, limit, tol)
             return
         errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
-        self._crop(task, kernel, limit, tol, resume=True)
+        self._crop([self._job(task, part, rows) for part, rows, _ in selected], kernel, limit, tol)
         task.errors = errors
 
-    def _sweep_block(self, task: _Task, kernel: Any, limit: int, tol: float) -> None:
-        """Sweep all pairs of a block by the chosen engine."""
-        if self.engine == "cropped":
-            self._crop(task, kernel, limit, tol)
-            return
+    def _multiply(self, task: _Task, part: _Part, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep all pairs of a block by products, and the last ones on their supports."""
         from cometric.kernels import sinkhorn_torch
 
         fused: Any = sinkhorn_torch
@@ -390,24 +430,35 @@ class TensorEntropicMap(SinkhornMap):
 
             fused = sinkhorn_triton
         with sinkhorn_torch.fast_products(self.precision == "tf32"):
-            task.values, task.errors = sinkhorn_torch.sweep(
-                kernel, task.bins, task.masses, self._partners[task.block.first :], task.scalings,
+            values, errors = sinkhorn_torch.sweep(
+                kernel, part.bins, part.masses, self._partners[part.block.first :], part.scalings,
                 limit, tol, fused.divide, fused.update, self._croppable, self.ratio,
             )  # fmt: skip
-        task.errors.triu_(1)  # pairs below the diagonal do not count
-        if self._croppable and limit > 1 and float(task.errors.max()) > tol:
-            self._crop(task, kernel, limit, tol, resume=True)
+        errors.triu_(1)  # pairs below the diagonal do not count
+        task.of(part, task.values).copy_(values)
+        task.of(part, task.errors).copy_(errors)
+        if self._croppable and limit > 1:
+            rows = (errors > tol).sum(1)
+            if rows.any():
+                self._crop([self._job(task, part, rows)], kernel, limit, tol)
 
-    def _crop(self, task: _Task, kernel: Any, limit: int, tol: float, resume: bool = False) -> None:
-        """Sweep on the supports only; with ``resume`` only pairs whose error exceeds ``tol``."""
-        from cometric.kernels import sinkhorn_triton
+    def _job(self, task: _Task, part: _Part, wanted: Any = None) -> Any:
+        """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
+        from cometric.kernels.cropping import Job
 
-        first = task.block.first
-        task.values, task.errors = sinkhorn_triton.sweep(
-            kernel, task.bins, task.masses, self._indptr[first:], self._columns,
-            self._weight.to(self.dtype), int(self._sizes[first:].sum()), task.scalings, limit, tol,
-            (task.values, task.errors) if resume else None, self.ratio,
-        )  # fmt: skip
+        results = task.of(part, task.values), task.of(part, task.errors)
+        return Job(part.block.first, *part[1:], *results, wanted)
+
+    def _crop(self, jobs: list[Any], kernel: Any, limit: int, tol: float) -> None:
+        """Sweep on the supports only; where jobs say so, only pairs whose error exceeds ``tol``."""
+        if not jobs:
+            return
+        from cometric.kernels.cropping import Cropping
+
+        if self._cropping is None:
+            weight = self._weight.to(self.dtype)
+            self._cropping = Cropping(self._indptr, self._columns, weight, self._sizes, self.ratio)
+        self._cropping(kernel, jobs, limit, tol)
 
     # --------------------------------------------------------------------------- tensors
 
