@@ -191,7 +191,7 @@ def write(
             if colors is None
             else {"names": colors.names, **pack_values(colors.matrix)},
         },
-        title=storable(title or f"Distances learned from {samples.total} {called.samples}"),
+        title=storable(title or f"Distances learned from {samples.total:,} {called.samples}"),
         result=result,
         words=called,
         capital=sentences.capitalize,

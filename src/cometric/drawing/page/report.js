@@ -3,6 +3,7 @@
 const STRONGEST = 3;  // log2; beyond it the color stays
 const LISTED = 10;
 const NAMED = 8;
+const MOST_NAMED = 21;  // groups whose names are on the map
 const byId = (id) => document.getElementById(id);
 const counts = new Intl.NumberFormat("en");
 
@@ -112,7 +113,7 @@ const start = (data) => {
       const moved = [];
       styles.forEach((style, g) => { moved[order[g]] = style; });
       colors = { styles: moved, style: Array.from(column.codes, (g) => order[g]) };
-      if (!state.side && column.groups.length <= 14) colors.middles = middles(column);
+      if (!state.side && column.groups.length <= MOST_NAMED) colors.middles = middles(column);
     } else {
       colors = scale(column.values, ...limits(column), RAMPS[now]);
     }
@@ -132,7 +133,9 @@ const start = (data) => {
   };
   const middles = (column) => {
     const members = membersOf(column);
-    return column.groups.map((text, g) => ({ text, members: members[g] }))
+    // Of many modules only the first member is named, to leave room.
+    const brief = (text) => (column.palette === "modules" && column.groups.length > NAMED ? text.split(", ")[0] : text);
+    return column.groups.map((text, g) => ({ text: brief(text), members: members[g] }))
       .slice(0, column.groups.length - (column.background ? 1 : 0));
   };
 
@@ -320,7 +323,7 @@ const start = (data) => {
     }));
   };
   const enrichedTable = (side) => table(side, side === "features" ? `Typical ${WORDS.features.many}` : `${capital(WORDS.samples.many)} with most`,
-    "mean share, times that of the rest", state.top.map((item) => [item, data[side].names[item], times(state.ratio[item])]));
+    "mean share over the rest", state.top.map((item) => [item, data[side].names[item], times(state.ratio[item])]));
 
   /** How the selected items fall into the groups shown. */
   const compositionTable = (side) => {
@@ -345,7 +348,7 @@ const start = (data) => {
     const floor = given.floor[SIDES.indexOf(state.side)];
     const rows = column.groups.map((text, g) => [null, text, Math.log2((inside[g] + floor * size[g]) / (outside[g] + floor * size[g]))])
       .sort((a, b) => b[2] - a[2]).slice(0, 8).map(([item, text, ratio]) => [item, text, times(ratio)]);
-    const made = table(side, `Groups of ${WORDS[side].many}`, `${short(column.name, 40)}; share, times that of the rest`, rows);
+    const made = table(side, `Groups of ${WORDS[side].many}`, `${short(column.name, 40)}; share over the rest`, rows);
     made.classList.add("wide");
     return made;
   };
