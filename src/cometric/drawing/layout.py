@@ -34,7 +34,7 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#00
 
 MODULE_COLORS = (
     "#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
-    "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#7F7F7F", "#B9A3E3",
+    "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3",
 )  # fmt: skip
 """Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
 

@@ -5,12 +5,12 @@ const PALETTES = {  // those of the plots; labels of Okabe and Ito, which color-
   light: {
     labels: ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#30343a"],
     modules: ["#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
-      "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#7F7F7F", "#B9A3E3"],
+      "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3"],
   },
   dark: {
     labels: ["#3d9fe0", "#F0B030", "#1fc092", "#F07a2a", "#8fd0f5", "#E39BC4", "#e7eaee"],
     modules: ["#8f86e8", "#5cc8b5", "#e58a98", "#bcbc55", "#a5dcf5", "#d0609a", "#e8dc95", "#45ad6b",
-      "#cf72c8", "#7aa5ff", "#c08c58", "#ff9f80", "#a0a0a0", "#d2c4f2"],
+      "#cf72c8", "#7aa5ff", "#c08c58", "#ff9f80", "#f0505a", "#d2c4f2"],
   },
 };
 const RAMPS = {
