@@ -67,6 +67,7 @@ def main() -> None:
         PAGE,
         labels=labels,
         title="700 blood cells and their genes",
+        words=("cells", "genes"),
         certificate=certificate,
         force=True,
     )

@@ -195,7 +195,8 @@ def embedding(
         One value per item: floating-point numbers on a color scale, anything else as categories.
         Or the name (or number) of a feature: samples are colored by its share of their mass; for
         ``of="features"``, of a sample. Or :class:`~cometric.Modules`: features are colored by
-        their module, samples by the module whose score is largest.
+        their module, samples by the module whose score is largest, or as background if even this
+        score is below a tenth of the module's highest in any sample.
     mark
         Items, by name or number, whose names are written beside their points.
     names
@@ -227,7 +228,8 @@ def embedding(
     away = np.flatnonzero((inside != places).any(axis=1))
     ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order)
+    by_module = chosen.modules is not None
+    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order, by_module)
     if len(away):
         ax.scatter(inside[away, 0], inside[away, 1], s=4 * size, marker="x", color="0.3", lw=1.2)
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""

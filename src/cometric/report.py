@@ -16,7 +16,6 @@ from scipy.spatial.distance import squareform
 from cometric import baselines, scores
 from cometric.answers.groups import SHRINK, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
-from cometric.answers.modules import modules as find_modules
 from cometric.answers.result import Result
 from cometric.core.kinds import check_path
 from cometric.core.nearest import nearest_to
@@ -25,11 +24,19 @@ from cometric.core.text import storable
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
 from cometric.drawing import sentences, tree_layout
-from cometric.drawing.columns import Groups, Numbers, group_column, read_columns
-from cometric.drawing.layout import coordinates, metric_of, names_of
+from cometric.drawing.columns import Groups, Numbers, read_columns
+from cometric.drawing.layout import by_size, coordinates, metric_of, names_of
+from cometric.drawing.module_columns import (
+    central,
+    find_modules,
+    module_columns,
+    module_rows,
+    score_columns,
+)
 from cometric.drawing.packing import pack, pack_masses, pack_values, significant
 from cometric.drawing.rendering import convergence, render
 from cometric.drawing.values import read_values
+from cometric.drawing.words import Words, read_words
 from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
@@ -57,9 +64,6 @@ MAX_ENTRIES = 1_000_000
 NEAREST = 10
 """Neighbors listed for each item."""
 
-MAX_SCORES = 24
-"""Modules whose scores are offered as colors of samples."""
-
 MAX_COMPARED = 2_000
 """Most samples for which plain distances are computed, to compare silhouettes."""
 
@@ -85,6 +89,8 @@ def write(
     X: Any = None,
     modules: Modules | bool | None = None,
     trees: bool | None = None,
+    clusters: Any = None,
+    words: Sequence[str] = ("samples", "features"),
 ) -> Path:
     """Write the report of a result to one HTML file, and return its path.
 
@@ -98,8 +104,9 @@ def write(
     labels
         A label per sample, for colors and to compare the learned distance with others; or several
         columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
-        Columns with many different numbers become a color scale. Clusters of the samples, by the
-        learned distance, are always offered too.
+        Columns with many different numbers become a color scale. Groups are in the order of
+        pandas' categories, otherwise sorted. Labels should be known from elsewhere: for those
+        found from this result there is ``clusters``.
     sample_names, feature_names
         Names to show instead of those in the data.
     title
@@ -123,21 +130,30 @@ def write(
         computed, if igraph is installed; False: no modules.
     trees
         Whether to offer dendrograms. By default, if the result was learned with trees.
+    clusters
+        The same as ``labels`` for clusters that were found from this result, such as Leiden
+        clusters of its distances: to color by and to compare groups of samples, but without
+        scores, since a distance always agrees with its own clusters. By default up to eight
+        clusters are computed (Ward linkage).
+    words
+        What samples and features are called in the page, for example ``("cells", "genes")``.
     """
     target = check_path(path)
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     problem = result.problem
+    called = read_words(words)
+    own = read_columns(clusters, "clusters", problem.samples, "samples")
     given = {
-        "samples": read_columns(labels, "labels", problem.samples, "samples"),
+        "samples": read_columns(labels, "labels", problem.samples, "samples") + own,
         "features": read_columns(feature_labels, "feature_labels", problem.features, "features"),
     }
     names = {
-        "samples": _names(result, "samples", sample_names, "sample_names"),
-        "features": _names(result, "features", feature_names, "feature_names"),
+        "samples": _names(result, "samples", sample_names, "sample_names", called),
+        "features": _names(result, "features", feature_names, "feature_names", called),
     }
     values = None if X is None else read_values(X, problem, names["features"])
-    found, no_modules = _find_modules(result, modules)
+    found, no_modules = find_modules(result, modules)
     whole = _histograms(problem.samples), _histograms(problem.features)
     chosen = dict(zip(names, _choose_items(whole[0], random_state), strict=True))
     A = whole[0][chosen["samples"]][:, chosen["features"]]
@@ -146,7 +162,13 @@ def write(
     maps = {}
     with bar_of_pairs(progress, sum(map(len, chosen.values())), "item", "drawing maps") as tell:
         for of, items in chosen.items():
-            maps[of] = _map(result, of, items, names, given[of], found, method, random_state, tell)
+            columns = [column.take(items) for column in given[of]]
+            columns += _module_columns(of, found, names["features"], items)
+            cut = not own if of == "samples" else not found
+            cut_at = len(given[of]) if cut else None
+            maps[of] = _map(
+                result, of, items, names[of], columns, cut_at, method, random_state, tell
+            )
             if with_trees:
                 tree = tree_layout.prune(result.tree(of), items)
                 maps[of] = replace(maps[of], tree=tree)
@@ -154,11 +176,13 @@ def write(
     known = _embedded(A)
     colors = None if values is None else values.take(chosen["samples"], features.names, MAX_ENTRIES)
     main = next((column for column in samples.columns if isinstance(column, Groups)), None)
-    labeled = bool(given["samples"]) and main is not None and main.name != CLUSTERS
+    known_labels = given["samples"][: len(given["samples"]) - len(own)]
+    labeled = any(isinstance(column, Groups) for column in known_labels)
     widths = _silhouettes(A, samples.distances, main) if labeled and main is not None else []
-    facts = _facts(samples, main, labeled, widths, found, no_modules, names["features"])
+    facts = _facts(samples, main, labeled, widths, found, no_modules, names["features"], called)
     page = render(
         data={
+            "words": called.payload(),
             "samples": samples.payload(),
             "features": features.payload(),
             "mass": pack_masses(A, B, known),
@@ -167,8 +191,10 @@ def write(
             if colors is None
             else {"names": colors.names, **pack_values(colors.matrix)},
         },
-        title=storable(title or f"Distances learned from {len(problem.samples.labels)} samples"),
+        title=storable(title or f"Distances learned from {samples.total:,} {called.samples}"),
         result=result,
+        words=called,
+        capital=sentences.capitalize,
         maps=(samples, features),
         embedded=len(known),
         valued=None if colors is None or values is None else (len(colors.names), len(values.names)),
@@ -182,7 +208,7 @@ def write(
         proved=isinstance(certificate, Certificate),
         details=str(certificate),
         typical=[] if main is None else _typical(A, main, features),
-        module_rows=_module_rows(found, names["features"]),
+        module_rows=module_rows(found, names["features"]),
         background=facts.background,
         silhouettes=widths,
         compared=min(MAX_COMPARED, len(samples.names)),
@@ -194,7 +220,6 @@ def write(
 
 
 CLUSTERS = "clusters of the learned distance"
-MODULES = "modules"
 
 
 @dataclass(frozen=True)
@@ -238,29 +263,21 @@ def _map(
     result: Result,
     of: str,
     chosen: Index,
-    names: dict[str, list[str]],
-    given: list[Groups | Numbers],
-    found: Modules | None,
+    names: list[str],
+    columns: list[Groups | Numbers],
+    cut_at: int | None,
     method: str,
     random_state: int,
     tell: Told,
 ) -> _Map:
     whole = metric_of(result, of)
     metric = whole[np.ix_(chosen, chosen)] if len(chosen) < len(whole) else whole
-    shown = [storable(names[of][k]) for k in chosen]
-    columns = [column.take(chosen) for column in given]
-    if found is not None and len(found) and of == "features":
-        columns += [column.take(chosen) for column in _module_columns(found, names[of])]
-    columns.append(_cluster_column(metric, shown))
-    if of == "samples" and found is not None and len(found):
-        table = found.scores()[chosen]
-        columns += [
-            Numbers(f"module {_module_name(found, g, names['features'])}", table[:, g])
-            for g in range(min(MAX_SCORES, len(found)))
-        ]
+    shown = [storable(names[k]) for k in chosen]
+    if cut_at is not None:
+        columns.insert(cut_at, _cluster_column(metric))
     if of == "features":
         mass = np.asarray(_histograms(result.problem.samples).sum(axis=0))[chosen]
-        columns.append(Numbers("share of all mass (log10)", np.log10(mass / mass.sum())))
+        columns.append(Numbers("share of all data (log10)", np.log10(mass / mass.sum())))
     count = len(chosen)
     places = coordinates(
         metric, method, random_state, lambda share: tell(int(share * (count - 1)), count)
@@ -270,11 +287,24 @@ def _map(
     return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, columns)
 
 
-def _names(result: Result, of: str, names: Sequence[Any] | None, argument: str) -> list[str]:
+def _module_columns(
+    of: str, found: Modules | None, names: list[str], chosen: Index
+) -> list[Groups | Numbers]:
+    """The modules of features, or the scores of samples for them."""
+    if found is None or not len(found):
+        return []
+    if of == "samples":
+        return score_columns(found, names, chosen)
+    return [column.take(chosen) for column in module_columns(found, names)]
+
+
+def _names(
+    result: Result, of: str, names: Sequence[Any] | None, argument: str, words: Words
+) -> list[str]:
     """The names given, or those of the data; numbers get "sample" or "feature" before them."""
     shown = names_of(result, of, names, argument)
     numbers = names is None and getattr(result.problem, of).names is None
-    return [f"{of[:-1]} {name}" for name in shown] if numbers else shown
+    return [f"{words.one(of)} {name}" for name in shown] if numbers else shown
 
 
 def _histograms(side: Side) -> sparse.csr_array:
@@ -300,66 +330,13 @@ def _embedded(A: sparse.csr_array) -> Index:
 # --------------------------------------------------------------------------- columns
 
 
-def _find_modules(result: Result, given: Modules | bool | None) -> tuple[Modules | None, str]:
-    """The modules of the features, or None, and why there are none."""
-    if isinstance(given, Modules):
-        if given.of != "features" or len(given.labels) != len(result.problem.features.labels):
-            raise ValueError(
-                f"`modules` are {len(given.labels)} {given.of}; pass modules of the "
-                f"{len(result.problem.features.labels)} features, cm.modules(result)."
-            )
-        return given, ""
-    if given is not None and not isinstance(given, bool | np.bool_):
-        raise ValueError(
-            f"`modules` is {given!r}; pass what cm.modules(result) returned, True or False."
-        )
-    if given is not None and not given:
-        return None, ""
-    try:
-        return find_modules(result), ""
-    except ImportError:
-        if given:
-            raise
-        return None, "Install igraph (cometric[modules]) to see modules of features."
-
-
-def _module_name(found: Modules, g: int, names: list[str]) -> str:
-    """The names of a module's central members, after its number."""
-    return f"{g + 1}: {_central(found, g, names)}"
-
-
-def _central(found: Modules, g: int, names: list[str]) -> str:
-    return storable(", ".join(names[k] for k in found.members[g][:3]))
-
-
-def _module_columns(found: Modules, names: list[str]) -> list[Groups | Numbers]:
-    groups = [_module_name(found, g, names) for g in range(len(found))]
-    codes = np.where(found.labels == BACKGROUND, len(groups), found.labels)
-    background = bool((found.labels == BACKGROUND).any())
-    return [
-        Groups(MODULES, [*groups, *["in no module"] * background], codes, background),
-        Numbers("coherence (Moran's I)", found.coherence),
-    ]
-
-
-def _module_rows(found: Modules | None, names: list[str]) -> list[tuple[int, int, list[str]]]:
-    """Number, size and most central members of each module."""
-    if found is None:
-        return []
-    return [
-        (g + 1, len(own), [storable(names[k]) for k in own[:10]])
-        for g, own in enumerate(found.members)
-    ]
-
-
-def _cluster_column(metric: Matrix, names: list[str]) -> Groups:
-    """Clusters of the items, named after their centers."""
-    column = group_column(CLUSTERS, _clusters(metric))
-    centers = []
-    for g in range(len(column.groups)):
-        members = np.flatnonzero(column.codes == g)
-        centers.append(members[metric[np.ix_(members, members)].sum(axis=0).argmin()])
-    return replace(column, groups=[f"around {names[center]}" for center in centers])
+def _cluster_column(metric: Matrix) -> Groups:
+    """Clusters of the items, the largest first."""
+    found = by_size(_clusters(metric))
+    codes = np.empty(len(metric), np.int64)
+    for g, (_, members) in enumerate(found):
+        codes[members] = g
+    return Groups(CLUSTERS, [f"cluster {g}" for g in range(len(found))], codes)
 
 
 def _clusters(metric: Matrix) -> Index:
@@ -397,7 +374,7 @@ def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str
             {
                 "group": name,
                 "feature": features.names[best],
-                "times": 2.0 ** score[best],
+                "times": sentences.times(2.0 ** score[best]),
                 "nearest": near,
             }
         )
@@ -430,6 +407,7 @@ def _facts(
     found: Modules | None,
     no_modules: str,
     names: list[str],
+    words: Words,
 ) -> sentences.Facts:
     shared = chance = None
     if labeled and main is not None and len(main.groups) > 1 and len(main.codes) > 2:
@@ -446,9 +424,10 @@ def _facts(
         rank=ranks[0] if ranks else None,
         module_names=None
         if found is None
-        else tuple(_central(found, g, names) for g in range(len(found))),
+        else tuple(central(found, g, names) for g in range(len(found))),
         background=0 if found is None else int((found.labels == BACKGROUND).sum()),
         no_modules=no_modules,
+        words=words,
     )
 
 

@@ -15,10 +15,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.patches import PathPatch  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
 from cometric import plot  # noqa: E402
 from cometric.answers.modules import ModuleTable  # noqa: E402
-from cometric.drawing import canvas, layout, naming  # noqa: E402
+from cometric.drawing import canvas, coloring, layout, naming  # noqa: E402
 
 GENES = [f"g{k}" for k in range(12)]
 LABELS = np.repeat(["early", "late"], [12, 8])
@@ -414,6 +415,10 @@ def cells():
     return result, cm.modules(result)
 
 
+def legend_texts(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def test_features_are_colored_by_module_and_their_central_ones_named(cells, monkeypatch):
     result, found = cells
     assert len(found) >= 2
@@ -430,9 +435,17 @@ def test_features_are_colored_by_module_and_their_central_ones_named(cells, monk
     first = [int(own[0]) for own in found.members]
     assert written[: len(first)] == first  # the most central of each module
     assert 5 < len(written) <= plot.NAMES_ON_A_MAP
+    monkeypatch.setattr(coloring, "HIGH", 0.5)  # the groups of these data are clear
     by_score = plot.embedding(result, method="tsne", color=found)
-    legend = {text.get_text() for text in by_score.get_legend().get_texts()}
-    assert legend <= set(texts) - {"background"}
+    legend = set(legend_texts(by_score))
+    assert legend <= set(texts)
+    scores = found.scores()
+    low = scores.max(axis=1) < 0.5 * scores.max(axis=0)[scores.argmax(axis=1)]
+    shown = dict(zip(legend_texts(by_score), by_score.collections, strict=False))
+    assert len(shown["background"].get_offsets()) == low.sum() > 0
+    looks = [to_hex(part.get_facecolor()[0]).upper() for part in ax.collections[: len(found)]]
+    assert looks == list(layout.MODULE_COLORS[: len(found)])
+    assert not set(layout.MODULE_COLORS) & set(layout.COLORS)
 
 
 def test_modules_of_another_result_are_refused(cells, result):
@@ -443,9 +456,9 @@ def test_modules_of_another_result_are_refused(cells, result):
 def test_names_do_not_overlap_and_stay_inside(cells):
     ax = plot.embedding(cells[0], "features", "tsne", n_names=60)
     ax.figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in ax.texts]
+    boxes = [Text.get_window_extent(text) for text in ax.texts]  # without lines to points
     assert len(boxes) > 10
-    inside = ax.get_window_extent()
+    inside = ax.get_window_extent().padded(-naming.BORDER)
     for k, box in enumerate(boxes):
         assert not any(box.padded(-1).overlaps(other.padded(-1)) for other in boxes[:k])
         assert inside.padded(1).containsx(box.x0)
@@ -509,6 +522,15 @@ def test_a_category_has_its_color_in_every_map(result):
     some = pd.Series(kinds).where(np.arange(20) != 3)  # one unknown
     legend = plot.embedding(result, method="tsne", color=some).get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["late", "early", "nan"]
+
+
+def test_categories_without_an_order_are_sorted_and_not_by_size(result):
+    kinds = np.where(LABELS == "early", "z", "a")
+    ax = plot.embedding(result, method="tsne", color=kinds)
+    assert legend_texts(ax) == ["a", "z"]
+    assert layout.categories_of(np.array(["10", "9", "0"])) == ("0", "9", "10")
+    assert layout.categories_of(["b", None, "B", np.nan, "10"]) == ("10", "B", "b")
+    assert layout.categories_of(pd.Categorical(["x"], ["y", "x"])) == ("y", "x")
 
 
 def test_one_large_row_does_not_use_up_the_colors_of_a_heat_map():

@@ -29,6 +29,7 @@ from cometric.core.trees import MetricTree
 from cometric.drawing import layout, sentences, tree_layout
 from cometric.drawing.columns import read_columns
 from cometric.drawing.packing import SMALLEST, log_codes, pack_numbers
+from cometric.drawing.words import Words
 from cometric.proofs.certificate import Uniqueness
 
 LABELS = np.repeat(["early", "late"], [12, 8])
@@ -150,12 +151,13 @@ def test_neighbors_are_those_of_the_learned_distance(result, page):
     assert away[3] / 65535 * near["largest"] == pytest.approx(result.features[3][order], abs=1e-5)
 
 
-def test_features_without_labels_fall_into_their_groups(page):
+def test_features_without_labels_or_modules_fall_into_their_groups(result, tmp_path):
+    page = report.write(result, tmp_path / "r.html", modules=False).read_text("utf-8")
     clusters = column(payload(page)[1], "features", report.CLUSTERS)
     codes = numbers(clusters["codes"], "<u2")
     assert len(set(codes[:5])) == len(set(codes[5:])) == 1
     assert codes[0] != codes[9]
-    assert all(re.fullmatch(r"around g\d", name) for name in clusters["groups"])
+    assert clusters["groups"] == ["cluster 0", "cluster 1"]
 
 
 def test_the_page_tells_status_values_and_silhouettes(result, page):
@@ -251,6 +253,9 @@ def test_a_failed_write_leaves_nothing_behind(result, tmp_path):
         ({"modules": "yes"}, r"`modules` is 'yes'; pass what cm.modules\(result\) returned"),
         ({"X": np.ones((20, 3))}, r"`X` has shape \(20, 3\); .* a matrix of shape \(20, 10\)"),
         ({"X": -np.ones((20, 10))}, "`X` has negative or missing entries"),
+        ({"clusters": [1, 2]}, r"`clusters` has shape \(2,\); there are 20 samples"),
+        ({"words": "cells"}, r"`words` is 'cells'; pass two .* such as \('cells', 'genes'\)"),
+        ({"words": ("cells", "")}, r"`words` is \('cells', ''\); pass two"),
         ({"X": [["a"] * 10] * 20}, "`X` is not a matrix of numbers"),
     ],
 )
@@ -265,7 +270,7 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, mon
     _, data = payload(page)
     assert len(data["samples"]["names"]) == len(data["features"]["names"]) == 8
     assert "8 of 20 are drawn\n        (a random choice)" in page
-    assert "8 of 10 are drawn\n        (those with the most mass)" in page
+    assert "8 of 10 are drawn\n        (those with the largest shares)" in page
     mass = np.asarray(result.problem.samples.full.sum(axis=0))
     assert {int(name[1:]) for name in data["features"]["names"]} == set(np.argsort(-mass)[:8])
 
@@ -280,7 +285,7 @@ def test_many_entries_mean_masses_of_fewer_features_and_the_page_says_so(
     known = numbers(data["mass"]["known"], "u1")
     assert set(np.flatnonzero(known)) == set(np.argsort(-A.sum(axis=0))[:7])
     assert set(numbers(data["mass"]["index"], "<u2")) == set(np.flatnonzero(known))
-    assert "The masses of 7 of them are in this file" in page
+    assert "The shares of 7 of them are in this file" in page
 
 
 def test_several_labelings_color_the_samples(result, tmp_path):
@@ -302,7 +307,8 @@ def test_several_labelings_color_the_samples(result, tmp_path):
     names = [column["name"] for column in data["samples"]["columns"]]
     assert names == [*frame, report.CLUSTERS]
     assert column(data, "samples", "batch")["groups"] == ["0", "1", "2"]
-    assert column(data, "samples", "note")["groups"] == ["(missing)", "x"]
+    assert column(data, "samples", "note")["groups"] == ["x", "(missing)"]
+    assert column(data, "samples", "note")["background"] is True
     assert "(missing)" in column(data, "samples", "age")["groups"]
 
 
@@ -312,7 +318,74 @@ def test_many_different_numbers_become_a_scale():
     (scale,) = read_columns({"n": values}, "labels", side, "samples")
     assert np.array_equal(scale.values, values, equal_nan=True)
     (groups,) = read_columns([pd.NA, *"ab" * 19, "b"], "labels", side, "samples")
-    assert groups.groups == ["b", "a", "(missing)"]
+    assert groups.groups == ["a", "b", "(missing)"]
+    kinds = pd.Categorical(["b", "c"] * 20, ["c", "a", "b"])
+    (ordered,) = read_columns(pd.Series(kinds, name="kind"), "labels", side, "samples")
+    assert (ordered.name, ordered.groups, ordered.colors) == ("kind", ["c", "b"], (0, 2))
+    assert ordered.take(np.arange(0, 40, 2)).colors == (2,)  # the same color without the others
+    (numbered,) = read_columns(np.arange(40) % 11, "labels", side, "samples")
+    assert numbered.groups == list(map(str, range(11)))
+
+
+def test_clusters_of_the_result_are_shown_but_not_scored(result, page, tmp_path):
+    clusters = pd.Series(pd.Categorical(LABELS, ["late", "early"]), name="leiden")
+    path = report.write(result, tmp_path / "r.html", clusters=clusters, modules=False)
+    own = path.read_text("utf-8")
+    for praise in ("Do the labels form groups?", "Learning did not use these labels."):
+        assert praise in page
+        assert praise not in own
+    assert "The samples fall into 2 clusters." in own
+    assert "For each group of samples (leiden), its most enriched feature" in own
+    _, data = payload(own)
+    assert [c["name"] for c in data["samples"]["columns"]] == ["leiden"]
+    assert column(data, "samples", "leiden")["groups"] == ["late", "early"]
+    both = report.write(
+        result, tmp_path / "b.html", labels={"stage": LABELS}, clusters=clusters, modules=False
+    ).read_text("utf-8")
+    assert [c["name"] for c in payload(both)[1]["samples"]["columns"]] == ["stage", "leiden"]
+    assert "% have its stage; by chance" in both
+    assert "Silhouette of the 2 labels (stage)" in both
+
+
+def test_the_page_speaks_of_cells_and_genes(grouped, tmp_path):
+    result, _ = grouped
+    page = report.write(result, tmp_path / "r.html", words=("cells", "genes")).read_text("utf-8")
+    _, data = payload(page)
+    assert data["words"]["features"] == {"one": "gene", "many": "genes"}
+    assert data["samples"]["names"][3] == "cell 3"
+    shown = html.unescape(re.sub(r"<[^>]+>|\{[^}]*\}", " ", page.split("<script")[0]))
+    assert "Press a gene that you know" in shown
+    assert "Distances learned from 150 cells" in shown
+    assert not re.search(r"\b(samples?|features?|mass)\b", shown)
+
+
+def test_words_have_a_singular_and_ratios_no_exponent():
+    assert [Words("cities", "species").one(of) for of in ("samples", "features")] == [
+        "city",
+        "species",
+    ]
+    assert [sentences.times(ratio) for ratio in (1.26, 9.96, 140.2, 12345.0)] == [
+        "1.3",
+        "10",
+        "140",
+        "12,345",
+    ]
+
+
+def test_advice_is_for_the_reader_or_for_the_author(page):
+    reader, author = re.search(
+        r"What to try next</h2>(.*?)<details class=\"author\">(.*?)</details>", page, re.DOTALL
+    ).groups()
+    assert "Press a feature that you know" in reader
+    assert "result." not in reader
+    assert "cm." not in reader
+    assert "result.explain(i" in author
+
+
+def test_the_page_has_the_colors_of_the_plots(page):
+    for colors in (layout.COLORS[:-1], layout.MODULE_COLORS):  # its black is a little lighter
+        listed = ",\\s+".join(f'"{color}"' for color in colors)
+        assert re.search(listed, page)
 
 
 def test_labels_may_include_samples_that_were_dropped(tmp_path):
@@ -369,10 +442,15 @@ def test_modules_color_the_features_and_score_the_samples(grouped, tmp_path):
     assert (shown["name"], shown["background"]) == ("modules", background)
     codes = numbers(shown["codes"], "<u2").astype(int)
     assert np.array_equal(np.where(codes == len(found), -1, codes), found.labels)
-    score = next(c for c in data["samples"]["columns"] if c["name"].startswith("module 1: "))
+    score = next(c for c in data["samples"]["columns"] if c["name"].startswith("module 0: "))
     values = score["low"] + (numbers(score["codes"], "u1").astype(float) - 1) * score["step"]
     assert np.allclose(values, found.scores()[:, 0], atol=score["step"])
     assert f"The features form {len(found)} modules, the largest around" in page
+    firsts = [", ".join(f"feature {k}" for k in own[:3]) for own in found.members]
+    assert shown["groups"][: len(found)] == [f"{g}: {name}" for g, name in enumerate(firsts)]
+    assert (shown["palette"], shown["colors"][0]) == ("modules", 0)
+    assert re.findall(r'<th scope="row">(\d+)</th>', page) == list(map(str, range(len(found))))
+    assert report.CLUSTERS not in [c["name"] for c in data["features"]["columns"]]
     again = report.write(result, tmp_path / "again.html", labels=labels, modules=found)
     assert again.read_text("utf-8") == page
 

@@ -162,7 +162,8 @@ class Visit:
 @pytest.fixture(scope="module")
 def file(result, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "r.html"
-    labels = {"stage": LABELS, "number": np.arange(N) / 2, "batch": np.arange(N) % 2}
+    stages = pd.Categorical(LABELS, ["early", "middle", "late"])
+    labels = {"stage": stages, "number": np.arange(N) / 2, "batch": np.arange(N) % 2}
     return report.write(result, path, labels=labels, certificate=result.certify())
 
 
@@ -191,6 +192,8 @@ def test_both_maps_and_the_convergence_are_drawn(visit, result):
         )
         assert inked > 10 * count  # pixels
         assert len(set(visit.colors(side))) >= 3
+    names = visit.ask("maps.samples.groupNames")
+    assert [name["text"] for name in names] == ["early", "middle", "late"]  # none is left out
     drawn = visit.page.locator("#convergence circle").count()
     assert drawn == sum(np.isfinite(line.residual) for line in result.history)
 
@@ -288,11 +291,22 @@ def test_search_says_when_nothing_has_that_name(visit):
     assert visit.title() == "1 sample: cell 3"
     visit.search("no such thing")
     answer = visit.page.locator("#answer")
-    assert answer.inner_text() == 'No sample or feature is named "no such thing".'
+    assert answer.inner_text() == (
+        '"no such thing" is not among the 120 samples, the 80 features and the groups of this page.'
+    )
     assert not visit.page.locator("#csv").is_enabled()
     visit.search("gene 999")
-    assert 'named "gene 999". Similar: gene 9' in answer.inner_text()
+    assert "and the groups of this page. Similar: gene 9" in answer.inner_text()
     visit.search("gene 9")
+    assert answer.inner_text() == ""
+    visit.search("MIDDLE")  # a group
+    assert visit.title() == "40 samples: middle"
+    if "modules" in visit.ask("data.features.columns.map((column) => column.name)"):
+        visit.search("module 1")
+        assert visit.ask("selected().title").startswith("1: gene ")
+    visit.search("nothing")
+    assert answer.inner_text() != ""
+    visit.search("")
     assert answer.inner_text() == ""
 
 
@@ -311,10 +325,25 @@ def test_samples_are_colored_by_labels_numbers_and_features(visit, result):
     field.press("Enter")
     A = 100 * result.problem.samples.full.toarray()[:, 5]
     assert np.allclose(visit.ask("Array.from(coloring.samples.values)"), A, rtol=0.03)
-    assert visit.page.locator("#samples-scale .what").inner_text() == "gene 5, % of the mass"
+    assert visit.page.locator("#samples-scale .what").inner_text() == "gene 5, % of each sample"
+    listed = "select => select.selectedOptions[0].textContent"
+    assert chooser.evaluate(listed) == "feature gene 5"
     field.fill("gene X")
     field.press("Enter")
-    assert 'No feature is named "gene X"' in visit.page.locator("#answer").inner_text()
+    answer = visit.page.locator("#answer")
+    assert '"gene X" is not among the 80 features' in answer.inner_text()
+    assert field.input_value() == "gene 5"  # which the map still shows
+    visit.search("gene 7")  # the map now shows the selection, and the list and field say so
+    assert chooser.evaluate(listed) == "goes with the selection"
+    assert field.input_value() == ""
+    assert answer.inner_text() == ""
+    field.fill("gene X")
+    field.press("Enter")
+    chooser.select_option("0")  # clears the selection, and the answer
+    assert visit.ask("selected().side") is None
+    assert answer.inner_text() == ""
+    assert chooser.evaluate(listed) == "stage"
+    assert len(set(visit.colors("samples"))) == 3
 
 
 def test_the_keyboard_is_enough(visit):
@@ -370,6 +399,13 @@ def test_a_phone_shows_all_of_it(browser, file):
         visit.page.locator(f"#{side}-map").bounding_box() for side in ("samples", "features")
     )
     assert second["y"] > first["y"] + first["height"]  # one below the other
+    visit.search("gene 17")  # is answered where it is asked, not far below
+    line = visit.page.locator("#found")
+    assert line.inner_text().startswith("1 feature: gene 17. Nearest: gene ")
+    asked, box = visit.page.locator("#search").bounding_box(), line.bounding_box()
+    assert 0 < box["y"] - asked["y"] < 250
+    line.locator("button").click()
+    visit.page.wait_for_function("document.querySelector('#panel').getBoundingClientRect().top < 9")
     visit.page.locator("#features-map").scroll_into_view_if_needed()
     x, y = visit.places("features")[3]
     visit.page.touchscreen.tap(x, y)
@@ -434,6 +470,12 @@ def test_hostile_names_are_only_names(browser, result, tmp_path, monkeypatch):
         )
         visit = Visit(browser, path)
         counts = [visit.tags()]
+        unfold, legend = (visit.page.locator(f"#samples-{part}") for part in ("all", "groups"))
+        assert unfold.inner_text() == "Show all 20"  # more than fit
+        folded = legend.bounding_box()["height"]
+        unfold.click()
+        assert legend.bounding_box()["height"] > folded
+        assert unfold.inner_text() == "Show fewer"
         visit.page.locator("#features-groups button").first.click()
         counts.append(visit.tags())
         visit.search(names[0])

@@ -177,7 +177,8 @@ clock("genes of clusters")
 page = cm.report.write(
     result,
     "cells.html",
-    labels=adata.obs["leiden"].to_numpy()[result.problem.samples.kept],
+    clusters=adata.obs["leiden"],  # found from these distances: shown, but not scored
+    words=("cells", "genes"),
     title="Blood cells and their genes",
     force=True,
 )

@@ -12,10 +12,13 @@ from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
 from cometric.core.types import Vector
-from cometric.drawing.layout import COLORS, by_size
+from cometric.drawing.layout import COLORS, MODULE_COLORS, by_size
 
-MARKERS = "os^Dv"
+MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
+
+LARGER = 1.8
+"""Such markers have this many times the area."""
 
 BACKGROUND = "background"
 """Items with this label belong to no module: drawn in gray, below the others."""
@@ -109,11 +112,12 @@ def points(
     values: NDArray[Any] | None,
     title: str = "",
     order: Sequence[str] = (),
+    modules: bool = False,
 ) -> None:
     """A point per item: of one color, on a scale, or by category with a legend.
 
     Categories are in the given ``order``, and each keeps its color if another is empty; without
-    one, the largest comes first.
+    one, the largest comes first. Modules have colors of their own.
     """
     x, y = places.T
     if values is None:
@@ -121,7 +125,7 @@ def points(
     elif values.dtype.kind == "f":
         _on_a_scale(ax, x, y, size, values, title)
     else:
-        _by_category(ax, x, y, size, values, title, order)
+        _by_category(ax, x, y, size, values, title, order, MODULE_COLORS if modules else COLORS)
 
 
 def _on_a_scale(ax: Axes, x: Vector, y: Vector, size: float, values: Vector, title: str) -> None:
@@ -143,6 +147,7 @@ def _by_category(
     values: NDArray[Any],
     title: str,
     order: Sequence[str],
+    palette: Sequence[str],
 ) -> None:
     """A color and a marker for each label; background in gray, below the others."""
     groups = dict(by_size(values))
@@ -151,10 +156,15 @@ def _by_category(
         if label not in groups:
             continue
         members = groups[label]
-        turn, color = divmod(g, len(COLORS))
-        marker = MARKERS[turn % len(MARKERS)]
+        turn, color = divmod(g, len(palette))
         ax.scatter(
-            x[members], y[members], s=size, color=COLORS[color], marker=marker, lw=0, label=label
+            x[members],
+            y[members],
+            s=size if turn == 0 else LARGER * size,  # shapes are told apart only when large
+            color=palette[color],
+            marker=MARKERS[turn % len(MARKERS)],
+            lw=0,
+            label=label,
         )
     if BACKGROUND in groups:
         rest = groups[BACKGROUND]

@@ -14,8 +14,11 @@ from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND
-from cometric.drawing.layout import by_size, checked, metric_of, names_of
+from cometric.drawing.layout import by_size, categories_of, checked, metric_of, names_of
 from cometric.drawing.naming import in_turn, spread
+
+HIGH = 0.1
+"""A sample is colored by a module if its score is this share of the module's highest or more."""
 
 
 class Colors(NamedTuple):
@@ -61,7 +64,7 @@ def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> l
 
 
 def _by_module(result: Result, of: str, modules: Modules) -> Colors:
-    """Each item's module; for items of the other side the module of largest score."""
+    """Each item's module; for items of the other side the module of largest score, if high."""
     if modules.result is not result and modules.result.problem is not result.problem:
         same = all(
             getattr(modules.result.problem, side).item_names
@@ -73,7 +76,13 @@ def _by_module(result: Result, of: str, modules: Modules) -> Colors:
     if not len(modules):
         raise ValueError("`color` has no modules: all items are background.")
     texts = np.array([*(f"{g}: {name}" for g, name in enumerate(modules.names)), BACKGROUND])
-    numbers = modules.labels if modules.of == of else modules.scores().argmax(axis=1)
+    if modules.of == of:
+        numbers = modules.labels
+    else:
+        scores = modules.scores()
+        numbers = scores.argmax(axis=1)
+        low = scores.max(axis=1) < HIGH * scores.max(axis=0)[numbers]
+        numbers = np.where(low, -1, numbers)
     title = "module" if modules.of == of else "module of largest score"
     return Colors(texts[numbers], title, tuple(texts.tolist()), modules)  # -1: the last text
 
@@ -97,6 +106,5 @@ def _title(color: Any) -> str:
 
 
 def _order(color: Any) -> tuple[str, ...]:
-    """The categories of a pandas Categorical, or of a Series of them."""
-    kinds = getattr(getattr(color, "dtype", None), "categories", None)
-    return () if kinds is None else tuple(map(str, kinds))
+    """The order of categories; numbers with a decimal point are none."""
+    return () if np.asarray(color).dtype.kind == "f" else categories_of(color)

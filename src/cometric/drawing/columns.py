@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
-from cometric.drawing.layout import by_size, checked
+from cometric.drawing.layout import categories_of, checked, is_missing
 from cometric.drawing.packing import pack, pack_numbers
 
 MISSING = "(missing)"
@@ -24,12 +24,17 @@ MANY_NUMBERS = 30
 
 @dataclass(frozen=True)
 class Groups:
-    """A group of each item; if ``background`` the last group is what is in none."""
+    """A group of each item; if ``background`` the last group is what is in none.
+
+    ``colors`` are the numbers of the groups in their palette, by default 0, 1, 2, and so on.
+    """
 
     name: str
     groups: list[str]
     codes: Index
     background: bool = False
+    colors: tuple[int, ...] = ()
+    palette: str = "labels"  # or "modules"
 
     @property
     def count(self) -> int:
@@ -40,11 +45,13 @@ class Groups:
         """Those of some of the items, without groups that become empty."""
         present, codes = np.unique(self.codes[chosen], return_inverse=True)
         last = len(self.groups) - 1
-        return Groups(
-            self.name,
-            [self.groups[g] for g in present],
-            codes.astype(np.int64),
-            self.background and bool(present[-1] == last),
+        colors = self.colors or range(len(self.groups))
+        return replace(
+            self,
+            groups=[self.groups[g] for g in present],
+            codes=codes.astype(np.int64),
+            background=self.background and bool(present[-1] == last),
+            colors=tuple(colors[g] for g in present),
         )
 
     def payload(self) -> dict[str, Any]:
@@ -54,6 +61,8 @@ class Groups:
             "groups": self.groups,
             "codes": pack(self.codes, np.uint16),
             "background": self.background,
+            "colors": list(self.colors or range(len(self.groups))),
+            "palette": self.palette,
         }
 
 
@@ -89,12 +98,13 @@ def read_columns(given: Any, argument: str, side: Side, of: str) -> list[Groups 
 
 def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Groups | Numbers:
     array = np.asarray(values)
+    ordered = categories_of(values) if hasattr(values, "dtype") and array.ndim == 1 else None
     if array.shape == side.kept.shape:  # empty items that were dropped included
         array = array[side.kept]
     array = checked(array, argument, len(side.labels), of)
     if _is_scale(array):
         return Numbers(storable(name), array.astype(np.float64))
-    return group_column(name, array)
+    return group_column(name, array, ordered)
 
 
 def _is_scale(array: NDArray[Any]) -> bool:
@@ -104,19 +114,17 @@ def _is_scale(array: NDArray[Any]) -> bool:
     return len(np.unique(finite)) > MANY_NUMBERS
 
 
-def group_column(name: str, labels: Any) -> Groups:
-    """Labels as groups, the largest first."""
-    texts = [MISSING if _is_missing(label) else storable(str(label)) for label in labels]
-    groups = by_size(texts)
-    codes = np.empty(len(texts), np.int64)
-    for g, (_, members) in enumerate(groups):
-        codes[members] = g
-    return Groups(storable(name), [label for label, _ in groups], codes)
-
-
-def _is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, or pandas' NA or NaT."""
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # NA has no truth value
-        return True
+def group_column(name: str, labels: Any, order: tuple[str, ...] | None = None) -> Groups:
+    """Labels as groups, in this order or that of their categories; the missing are background."""
+    texts = [MISSING if is_missing(label) else storable(str(label)) for label in labels]
+    kinds = [storable(kind) for kind in (categories_of(labels) if order is None else order)]
+    present = set(texts)
+    number = {kind: g for g, kind in enumerate(dict.fromkeys(kinds))}
+    groups = [kind for kind in number if kind in present and kind != MISSING]
+    colors = [number[kind] for kind in groups]
+    if MISSING in present:
+        groups.append(MISSING)
+        colors.append(len(number))
+    code = {kind: g for g, kind in enumerate(groups)}
+    codes = np.array([code[text] for text in texts], np.int64)
+    return Groups(storable(name), groups, codes, MISSING in present, tuple(colors))

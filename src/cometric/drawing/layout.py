@@ -32,6 +32,12 @@ EXAGGERATION = 12.0
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 """Safe for color-blind readers (Okabe and Ito), without their yellow, which is pale on white."""
 
+MODULE_COLORS = (
+    "#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
+    "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3",
+)  # fmt: skip
+"""Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
+
 
 FENCE = 3.0
 """Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
@@ -87,6 +93,30 @@ def by_size(labels: Any) -> list[tuple[str, Index]]:
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, or pandas' NA or NaT."""
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # NA has no truth value
+        return True
+
+
+def categories_of(labels: Any) -> tuple[str, ...]:
+    """The different labels as text, without missing ones, in the order of their colors.
+
+    This is the order of pandas' categories, in which some may be unused; otherwise numbers ascend
+    and texts are in the order of the alphabet. Scanpy's order is the same.
+    """
+    kinds = getattr(getattr(labels, "dtype", None), "categories", None)
+    if kinds is not None:
+        return tuple(map(str, kinds))
+    texts = sorted({str(label) for label in labels if not is_missing(label)})
+    try:
+        return tuple(sorted(texts, key=float))
+    except ValueError:
+        return tuple(texts)
 
 
 def leaf_order(distances: Matrix) -> Index:

@@ -21,6 +21,9 @@ FONT = 8
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
 """Directions from a point in which its name is tried, in turn."""
 
+BORDER = 4.0
+"""Points of type between a name and the border of the axes."""
+
 REACH = (4.0, 14.0)
 """Distances from a point, in points of type, at which its name is tried; the last has a line."""
 
@@ -62,8 +65,8 @@ def write_names(
     whole: Any = ax.figure.figure  # of a subfigure too
     whole.draw_without_rendering()  # so that the sizes of all parts are known
     at = ax.transData.transform(places)
-    inside = ax.get_window_extent()
     pixels = whole.dpi / 72.0
+    inside = ax.get_window_extent().padded(-BORDER * pixels)
     taken: list[Bbox] = []
     written: list[int] = []
     for item in dict.fromkeys([*marked, *order]):

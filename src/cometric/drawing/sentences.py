@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from cometric.answers.result import Result
 from cometric.core.types import Status
+from cometric.drawing.words import Words
 from cometric.machine.progress import duration
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, describe_triangle
@@ -32,31 +34,34 @@ class Facts:
     module_names: tuple[str, ...] | None  # None: not computed
     background: int  # features in no module
     no_modules: str  # why there are none
+    words: Words
 
 
 def learned(result: Result, facts: Facts) -> list[str]:
     """What was learned, for readers who do not know the method."""
     n, m = len(result.problem.samples.labels), len(result.problem.features.labels)
     fixed = result.problem.fixed
+    samples, features = facts.words
+    table = f"From one table of {n:,} {samples} by {m:,} {features}"
     if fixed:
         other = "samples" if fixed == "features" else "features"
         words = [
-            f"From one table of {n:,} samples by {m:,} features and given distances between the "
-            f"{fixed}, distances between the {other} were computed.",
+            f"{table} and given distances between the {facts.words.many(fixed)}, distances "
+            f"between the {facts.words.many(other)} were computed.",
         ]
     else:
         words = [
-            f"From one table of {n:,} samples by {m:,} features, and no labels, two distances "
-            "were learned: samples are near when their mass lies on features that are near, and "
-            "features are near when theirs lies in samples that are near.",
+            f"{table}, and no labels, two distances were learned: {samples} are near when they "
+            f"consist of {features} that are near, and {features} are near when they occur in "
+            f"{samples} that are near.",
         ]
     if facts.labels is None:
-        words.append(f"The samples fall into {_several(facts.groups, 'cluster')}.")
+        words.append(f"The {samples} fall into {_several(facts.groups, 'cluster')}.")
     if facts.module_names:
         named = "; ".join(facts.module_names[:3])
         words.append(
-            f"The features form {_several(len(facts.module_names), 'module')}, the largest around "
-            f"{named}. {facts.background:,} features are in none."
+            f"The {features} form {_several(len(facts.module_names), 'module')}, the largest "
+            f"around {named}. {facts.background:,} {features} are in none."
         )
     return words
 
@@ -74,44 +79,59 @@ def certainty(result: Result, facts: Facts, check: Check | None) -> list[str]:
         )
     if facts.shared is not None and facts.chance is not None:
         words.append(
-            f"Of the nearest samples of a sample, {100 * facts.shared:.0f}\u00a0% have its "
-            f"{facts.labels}; by chance it would be {100 * facts.chance:.0f}\u00a0%. "
-            "Learning did not use these labels."
+            f"Of the nearest {facts.words.samples} of a {facts.words.one('samples')}, "
+            f"{100 * facts.shared:.0f}\u00a0% have its {facts.labels}; by chance it would be "
+            f"{100 * facts.chance:.0f}\u00a0%. Learning did not use these labels."
         )
     words.append("Accurate does not mean meaningful: compare with what you know.")
     return words
 
 
-def advice(result: Result, facts: Facts, check: Check | None) -> list[str]:
+class Advice(NamedTuple):
     """What to try next, the most important first."""
-    words = []
+
+    reader: list[str]  # on the page
+    author: list[str]  # in Python
+
+
+def advice(result: Result, facts: Facts, check: Check | None) -> Advice:
+    """What a reader can do on the page, and what its author can do in Python."""
+    samples, features = facts.words
+    reader, author = [], []
     if result.status in (Status.MAX_ITER, Status.INTERRUPTED, Status.INNER_NOT_CONVERGED):
-        words.append("Learn again with a larger max_iter: these distances are not final.")
+        author.append("Learn again with a larger max_iter: these distances are not final.")
     elif result.status is Status.NON_UNIQUE:
-        words.append("Learn again with tau or restart above 0: then the solution is unique.")
+        author.append("Learn again with tau or restart above 0: then the solution is unique.")
     elif result.status in (Status.BOUNDARY, Status.NOT_PSD):
-        words.append("Learn again with the default options, or with a larger eps.")
-    if facts.shared is not None and facts.chance and facts.shared < BARELY * facts.chance:
-        words.append(
-            f"Neighbors hardly share their {facts.labels}: color by other columns, or compare "
-            "settings with cm.choose(X)."
-        )
+        author.append("Learn again with the default options, or with a larger eps.")
+    hardly = bool(facts.chance and facts.shared and facts.shared < BARELY * facts.chance)
+    if hardly:
+        reader.append(f"Neighbors hardly share their {facts.labels}: color by other columns.")
     elif facts.rank is not None and facts.rank > 1:
-        words.append(
-            f"A plain distance groups the samples by {facts.labels} better (see below): compare "
-            "settings with cm.choose(X)."
+        reader.append(
+            f"A plain distance groups the {samples} by {facts.labels} better (see below): look "
+            "where the two disagree."
         )
-    words.append(
-        "Press a feature that you know, and look whether its nearest features make sense to you."
+    if hardly or (facts.rank or 1) > 1:
+        author.append("Compare settings with cm.choose(X).")
+    reader.append(
+        f"Press a {facts.words.one('features')} that you know, and look whether its nearest "
+        f"{features} make sense to you."
     )
+    reader.append(f"Press a group of {samples}: the other map shows the {features} it has more of.")
     if facts.labels is None:
-        words.append("Pass labels=, any known property of the samples, to color the maps by it.")
+        author.append(f"Pass labels=, any known property of the {samples}, to color by it.")
     if facts.module_names is None and facts.no_modules:
-        words.append(facts.no_modules)
+        author.append(facts.no_modules)
     if check is None:
-        words.append("Pass certificate=result.certify() to check the accuracy.")
-    words.append("Ask why two samples are near or far: result.explain(i,\u00a0j).")
-    return words[:4]
+        author.append("Pass certificate=result.certify() to check the accuracy.")
+    author.append(f"Ask why two {samples} are near or far: result.explain(i,\u00a0j).")
+    return Advice(reader[:3], author[:3])
+
+
+def times(ratio: float) -> str:
+    """A ratio with two digits or more, without exponent."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
 def _trust(result: Result) -> str:

@@ -3,6 +3,7 @@
 const SIDES = ["samples", "features"];
 const OTHER = { samples: "features", features: "samples" };
 const given = JSON.parse(document.getElementById("data").textContent);
+const WORDS = given.words;  // { samples: { one, many }, features: ... }
 
 /** Numbers from compressed base64. */
 const unpack = async (text, Type) => {
@@ -110,7 +111,7 @@ const featureValues = (data, name) => {
   for (let row = 0; row + 1 < start.length; row++) {
     for (let e = start[row]; e < start[row + 1]; e++) if (index[e] === k) out[row] = 100 * samples.unit[samples.codes[e]];
   }
-  return { values: out, unit: "% of the mass" };
+  return { values: out, unit: `% of each ${WORDS.samples.one}` };
 };
 
 const load = async () => ({

@@ -1,9 +1,17 @@
 // A map of one side on a canvas: points, names, the tree, and what the pointer and keys do.
 
-const SHAPES = ["circle", "square", "up", "diamond", "down"];
-const PALETTES = {  // of Okabe and Ito, which color-blind readers can tell apart, without yellow
-  light: ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#30343a"],
-  dark: ["#3d9fe0", "#F0B030", "#1fc092", "#F07a2a", "#8fd0f5", "#E39BC4", "#e7eaee"],
+const SHAPES = ["circle", "up", "diamond", "square", "down"];
+const PALETTES = {  // those of the plots; labels of Okabe and Ito, which color-blind readers can tell apart
+  light: {
+    labels: ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#30343a"],
+    modules: ["#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
+      "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3"],
+  },
+  dark: {
+    labels: ["#3d9fe0", "#F0B030", "#1fc092", "#F07a2a", "#8fd0f5", "#E39BC4", "#e7eaee"],
+    modules: ["#8f86e8", "#5cc8b5", "#e58a98", "#bcbc55", "#a5dcf5", "#d0609a", "#e8dc95", "#45ad6b",
+      "#cf72c8", "#7aa5ff", "#c08c58", "#ff9f80", "#f0505a", "#d2c4f2"],
+  },
 };
 const RAMPS = {
   light: ["#d9dde2", "#9cc4e0", "#3f93c9", "#1f5fa0", "#2a2470"],
@@ -15,6 +23,8 @@ const DIVERGING = {
 };
 const FAINT = { light: "#c3c9d0", dark: "#4a535e" };
 const BINS = 48;
+const SQUARE = 8;  // pixels: points are counted in squares of this side, to place names between them
+const SHIFTS = [0, -16, 16, -30, 30, -46, 46, -64, 64, -84, 84];  // up and down, of the name of a group
 
 const mix = (stops, share) => {
   const at = Math.min(0.9999, Math.max(0, share)) * (stops.length - 1), k = Math.floor(at);
@@ -22,7 +32,12 @@ const mix = (stops, share) => {
   return `rgb(${a.map((from, i) => Math.round(from + (at - k) * (b[i] - from))).join(",")})`;
 };
 const rampColors = (stops) => Array.from({ length: BINS }, (_, k) => mix(stops, k / (BINS - 1)));
-const styleOf = (g) => ({ color: g % 7, shape: SHAPES[Math.floor(g / 7) % 5] });
+/** The color and shape of a group; what is in no group is small and gray. */
+const styleOf = (column, g, theme) => {
+  if (column.background && g === column.groups.length - 1) return { color: FAINT[theme], shape: "circle", small: true };
+  const palette = PALETTES[theme][column.palette], k = column.colors[g];
+  return { color: palette[k % palette.length], shape: SHAPES[Math.floor(k / palette.length) % SHAPES.length] };
+};
 
 const tracePoint = (pen, shape, x, y, r) => {
   if (shape === "circle") { pen.moveTo(x + r, y); pen.arc(x, y, r, 0, 6.2832); return; }
@@ -171,11 +186,12 @@ class PointMap {
     pen.stroke();
   }
 
-  /** Names beside points, and of groups at their middle, where they do not overlap. */
+  /** Names beside points, where they do not overlap. */
   drawNames(pen, size) {
+    this.groupNames = [];
     const taken = [], { look, width, height } = this;
-    const write = (text, x, y, bold, dy) => {
-      pen.font = `${bold ? "600 " : ""}12px system-ui, "Liberation Sans", sans-serif`;
+    const write = (text, x, y, dy) => {
+      pen.font = '12px system-ui, "Liberation Sans", sans-serif';
       const words = text.length > 28 ? text.slice(0, 26) + "…" : text;
       const wide = pen.measureText(words).width;
       const left = Math.min(Math.max(3, x - wide / 2), width - wide - 3), top = Math.min(Math.max(2, y + dy - 7), height - 16);
@@ -203,12 +219,70 @@ class PointMap {
     for (const item of look.named) {
       const [x, y] = [this.px[item], this.py[item]];
       if (x < 0 || y < 0 || x > width || y > height) continue;
-      write(this.side.names[item], x, y, false, -size - 12) || write(this.side.names[item], x, y, false, size + 12);
+      write(this.side.names[item], x, y, -size - 12) || write(this.side.names[item], x, y, size + 12);
     }
+    if (look.middles.length) this.drawGroupNames(pen, size);
+  }
+
+  /** Names of groups near their middle, where they cover few points; a line leads to those that had to move. */
+  drawGroupNames(pen, size) {
+    const { look, width, height, px, py } = this, columns = Math.ceil(width / SQUARE) + 1;
+    const crowd = new Float32Array(columns * (Math.ceil(height / SQUARE) + 1));
+    for (let k = 0; k < this.side.n; k++) {
+      if (px[k] < 0 || py[k] < 0 || px[k] > width || py[k] > height) continue;
+      crowd[Math.floor(py[k] / SQUARE) * columns + Math.floor(px[k] / SQUARE)] += look.styles[look.style[k]].small ? 0.2 : 1;
+    }
+    const covered = ([left, top, right, bottom]) => {
+      let sum = 0;
+      for (let row = Math.max(0, Math.floor(top / SQUARE)); row <= Math.min(bottom, height) / SQUARE; row++) {
+        for (let at = Math.max(0, Math.floor(left / SQUARE)); at <= Math.min(right, width) / SQUARE; at++) sum += crowd[row * columns + at];
+      }
+      return sum;
+    };
+    const shared = (a, b) => Math.max(0, Math.min(a[2], b[2]) - Math.max(a[0], b[0])) * Math.max(0, Math.min(a[3], b[3]) - Math.max(a[1], b[1]));
+    const taken = [[width - this.buttons.offsetWidth - 8, 0, width, this.buttons.offsetHeight + 8]];
+    pen.font = '600 12px system-ui, "Liberation Sans", sans-serif';
+    pen.lineJoin = "round";
+    const labels = [];
     for (const { text, members } of look.middles) {
       const middle = (values) => Float64Array.from(members, (k) => values[k]).sort()[members.length >> 1];
-      write(text, middle(this.px), middle(this.py), true, 0);
+      const [x, y] = [middle(px), middle(py)];
+      // The point next to the middle: the middle itself may lie among those of others.
+      const anchor = members.reduce((best, k) => (Math.hypot(px[k] - x, py[k] - y) < Math.hypot(px[best] - x, py[best] - y) ? k : best));
+      if (px[anchor] < 0 || py[anchor] < 0 || px[anchor] > width || py[anchor] > height) continue;
+      const words = text.length > 28 ? text.slice(0, 26) + "…" : text, wide = pen.measureText(words).width;
+      let best = null;
+      for (const dy of SHIFTS) {
+        for (const dx of [0, -wide / 2 - 12, wide / 2 + 12, -wide / 2 - 50, wide / 2 + 50]) {
+          const left = Math.min(Math.max(3, px[anchor] + dx - wide / 2), width - wide - 3);
+          const top = Math.min(Math.max(2, py[anchor] + dy - 8), height - 18);
+          const box = [left - 2, top, left + wide + 2, top + 16];
+          const over = taken.reduce((sum, other) => sum + shared(box, other), 0);
+          const away = Math.hypot(Math.max(box[0] - px[anchor], 0, px[anchor] - box[2]), Math.max(box[1] - py[anchor], 0, py[anchor] - box[3]));
+          const cost = covered(box) + 0.15 * away + 0.02 * Math.abs(dx) + over;
+          if (!best || cost < best.cost) best = { cost, box, away, left };
+        }
+      }
+      taken.push(best.box);
+      labels.push({ ...best, words, at: [px[anchor], py[anchor]], text });
     }
+    for (const { box, away, at } of labels) {
+      if (away < size + 6) continue;
+      pen.beginPath();
+      pen.moveTo(Math.min(Math.max(box[0], at[0]), box[2]), Math.min(Math.max(box[1], at[1]), box[3]));
+      pen.lineTo(...at);
+      pen.lineWidth = 1;
+      pen.strokeStyle = look.soft;
+      pen.stroke();
+    }
+    for (const { box, left, words } of labels) {
+      pen.lineWidth = 4;
+      pen.strokeStyle = look.halo;
+      pen.strokeText(words, left, box[1] + 12);
+      pen.fillStyle = look.ink;
+      pen.fillText(words, left, box[1] + 12);
+    }
+    this.groupNames = labels;
   }
 
   drawOver() {

@@ -3,6 +3,7 @@
 const STRONGEST = 3;  // log2; beyond it the color stays
 const LISTED = 10;
 const NAMED = 8;
+const MOST_NAMED = 21;  // groups whose names are on the map
 const byId = (id) => document.getElementById(id);
 const counts = new Intl.NumberFormat("en");
 
@@ -22,7 +23,8 @@ const times = (log2) => {
   const ratio = 2 ** log2;
   return "×" + (ratio >= 10 ? ratio.toFixed(0) : ratio >= 1 ? ratio.toFixed(1) : ratio.toFixed(2));
 };
-const many = (count, side) => `${counts.format(count)} ${count === 1 ? side.slice(0, -1) : side}`;
+const many = (count, side) => `${counts.format(count)} ${count === 1 ? WORDS[side].one : WORDS[side].many}`;
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 const start = (data) => {
   // ---------------------------------------------------------------- the theme
@@ -104,17 +106,14 @@ const start = (data) => {
     }
     let colors;
     if (column.kind === "groups") {
-      const styles = column.groups.map((_, g) => {
-        const { color, shape } = styleOf(g), back = column.background && g === column.groups.length - 1;
-        return back ? { color: FAINT[now], shape: "circle", small: true } : { color: PALETTES[now][color], shape };
-      });
+      const styles = column.groups.map((_, g) => styleOf(column, g, now));
       // The background, which is last, lies below: it is drawn first.
       const last = column.background ? styles.length - 1 : -1;
       const order = styles.map((_, g) => (g === last ? 0 : g + (last >= 0 ? 1 : 0)));
       const moved = [];
       styles.forEach((style, g) => { moved[order[g]] = style; });
       colors = { styles: moved, style: Array.from(column.codes, (g) => order[g]) };
-      if (!state.side && column.groups.length <= 14) colors.middles = middles(column);
+      if (!state.side && column.groups.length <= MOST_NAMED) colors.middles = middles(column);
     } else {
       colors = scale(column.values, ...limits(column), RAMPS[now]);
     }
@@ -127,10 +126,16 @@ const start = (data) => {
     return { ...base, ...colors, middles: [], faint, fade: 0.22, large, named: one ? state.chosen : [] };
   };
 
-  const middles = (column) => {
+  const membersOf = (column) => {
     const members = column.groups.map(() => []);
     column.codes.forEach((g, item) => members[g].push(item));
-    return column.groups.map((text, g) => ({ text: text.replace(/^around /, ""), members: members[g] }))
+    return members;
+  };
+  const middles = (column) => {
+    const members = membersOf(column);
+    // Of many modules only the first member is named, to leave room.
+    const brief = (text) => (column.palette === "modules" && column.groups.length > NAMED ? text.split(", ")[0] : text);
+    return column.groups.map((text, g) => ({ text: brief(text), members: members[g] }))
       .slice(0, column.groups.length - (column.background ? 1 : 0));
   };
 
@@ -193,6 +198,7 @@ const start = (data) => {
   const legend = (side) => {
     const holder = byId(side + "-groups"), bar = byId(side + "-scale"), column = coloring[side];
     const across = state.side && state.side !== side;
+    nameColors(side, across);
     bar.hidden = !across && column.kind === "groups";
     if (!bar.hidden) {
       const [low, high] = across ? [-STRONGEST, STRONGEST] : limits(column);
@@ -204,13 +210,12 @@ const start = (data) => {
         element("span", short(what), { className: "what", title: what }));
     }
     holder.replaceChildren();
-    if (column.kind !== "groups") return;
-    const members = column.groups.map(() => []);
-    column.codes.forEach((g, item) => members[g].push(item));
+    if (column.kind !== "groups") return fold(side);
+    const members = membersOf(column);
     column.groups.forEach((text, g) => {
       const button = element("button", undefined, { type: "button", title: text });
       button.setAttribute("aria-pressed", String(state.side === side && state.group === g));
-      button.append(swatch(column, g), element("span", text), element("small", counts.format(members[g].length)));
+      button.append(swatch(across ? { color: FAINT[theme()], shape: "circle" } : styleOf(column, g, theme())), element("span", text), element("small", counts.format(members[g].length)));
       button.addEventListener("click", () => {
         const again = state.side === side && state.group === g;
         select(side, again ? [] : members[g], text, again ? null : g);
@@ -218,24 +223,50 @@ const start = (data) => {
       });
       holder.append(button);
     });
+    fold(side);
   };
-  const swatch = (column, g) => {
+  const swatch = ({ color, shape }) => {
     const picture = element("canvas", undefined, { width: 24, height: 24 }), pen = picture.getContext("2d");
-    const back = column.background && g === column.groups.length - 1, { color, shape } = styleOf(g);
     pen.beginPath();
-    tracePoint(pen, back ? "circle" : shape, 12, 12, 8.5);
-    pen.fillStyle = back ? FAINT[theme()] : PALETTES[theme()][color];
+    tracePoint(pen, shape, 12, 12, 8.5);
+    pen.fillStyle = color;
     pen.fill();
     picture.setAttribute("aria-hidden", "true");
     return picture;
   };
+  /** The list of colors and the field beside it say what the map shows, whatever that is. */
+  const nameColors = (side, across) => {
+    const chooser = byId(side + "-color"), column = coloring[side], k = data[side].columns.indexOf(column);
+    const other = across ? "goes with the selection" : k < 0 ? `${WORDS.features.one} ${short(column.name, 30)}` : "";
+    const option = chooser.lastElementChild;
+    option.textContent = other;
+    option.hidden = !other;
+    chooser.value = other ? "other" : String(k);
+    if (side === "samples") byId("by-feature").value = across || k >= 0 ? "" : column.name;
+  };
+  /** Long legends show their first rows, and a button for the rest. */
+  const unfolded = { samples: false, features: false };
+  const fold = (side) => {
+    const holder = byId(side + "-groups"), button = byId(side + "-all");
+    holder.classList.remove("open", "cut");
+    const long = holder.scrollHeight > holder.clientHeight + 4;
+    holder.classList.toggle("open", long && unfolded[side]);
+    holder.classList.toggle("cut", long && !unfolded[side]);
+    button.hidden = !long;
+    button.textContent = unfolded[side] ? "Show fewer" : `Show all ${holder.children.length}`;
+    button.setAttribute("aria-expanded", String(unfolded[side]));
+  };
+  for (const side of SIDES) byId(side + "-all").addEventListener("click", () => { unfolded[side] = !unfolded[side]; fold(side); });
+  window.addEventListener("resize", () => SIDES.forEach(fold));
 
   for (const side of SIDES) {
     const chooser = byId(side + "-color");
-    chooser.append(...data[side].columns.map((column, k) => element("option", short(column.name, 40), { value: String(k) })));
+    chooser.append(...data[side].columns.map((column, k) => element("option", short(column.name, 40), { value: String(k) })),
+      element("option", "", { value: "other", hidden: true }));  // for what is none of the columns
     chooser.addEventListener("change", () => {
       coloring[side] = data[side].columns[Number(chooser.value)] ?? coloring[side];
-      if (side === "samples") byId("by-feature").value = "";
+      say("");
+      if (state.side && state.side !== side) return clear();  // which hid these colors
       state.group = null;
       show();
     });
@@ -243,23 +274,23 @@ const start = (data) => {
   const colored = data.values ? data.values.names : data.features.names.filter((_, k) => data.mass.known[k]);
   byId("by-feature").addEventListener("change", (event) => {
     const wanted = event.target.value.trim();
+    say("");
     if (!wanted) {
-      byId("samples-color").selectedIndex = 0;
-      coloring.samples = data.samples.columns[0];
+      if (!data.samples.columns.includes(coloring.samples)) coloring.samples = data.samples.columns[0];
       return show();
     }
-    const exact = colored.find((text) => text === wanted) ?? colored.find((text) => text.trim().toLowerCase() === wanted.toLowerCase());
-    if (exact === undefined) return say(`No feature is named "${short(wanted)}"${similar(wanted, colored)}`);
-    colorByFeature(exact);
+    const exact = valued(wanted);
+    if (exact !== undefined) return colorByFeature(exact);
+    nameColors("samples", state.side === "features");
+    return say(`"${short(wanted)}" is not among the ${many(colored.length, "features")} whose values are in this file${similar(wanted, colored)}`);
   });
+  const valued = (wanted) => colored.find((text) => text === wanted)
+    ?? colored.find((text) => text.trim().toLowerCase() === wanted.trim().toLowerCase());
   const colorByFeature = (text) => {
-    const found = featureValues(data, text);
-    if (!found) return say(`The values of "${short(text)}" are not in this file.`);
+    coloring.samples = { kind: "numbers", name: text, zero: true, ...featureValues(data, text) };
+    if (state.side === "features") return clear();  // which hid these colors
     say("");
-    coloring.samples = { kind: "numbers", name: text, zero: true, ...found };
-    byId("by-feature").value = text;
-    byId("samples-color").selectedIndex = -1;  // none of its columns
-    show();
+    return show();
   };
 
   // ---------------------------------------------------------------- tables
@@ -286,25 +317,25 @@ const start = (data) => {
 
   const nearestTable = (side, item) => {
     const { count, items, away } = data[side].near;
-    return table(side, `Nearest ${side}`, "distance", Array.from({ length: count }, (_, k) => {
+    return table(side, `Nearest ${WORDS[side].many}`, "distance", Array.from({ length: count }, (_, k) => {
       const near = items[item * count + k];
       return [near, data[side].names[near], away[item * count + k].toFixed(3)];
     }));
   };
-  const enrichedTable = (side) => table(side, side === "features" ? "Typical features" : "Samples with most",
-    "mean mass over the rest", state.top.map((item) => [item, data[side].names[item], times(state.ratio[item])]));
+  const enrichedTable = (side) => table(side, side === "features" ? `Typical ${WORDS.features.many}` : `${capital(WORDS.samples.many)} with most`,
+    "mean share over the rest", state.top.map((item) => [item, data[side].names[item], times(state.ratio[item])]));
 
   /** How the selected items fall into the groups shown. */
   const compositionTable = (side) => {
     const varied = ({ kind, codes }) => kind === "groups" && state.chosen.some((item) => codes[item] !== codes[state.chosen[0]]);
     const column = [coloring[side], ...data[side].columns].find(varied) ?? coloring[side];
     if (column.kind !== "groups") {
-      return table(side, `Selected ${side}`, "", state.chosen.slice(0, LISTED).map((item) => [item, data[side].names[item], number(column.values[item])]));
+      return table(side, `Selected ${WORDS[side].many}`, "", state.chosen.slice(0, LISTED).map((item) => [item, data[side].names[item], number(column.values[item])]));
     }
     const tally = new Map();
     for (const item of state.chosen) tally.set(column.codes[item], (tally.get(column.codes[item]) ?? 0) + 1);
     const rows = [...tally].sort((a, b) => b[1] - a[1]).slice(0, LISTED);
-    return table(side, `Selected ${side}`, short(column.name, 30), rows.map(([g, count]) =>
+    return table(side, `Selected ${WORDS[side].many}`, short(column.name, 30), rows.map(([g, count]) =>
       [null, column.groups[g], `${((100 * count) / state.chosen.length).toFixed(0)} %`]));
   };
   /** How the mass of the selected items is spread over the groups of the other side. */
@@ -317,7 +348,7 @@ const start = (data) => {
     const floor = given.floor[SIDES.indexOf(state.side)];
     const rows = column.groups.map((text, g) => [null, text, Math.log2((inside[g] + floor * size[g]) / (outside[g] + floor * size[g]))])
       .sort((a, b) => b[2] - a[2]).slice(0, 8).map(([item, text, ratio]) => [item, text, times(ratio)]);
-    const made = table(side, `Groups of ${side}`, `${short(column.name, 40)}; mass over the rest`, rows);
+    const made = table(side, `Groups of ${WORDS[side].many}`, `${short(column.name, 40)}; share over the rest`, rows);
     made.classList.add("wide");
     return made;
   };
@@ -325,6 +356,7 @@ const start = (data) => {
   const tell = () => {
     const shown = byId("selection"), side = state.side;
     byId("hint").hidden = Boolean(side);
+    byId("found").hidden = !side;
     shown.replaceChildren();
     if (!side) return;
     const heading = element("h3", `${many(state.chosen.length, side)}: `), across = OTHER[side];
@@ -332,7 +364,7 @@ const start = (data) => {
     const parts = element("div", undefined, { className: "tables" });
     const own = state.chosen.length === 1 ? nearestTable(side, state.chosen[0]) : compositionTable(side);
     const others = state.top.length ? enrichedTable(across)
-      : element("p", `None of the ${across} has more mass in the selection than elsewhere.`);
+      : element("p", `No ${WORDS[across].one} has a larger share in the selection than elsewhere.`);
     parts.append(...(side === "samples" ? [own, others] : [others, own]));
     const groups = groupsTable(across);
     if (groups) parts.append(groups);
@@ -340,13 +372,19 @@ const start = (data) => {
     if (side === "features" && state.chosen.length === 1) {
       const text = data.features.names[state.chosen[0]];
       if (featureValues(data, text) && coloring.samples.name !== text) {
-        const button = element("button", "Color samples by it", { type: "button", id: "color-by-it" });
+        const button = element("button", `Color ${WORDS.samples.many} by it`, { type: "button", id: "color-by-it" });
         button.addEventListener("click", () => { clear(); colorByFeature(text); });
         shown.append(button);
       }
     }
     shown.append(parts);
+    const one = state.chosen.length === 1, { count, items } = data[side].near;
+    const listed = one ? Array.from(items.slice(state.chosen[0] * count, (state.chosen[0] + 1) * count), (k) => data[side].names[k])
+      : state.top.map((k) => data[across].names[k]);
+    byId("found").firstElementChild.textContent = `${many(state.chosen.length, side)}: ${short(state.title, 40)}. `
+      + (listed.length ? `${one ? "Nearest" : `Typical ${WORDS[across].many}`}: ${listed.slice(0, 5).map((text) => short(text, 20)).join(", ")}.` : "");
   };
+  byId("found").lastElementChild.addEventListener("click", () => byId("panel").scrollIntoView());
 
   const show = () => {
     for (const side of SIDES) {
@@ -364,8 +402,13 @@ const start = (data) => {
     const close = names.filter((word) => word.toLowerCase().startsWith(wanted.slice(0, Math.max(2, wanted.length - 2)))).slice(0, 4);
     return close.length ? `. Similar: ${close.map((word) => short(word, 20)).join(", ")}.` : ".";
   };
+  // Groups can be found by their names, and modules by their numbers too.
+  const groups = SIDES.flatMap((side) => data[side].columns.filter(({ kind }) => kind === "groups").flatMap((column) =>
+    column.groups.map((text, g) => ({ side, column, g, text,
+      names: column.palette === "modules" && !(column.background && g === column.groups.length - 1) ? [text, `module ${column.colors[g]}`] : [text] }))));
   const find = (text) => {
     const wanted = text.trim().toLowerCase();
+    say("");
     if (!wanted) return undefined;
     const tests = [(word) => word === text, (word) => word.trim().toLowerCase() === wanted,
       (word) => word.toLowerCase().startsWith(wanted), (word) => word.toLowerCase().includes(wanted)];
@@ -374,9 +417,20 @@ const start = (data) => {
         const item = data[side].names.findIndex(fits);
         if (item >= 0) return select(side, [item], data[side].names[item]);
       }
+      const group = groups.find(({ names }) => names.some(fits));
+      if (group) {
+        coloring[group.side] = group.column;
+        return select(group.side, membersOf(group.column)[group.g], group.text, group.g);
+      }
     }
     select(null, []);
-    return say(`No sample or feature is named "${short(text)}"${similar(text, [...data.features.names, ...data.samples.names])}`);
+    const other = valued(text);
+    if (other !== undefined) {
+      colorByFeature(other);
+      return say(`"${short(other)}" is not among the ${many(data.features.n, "features")} of the map; the ${WORDS.samples.many} are now colored by it.`);
+    }
+    return say(`"${short(text)}" is not among the ${many(data.samples.n, "samples")}, the ${many(data.features.n, "features")} and the groups of this page${
+      similar(text, [...data.features.names, ...data.samples.names])}`);
   };
   const search = byId("search");
   // Lists of thousands of names slow down browsers: offer those that fit what is typed.
@@ -388,9 +442,10 @@ const start = (data) => {
     }
     list.replaceChildren(...fit.map((text) => element("option", undefined, { value: text })));
   });
-  offer(search, byId("names"), [...data.features.names, ...data.samples.names]);
+  offer(search, byId("names"), [...groups.flatMap(({ names }) => names.at(-1)), ...data.features.names, ...data.samples.names]);
   offer(byId("by-feature"), byId("by-features"), colored);
-  search.addEventListener("change", () => find(search.value));
+  search.addEventListener("change", () => { find(search.value); if (touch) search.blur(); });
+  for (const field of [search, byId("by-feature")]) field.addEventListener("input", () => say(""));
   const clear = () => {
     search.value = "";
     select(null, []);
@@ -413,7 +468,7 @@ const start = (data) => {
   const csv = () => {
     const here = data[state.side], columns = [...here.columns];
     if (!columns.includes(coloring[state.side])) columns.push(coloring[state.side]);
-    const lines = [[state.side.slice(0, -1), "x", "y", ...columns.map((column) => column.name)]];
+    const lines = [[WORDS[state.side].one, "x", "y", ...columns.map((column) => column.name)]];
     for (const k of state.chosen) {
       lines.push([here.names[k], here.x[k], here.y[k], ...columns.map((column) =>
         (column.kind === "groups" ? column.groups[column.codes[k]] : Number.isFinite(column.values[k]) ? Number(column.values[k].toPrecision(4)) : ""))]);
@@ -422,7 +477,7 @@ const start = (data) => {
   };
   byId("csv").addEventListener("click", () => {
     const link = element("a", undefined, {
-      href: URL.createObjectURL(new Blob(["\ufeff", csv()], { type: "text/csv;charset=utf-8" })), download: `${state.side}.csv`,
+      href: URL.createObjectURL(new Blob(["\ufeff", csv()], { type: "text/csv;charset=utf-8" })), download: `${WORDS[state.side].many.replace(/[^\p{L}\p{N}]+/gu, "-")}.csv`,
     });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
