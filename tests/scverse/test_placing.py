@@ -274,6 +274,19 @@ def test_bad_input_is_refused(new, reference):
     strange.var_names = [f"ENSG{k}" for k in range(18)]
     with pytest.raises(ValueError, match="`new` has none of the 18 learned features"):
         cms.tl.transform(strange, reference)
+    strange.var["symbol"] = new.var_names
+    with pytest.raises(
+        ValueError, match=r"`new.var\['symbol'\]` has the learned names: `new.var_n"
+    ):
+        cms.tl.transform(strange, reference)
+    del strange.var["symbol"]
+    reference.var["gene_ids"] = strange.var_names
+    with pytest.raises(ValueError, match=r"`reference.var\['gene_ids'\]` has the names that `new`"):
+        cms.tl.transform(strange, reference)
+    with pytest.raises(TypeError, match="`transform` has no option 'progess'. Did you mean 'progr"):
+        cms.tl.transfer_labels(new, reference, "kind", progess=True)
+    with pytest.raises(ValueError, match=r"has \['kind'\]. Did you mean 'kind'\?"):
+        cms.tl.transfer_labels(new, reference, "kinds")
     empty = new.copy()
     empty.X = emptied(empty, 3)
     with pytest.raises(ValueError, match="`new` has 1 empty row"):

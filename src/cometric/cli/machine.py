@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cometric
+from cometric.core.inputs import counted
 from cometric.machine.devices import free_memory
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
@@ -56,4 +57,4 @@ def _cache(folder: Path) -> str:
     if not compiled:
         return f"{folder}: empty, see `cometric warmup`"
     size = sum(path.stat().st_size for path in compiled)
-    return f"{folder}: {len(compiled)} kernels, {size / 1e6:.0f} MB"
+    return f"{folder}: {counted(len(compiled), 'kernel')}, {size / 1e6:.0f} MB"

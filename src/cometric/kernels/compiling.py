@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.core import event
 
-MESSAGE = "compiling kernels: about a minute, once; later runs load them"
+MESSAGE = "compiling the kernels of this call: up to a minute, once; `cometric warmup` compiles all"
 
 _listening = False
 

@@ -14,6 +14,7 @@ from cometric.answers.transfer import Transfer
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.inputs import read_matrix, read_names
+from cometric.core.names import suggestion
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
 from cometric.scverse import sketches, slots
@@ -105,6 +106,24 @@ def checksum(data: Any, result: Result, of: str) -> str:
     return digest(parts)
 
 
+def other_names(new: AnnData, reference: AnnData, result: Result, of: str) -> str:
+    """A hint at a column by which new data can be matched, if their names do not match."""
+    where, bins = ("var", "features") if of == "samples" else ("obs", "samples")
+    learned = set(getattr(result.problem, bins).names or ())
+    table, known = getattr(new, where), getattr(reference, where)
+    for column in table:
+        if not learned.isdisjoint(map(str, table[column])):
+            there = f"new.{where}[{column!r}]"
+            return f" `{there}` has the learned names: `new.{where}_names = {there}.astype(str)`."
+    for column in known:
+        if not set(map(str, known[column])).isdisjoint(map(str, table.index)):
+            return (
+                f" `reference.{where}[{column!r}]` has the names that `new` uses: rename those of "
+                "`new` by this column."
+            )
+    return ""
+
+
 def store(
     new: AnnData,
     distances: Any,
@@ -172,7 +191,10 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
     place = reference.obs, "obs"
     table, where = place if of == "samples" else _genes(reference, slots.read(reference, key))
     if column not in table:
-        raise ValueError(f"`label` is {column!r}; `reference.{where}` has {list(table)}.")
+        raise ValueError(
+            f"`label` is {column!r}; `reference.{where}` has {list(table)}."
+            f"{suggestion(column, table)}"
+        )
     if pd.api.types.is_float_dtype(table[column]):
         raise ValueError(
             f"`reference.{where}[{column!r}]` has real numbers, not labels. Pass a column of "

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
 from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.matching import NothingInCommon
+from cometric.core.names import check_options
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
 from cometric.scverse.tl_landmarks import landmarks
@@ -95,6 +98,7 @@ def learn(
     slots.check_key(key_added)
     check_number("max_dense", max_dense)
     check_count("n_neighbors", n_neighbors)
+    check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
@@ -151,6 +155,7 @@ def choose(
         ``table``, ``best``, ``settings``, ``gains``, ``advice`` and ``params``.
     """
     slots.check_key(key_added)
+    check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     choice = cometric.choosing.comparison.choose(data, candidates, **options)
     slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
@@ -210,12 +215,17 @@ def transform(
     check_side(of)
     with placing.Called("reference"):
         result = get.result(reference, key=key)
+    check_options(options, signature(result.transform).parameters, "transform")
     with placing.Called("new"):
         params = slots.read(reference, key)["params"]
         if layer is None and use_raw is None:
             layer, use_raw = placing.default_source(new, params)
         data = placing.source(new, layer, bool(use_raw), of)
-        distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+        try:
+            distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+        except NothingInCommon as error:
+            hint = placing.other_names(new, reference, result, of)
+            raise ValueError(f"{error}{hint}") from error
         origin = {
             "layer": layer,
             "use_raw": bool(use_raw),
