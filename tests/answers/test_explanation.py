@@ -60,7 +60,7 @@ def test_text_is_a_name_and_a_number_a_place():
 
 def test_unknown_names_bring_the_nearest_spellings(result):
     words = (
-        "`i` is 'Viollet', .* the name of a feature: it is not among the 3 learned from. Similar"
+        "`i` is 'Viollet', .* the name of a feature: it is not among the 4 learned from. Similar"
     )
     with pytest.raises(ValueError, match=f"{words} names: 'violet'."):
         result.explain("Viollet", 0, of="features")
