@@ -620,7 +620,7 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
     ("change", "words"),
     [
         ((3, 5, np.nan), "has 1 NaN entry (first: line 5 ('s3'), column 7 ('g5'))."),
-        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5'))."),
+        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5')), as"),
         ((3, slice(None), 0.0), "has 1 empty sample (first: line 5 ('s3'))."),
         ((slice(None), 5, 0.0), "has 1 empty feature (first: column 7 ('g5'))."),
     ],
