@@ -80,8 +80,10 @@ def root(
 
 @command()
 def warmup(console: Console) -> None:
-    """Compile all kernels now, so that later runs start at once."""
-    seconds = cometric.warmup()
+    """Compile the kernels of all commands now, so that later runs start at once."""
+    from cometric.cli.machine import compile_kernels
+
+    seconds = compile_kernels()
     console.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
 
 

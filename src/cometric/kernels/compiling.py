@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.core import event
 
-MESSAGE = "compiling the kernels of this call: up to a minute, once; `cometric warmup` compiles all"
+MESSAGE = "compiling kernels for this call, once: up to a minute; later calls of its kind load them"
 
 _listening = False
 
