@@ -44,8 +44,9 @@ Learned distances are those of `cm.learn(X, ...)` on the data as given. Counts a
 median depth and log-transformed for the baselines (`baselines.log_normalized`), except where a row
 says "as given"; data that are not counts are used as they are. LSA is tf-idf, truncated SVD and
 scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are those of
-the distances alone, on machines that partly had other work to do: take them as rough. The best
-baseline is chosen per column by the labels, which no user could do.
+the distances alone, on machines that partly had other work to do, and many of the learned ones on
+a GPU: take them as rough, and see `howlong.md` for times on two cores. The best baseline is chosen
+per column by the labels, which no user could do.
 """
 
 

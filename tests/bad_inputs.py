@@ -23,8 +23,8 @@ ENTRIES = [
     (np.nan, "NaN entry", "Replace them"),
     (np.inf, "infinite entry", "Replace them by finite values"),
     (-np.inf, "infinite entry", "Replace them by finite values"),
-    (-1.0, "negative entry", "Shift or clip the data"),
-    (-1e-300, "negative entry", "Shift or clip the data"),
+    (-1.0, "negative entry", "Pass counts, or their logarithms"),
+    (-1e-300, "negative entry", "Pass counts, or their logarithms"),
 ]
 NOT_NUMBERS = ["0.1", None, 1j, [0.1], np.ones(2), object, True, {}]
 

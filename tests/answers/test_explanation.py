@@ -59,9 +59,10 @@ def test_text_is_a_name_and_a_number_a_place():
 
 
 def test_unknown_names_bring_the_nearest_spellings(result):
-    with pytest.raises(
-        ValueError, match="`i` is 'Viollet', .* not the name of a feature. Similar names: 'violet'."
-    ):
+    words = (
+        "`i` is 'Viollet', .* the name of a feature: it is not among the 4 learned from. Similar"
+    )
+    with pytest.raises(ValueError, match=f"{words} names: 'violet'."):
         result.explain("Viollet", 0, of="features")
     with pytest.raises(ValueError, match="Similar names: 'a'."):
         result.explain("A", 0)
@@ -70,8 +71,12 @@ def test_unknown_names_bring_the_nearest_spellings(result):
 
 
 def test_names_of_the_other_side_are_recognized(result):
-    with pytest.raises(ValueError, match="`j` is 'red', .* name of a feature, not of a sample"):
+    with pytest.raises(
+        ValueError, match="`j` is 'red', .* name of a feature, not of a sample. Pass `of='f"
+    ):
         result.explain("a", "red")
+    with pytest.raises(ValueError, match="`items` is 'a', .* name of a sample, .* `of='samples'`"):
+        result.nearest("a")
     with pytest.raises(ValueError, match="`i` is 'a', .* name of a sample, not of a feature"):
         result.explain("a", "red", of="features")
 

@@ -162,7 +162,11 @@ def test_the_text_lists_modules_and_background(found):
 
 
 def test_a_planted_set_is_enriched(found):
-    rows = found.enrichment({"one": [f"g{k}" for k in range(SIZE)], "none": ["g40", "g41", "g42"]})
+    members = [f"g{k}" for k in range(SIZE)]
+    text = str(found.enrichment({"one": [*members, "CD3D", "CD4", "CD4"]})[0])
+    assert text.startswith(f"module 0 ({found.names[0]}): one, ")
+    assert f" of {SIZE} tested ({SIZE + 2} in the set), q = " in text
+    rows = found.enrichment({"one": members, "none": ["g40", "g41", "g42"]})
     assert [row.set for row in rows] == ["one"]
     assert rows[0].module == found.labels[0]
     assert rows[0].size == len(rows[0].shared) == SIZE

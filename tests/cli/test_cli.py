@@ -236,7 +236,12 @@ def test_bad_input_is_2_and_one_line(data, words, said):
 def test_wrong_usage_is_2():
     for words, said in (
         (["learn", "x.csv"], "Missing option '--output' / '-o'. See cometric learn --help."),
-        (["learn", "x.csv", "--nonsense"], "No such option: --nonsense"),
+        (["learn", "x.csv", "--nonsense"], "No such option: --nonsense. See cometric learn --help"),
+        (["learn", "x.csv", "--epsilon", "1"], "No such option: --epsilon. Did you mean --eps?"),
+        (
+            ["learn", "x.csv", "--maxiter", "1"],
+            "No such option: --maxiter. Did you mean --max-iter",
+        ),
         (["unlearn"], "No such command 'unlearn'."),
     ):
         found = run(*words, code=2)
@@ -503,11 +508,11 @@ def test_explain_takes_names_and_numbers(data):
     assert facts["changes"][0]["name"] in data.index
     assert 0 < len(facts["heaviest"]) <= facts["flows"]
     for wrong, words in (
-        ("g1", "name of a feature, not of a sample"),
+        ("g1", "name of a feature, not of a sample. Pass --of features."),
         ("99", "Similar names: 's9'"),
     ):
         said = run("explain", "out.npz", "s1", wrong, code=2).stderr
-        assert f"`j` is '{wrong}'" in said
+        assert f"SECOND is '{wrong}'" in said
         assert words in said
 
 
@@ -615,7 +620,7 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
     ("change", "words"),
     [
         ((3, 5, np.nan), "has 1 NaN entry (first: line 5 ('s3'), column 7 ('g5'))."),
-        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5'))."),
+        (([3, 4], 5, -1.0), "has 2 negative entries (first: line 5 ('s3'), column 7 ('g5')), as"),
         ((3, slice(None), 0.0), "has 1 empty sample (first: line 5 ('s3'))."),
         ((slice(None), 5, 0.0), "has 1 empty feature (first: column 7 ('g5'))."),
     ],

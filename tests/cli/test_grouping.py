@@ -1,6 +1,7 @@
 """The commands ``modules`` and ``rank``: tables, answers, messages."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -44,13 +45,33 @@ def test_modules_are_written_as_a_table():
     told = run("modules", "out.npz", "-o", "modules.csv", "--resolution", 1.5, "--force").stdout
     assert str(found) in told
     table = pd.read_csv("modules.csv")
-    assert list(table.columns) == ["feature", "module", "rank", "coherence"]
+    assert list(table.columns) == ["feature", "module", "rank", "coherence", "name"]
+    assert set(table.name[table.module == 0]) == {found.names[0]}
+    assert table.name[table.module < 0].isna().all()
     assert list(table.module) == list(found.labels)
     assert list(table.feature) == [f"g{k}" for k in range(40)]
     first = table[table["rank"] == 1].set_index("module").feature
     assert [first[g] for g in range(len(found))] == [name.split(", ")[0] for name in found.names]
     facts = json.loads(run("modules", "out.npz", "-o", "modules.tsv", "--force", "--json").stdout)
     assert facts["background"] == int((cm.modules(cm.load("out.npz")).labels < 0).sum())
+
+
+def test_modules_are_named_by_the_sets_that_are_enriched_in_them():
+    sets = {"first": [f"g{k}" for k in range(10)] + ["x", "y"], "few": ["g5", "g15", "g35"]}
+    Path("sets.json").write_text(json.dumps(sets))
+    words = ["modules", "out.npz", "-o", "named.csv", "--force", "--sets", "sets.json"]
+    told = run(*words).stdout
+    table = pd.read_csv("named.csv", index_col="feature")
+    found = cm.modules(cm.load("out.npz"))
+    best = found.enrichment(sets)[0]
+    assert f"{best.module}  first, {len(best.shared)} of 10 tested (12 in the set), q = " in told
+    assert "none" in told
+    assert list(table.columns)[-2:] == ["set", "q"]
+    assert set(table.set[table.module == best.module]) == {"first"}
+    assert table.set[table.module != best.module].isna().all()
+    assert table.q.dropna().unique() == pytest.approx([best.q])
+    facts = json.loads(run(*words, "--json").stdout)
+    assert facts["enrichment"][0]["given"] == 12
 
 
 def test_defaults_are_those_of_python():

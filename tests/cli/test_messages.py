@@ -31,12 +31,19 @@ def folder(tmp_path_factory):
     holed.iloc[3] = 0.0
     holed.to_csv(folder / "holed.csv")
     table.add_prefix("other ").to_csv(folder / "other.csv")
+    table.rename(columns=str.upper).to_csv(folder / "upper.csv")
+    (table - 1.0).to_csv(folder / "scaled.csv")
     table.iloc[:, :4].to_csv(folder / "narrow.csv")
     np.save(folder / "complex.npy", counts + 1j)
     np.save(folder / "thin.npy", counts[:1])
     np.save(folder / "alike.npy", np.ones((4, 3)))
     made = anndata.AnnData(table)
     made.write_h5ad(folder / "plain.h5ad")
+    scaled = made.copy()
+    scaled.raw = made
+    scaled.layers["counts"], scaled.X = made.X, made.X - 1.0
+    scaled.write_h5ad(folder / "scaled.h5ad")
+    made.obs["cell_type"] = "a"
     made.layers["counts"] = made.X
     del made.X
     made.write_h5ad(folder / "layers.h5ad")
@@ -47,6 +54,7 @@ def folder(tmp_path_factory):
         for words in (
             ["learn", "x.csv", "-o", "out.h5ad", *QUICK, "--checkpoint", "saved"],
             ["learn", "holed.csv", "-o", "dropped.h5ad", "--drop-empty", *QUICK],
+            ["learn", "layers.h5ad", "--layer", "counts", "-o", "labeled.h5ad", *QUICK],
         ):
             assert CliRunner().invoke(commands.app, words).exit_code == 0
     return folder
@@ -135,7 +143,18 @@ BAD_LINES = [
     (["learn", "thin.npy", "-o", "y.npz"], "`thin.npy` has shape (1, 8); need at least 2 rows"),
     (["learn", "alike.npy", "-o", "y.npz"], "All rows of `alike.npy` are proportional"),
     (["learn", "layers.h5ad", "-o", "y.npz"], "`layers.h5ad` has no X. Pass --layer, one of"),
+    (
+        ["learn", "scaled.h5ad", "-o", "y.npz"],
+        "as after scaling. Pass counts or their logarithms: --layer (the file has 'counts'), or "
+        "--use-raw.",
+    ),
+    (["learn", "scaled.csv", "-o", "y.npz"], "as after scaling. Pass counts or their logarithms."),
     (["learn", "eps", "-o", "y.npz"], "`eps` does not exist."),
+    (
+        ["learn", "narow.csv", "-o", "y.npz"],
+        "`narow.csv` does not exist. Did you mean 'narrow.csv'?",
+    ),
+    (["certify", "droped.npz"], "`droped.npz` does not exist. Did you mean 'dropped.h5ad'?"),
     (["learn", "tau=1.csv", "-o", "y.npz"], "`tau=1.csv` does not exist."),
     (["learn", "out.npz", "-o", "y.npz"], "`out.npz` is a saved result, not data."),
     (["plan", "x.csv", "--layer", "no"], "--layer is 'no'; the layers of `x.csv` are []."),
@@ -160,6 +179,19 @@ BAD_LINES = [
     (
         ["transform", "out.npz", "other.csv", "-o", "y.csv"],
         "`other.csv` has none of the 8 learned features",
+    ),
+    (
+        ["transform", "out.npz", "upper.csv", "-o", "y.csv"],
+        "8 names differ from learned ones only in upper and lower case: 'G0' is 'g0' there.",
+    ),
+    (["explain", "out.npz", "g0", "g1"], "FIRST is 'g0', which is the name of a feature, not of a"),
+    (
+        ["rank", "labeled.h5ad", "-o", "y.csv", "--labels", "celltype"],
+        "--labels is 'celltype'; `labeled.h5ad` has 'cell_type'. Did you mean 'cell_type'?",
+    ),
+    (
+        ["modules", "out.npz", "-o", "y.csv", "--sets", "upper.gmt"],
+        "`upper.gmt` does not exist. Did you mean 'upper.csv'?",
     ),
     (["transform", "out.npz", "x.csv", "-o", "y.csv", "-n", "99"], "--n-neighbors is 99; pass a"),
     (
@@ -269,7 +301,7 @@ def test_help_is_in_plain_words():
         found = CliRunner().invoke(commands.app, [*words, "--help"], env={"COLUMNS": "200"})
         text = found.stdout
         assert found.exit_code == 0
-        for riddle in ("Say which", "Of a random", "Of the page", "goes on", "None"):
+        for riddle in ("Say which", "Of a random", "Of the page", "goes on", "None", "<bool>"):
             assert riddle not in text
         for option in re.findall(r"│ \*?\s+(--[\w-]+)(.*)│", text):
             assert re.search(r"[A-Za-z(][^│]*\.", option[1]), option  # a sentence

@@ -526,6 +526,13 @@ def test_empty_rows_and_columns(make):
     with pytest.raises(ValueError, match=r"`X` has 1 empty column \(first: 1\)"):
         Problem.from_data(make(HOLES[[1, 2, 4]][:, :3]))
 
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(HOLES[1:3], columns=["CD4", "CD8A", "LYZ", "PF4"])
+    with pytest.raises(ValueError, match=r"`X` has 2 empty columns \(first: 1, 'CD8A'\). Pass"):
+        Problem.from_data(table)
+    copied = pickle.loads(pickle.dumps(BadData("X", Fault.EMPTY, 2, "Drop them.", None, 1, "CD8A")))
+    assert str(copied) == "`X` has 2 empty columns (first: 1, 'CD8A'). Drop them."
+
     problem = Problem.from_data(make(HOLES), drop_empty=True)
     assert_array_equal(problem.samples.kept, [False, True, True, False, True])
     assert_array_equal(problem.features.kept, [True, False, True, False])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cometric as cm
+from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 from cometric.machine.progress import Ahead, amount, bar_of_pairs, duration, run_left, seconds_left
 
@@ -108,7 +109,8 @@ def test_stages_know_what_is_ahead_of_them(monkeypatch, chatty):
 
 LOGGED = re.compile(
     r"learning: \d+ iterations? in [\d.]+ (s|min)"
-    r"(, residual [\d.e+-]+)?(, about [\d.]+ (s|min|h) left)?(, (samples|features) \d+ %.*)?"
+    r"(, residual [\d.e+-]+)?(, last stage: [a-z ]+|, at tau = [\d.e-]+ first)?"
+    r"(, about [\d.]+ (s|min|h) left)?(, (samples|features) \d+ %.*)?"
 )
 
 
@@ -118,8 +120,17 @@ def test_a_log_gets_lines_that_end(eps, capsys, chatty):
     said = capsys.readouterr().err
     assert "\r" not in said
     assert said.endswith("\n")
-    assert all(LOGGED.fullmatch(line) for line in said.splitlines()), said
+    lines = [line for line in said.splitlines() if line != MESSAGE]  # kernels not compiled before
+    assert all(LOGGED.fullmatch(line) for line in lines), said
     assert f"learning: {result.iterations} iterations in " in said
+    assert ("last stage: solving every pair" in said.splitlines()[-1]) == (eps > 0.0)
+
+
+def test_stages_have_names(capsys, chatty):
+    cm.learn(X, eps=0.0, tau=0.0, progress=True)
+    assert ", at tau = 0.1 first" in capsys.readouterr().err
+    cm.learn(X, eps=0.5, tau=0.1, solver="stochastic", progress=True)
+    assert ", last stage: all pairs" in capsys.readouterr().err
 
 
 def test_the_time_left_appears_in_a_log(capsys, chatty):

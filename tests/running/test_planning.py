@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric.core.formula import Formula
+from cometric.machine import progress
 from cometric.running import estimation, planning
 from cometric.running.estimation import Estimate
 from cometric.running.rehearsal import take_part
@@ -158,13 +159,15 @@ def test_plans_for_devices_solve_parts_there(in_parts):
     assert planned.total > 0
 
 
-def test_progress_is_shown_after_two_seconds(monkeypatch, capsys):
-    cm.plan(SMALL, progress=True)
+def test_progress_of_a_plan_is_shown_in_a_log_and_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "SHARE", 0.0)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    cm.plan(SMALL)
     assert "planning" not in capsys.readouterr().err
-    monkeypatch.setattr(planning, "DELAY", 0.0)
     cm.plan(SMALL, progress=True)
-    assert "planning" not in capsys.readouterr().err  # a log, which cannot be redrawn
-    monkeypatch.setattr(planning, "redraws", lambda: True)
+    assert "planning: 1 iterations of parts of the problem in " in capsys.readouterr().err
+    monkeypatch.setattr(progress, "redraws", lambda: True)
     cm.plan(SMALL, progress=True)
     assert "planning: " in capsys.readouterr().err
 

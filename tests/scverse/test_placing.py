@@ -126,6 +126,9 @@ def test_stored_distances_are_used_again_only_if_they_fit(new, reference, monkey
     monkeypatch.setattr(cm.Result, "transform", count)
     cms.tl.transform(new, reference, n_neighbors=6)
     cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5, progress=False)
+    new.obs_names = [f"other{i}" for i in range(15)]  # no distance depends on them
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
     assert len(calls) == 1
     cms.tl.transfer_labels(new, reference, "kind", n_neighbors=7)  # more than are stored
     assert len(calls) == 2
@@ -134,6 +137,46 @@ def test_stored_distances_are_used_again_only_if_they_fit(new, reference, monkey
     cms.tl.transfer_labels(new, other, "kind", n_neighbors=7)  # of another reference
     assert len(calls) == 3
     assert new.obsm["cometric_distances"].shape == (15, 18)
+
+
+def test_labels_follow_the_data_when_new_cells_change(new, reference):
+    def labels(cells):
+        cms.tl.transfer_labels(cells, reference, "kind", n_neighbors=5)
+        return cells.obs["cometric_kind"].astype(str).to_numpy()
+
+    first = labels(new)
+    new.X = new.X[::-1].copy()
+    assert_array_equal(labels(new), first[::-1])
+    new.X = new.X * 2  # entries differ, so distances are computed again; only shapes matter
+    assert_array_equal(labels(new), first[::-1])
+    turned = new.copy()
+    turned.var_names = turned.var_names[::-1]  # other genes under the same numbers
+    assert_array_equal(labels(turned), labels(turned[:, ::-1].copy()))
+    assert (labels(turned) != labels(new)).any()
+    strange = new.copy()
+    strange.var_names = [f"ENSG{k}" for k in range(18)]
+    with pytest.raises(ValueError, match="`new` has none of the 18 learned features"):
+        labels(strange)
+    new.X = -new.X
+    with pytest.raises(ValueError, match="`new` has .* negative entries"):
+        labels(new)
+
+
+def test_distances_are_computed_again_for_another_metric_of_the_same_data(new, reference):
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    before = new.obsm["cometric_distances"].copy()
+    cms.tl.learn(reference, **QUICK | {"eps": 2.0})
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    assert abs(new.obsm["cometric_distances"] - before).max() > 1e-3
+
+
+def test_distances_of_an_older_version_without_a_checksum_are_computed_again(new, reference):
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    expected = new.obs["cometric_kind"].copy()
+    del new.uns["cometric_transform"]["samples"]["checksum"]
+    new.obsm["cometric_distances"] = new.obsm["cometric_distances"][::-1]
+    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
+    assert_array_equal(new.obs["cometric_kind"], expected)
 
 
 def test_new_genes_are_placed_and_labeled(reference):
@@ -231,6 +274,19 @@ def test_bad_input_is_refused(new, reference):
     strange.var_names = [f"ENSG{k}" for k in range(18)]
     with pytest.raises(ValueError, match="`new` has none of the 18 learned features"):
         cms.tl.transform(strange, reference)
+    strange.var["symbol"] = new.var_names
+    with pytest.raises(
+        ValueError, match=r"`new.var\['symbol'\]` has the learned names: `new.var_n"
+    ):
+        cms.tl.transform(strange, reference)
+    del strange.var["symbol"]
+    reference.var["gene_ids"] = strange.var_names
+    with pytest.raises(ValueError, match=r"`reference.var\['gene_ids'\]` has the names that `new`"):
+        cms.tl.transform(strange, reference)
+    with pytest.raises(TypeError, match="`transform` has no option 'progess'. Did you mean 'progr"):
+        cms.tl.transfer_labels(new, reference, "kind", progess=True)
+    with pytest.raises(ValueError, match=r"has \['kind'\]. Did you mean 'kind'\?"):
+        cms.tl.transfer_labels(new, reference, "kinds")
     empty = new.copy()
     empty.X = emptied(empty, 3)
     with pytest.raises(ValueError, match="`new` has 1 empty row"):

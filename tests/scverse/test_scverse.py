@@ -369,6 +369,29 @@ def test_there_are_no_other_namespaces():
         cms.ql  # noqa: B018
 
 
+def test_a_misspelled_option_or_column_brings_the_right_one(adata):
+    with pytest.raises(TypeError, match="`learn` has no option 'epss'. Did you mean 'eps'\\?"):
+        cms.tl.learn(adata, epss=0.1)
+    with pytest.raises(TypeError, match="`landmarks` has no option 'serch'. Did you mean 'search'"):
+        cms.tl.landmarks(adata, 5, serch="index")
+    with pytest.raises(TypeError, match="`choose` has no option 'xyz'.$"):
+        cms.tl.choose(adata, xyz=1)
+
+
+def test_genes_that_were_not_learned_from_are_colors_if_they_are_in_raw(adata, plots):
+    adata.raw = adata
+    some = adata[:, 1:].copy()
+    cms.tl.learn(some, **QUICK)
+    gene = adata.var_names[0]
+    drawn = plots.embedding(some, method="tsne", color=gene)
+    values = np.asarray(drawn.collections[0].get_array(), dtype=float)
+    assert_allclose(values, np.sort(adata.X[:, [0]].toarray().ravel()))  # the largest on top
+    del some.raw
+    words = f"`color` is '{gene}', .* nor among the {some.n_vars} genes learned from"
+    with pytest.raises(ValueError, match=words):
+        plots.embedding(some, color=gene)
+
+
 def test_scaled_data_are_refused_with_a_way_out():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
     with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* `use_raw=True`"):

@@ -115,27 +115,26 @@ cm.plot.embedding(result, method="tsne", labels=known["module"])
 # %%
 # Topics
 # ------
-# Groups of documents that are close to one another: spectral clusters of the graph of the 15
-# nearest neighbors, 8 of them. The words of a topic are those whose share is largest compared
-# with the other documents.
+# Modules of words that are near one another, at most 8 of them: those that correlate most are
+# joined. Words of all documents alike belong to no module ("background"). The score of a module in
+# a document is how much more of its words the document has than others; here its mean over the
+# functions of each module of NumPy and SciPy.
 
+topics = cm.modules(result).merge(8)
+print(topics)
+print(topics.table([name.split(".")[1] for name in known["module"]]))
 
-def clusters(distances, count=8, k=15):
-    """Spectral clusters of the graph of the k nearest neighbors."""
-    graph = np.full(distances.shape, 1e-6)  # connected, if only just
-    np.put_along_axis(graph, cm.scores.neighbors(distances, k), 0.5, axis=1)
-    model = SpectralClustering(count, affinity="precomputed", assign_labels="cluster_qr")
-    return model.fit_predict(graph + graph.T)
+# %%
+cm.plot.embedding(result, "features", "tsne", color=topics)
 
+# %%
+# The topic of a document is the one with the largest score.
 
-topics = clusters(result.samples)
-shares = X.div(X.sum(axis=1), axis=0)
-for topic in range(8):
-    inside, outside = shares[topics == topic].mean(), shares[topics != topic].mean()
-    typical = (inside / (inside + outside)).where(inside > inside.quantile(0.95)).nlargest(7)
-    module = known["module"][topics == topic].mode()[0]
-    size = (topics == topic).sum()
-    print(f"{size:3} documents, most in {module:17}: {', '.join(typical.index)}")
+largest = topics.scores().argmax(axis=1)
+for number, name in enumerate(topics.names):
+    modules = known["module"][largest == number].value_counts()
+    most = ", ".join(f"{count} in {module}" for module, count in modules.head(3).items())
+    print(f"{number}  {name}: {most}")
 
 # %%
 # New documents
@@ -165,11 +164,21 @@ for question, row in zip(questions, result.transform(table(questions, None)), st
 # %%
 # Beside LSA and NMF
 # ------------------
-# The same vote and the same clusters from other distances: LSA (tf-idf and truncated SVD, 10 to
-# 100 components) and NMF (of tf-idf, 8 topics). *Usual clusters* are k-means for LSA, and the
-# largest topic for NMF. Clusters are compared with the modules by the adjusted Rand index, and
-# scores are higher if better. *Plurals* says how often, for a word such as *filter*, its
-# plural is one of the 10 nearest words, and vice versa.
+# The same vote, and clusters of the documents by the graph of their 15 nearest neighbors, from the
+# learned distances and from others: LSA (tf-idf and truncated SVD, 10 to 100 components) and NMF
+# (of tf-idf, 8 topics). *Usual clusters* are the largest topic for the learned distances and for
+# NMF, and k-means for LSA. Clusters are compared with the modules by the adjusted Rand index, and
+# scores are higher if better. *Plurals* says how often, for a word such as *filter*, its plural is
+# one of the 10 nearest words, and vice versa.
+
+
+def clusters(distances, count=8, k=15):
+    """Spectral clusters of the graph of the k nearest neighbors."""
+    graph = np.full(distances.shape, 1e-6)  # connected, if only just
+    np.put_along_axis(graph, cm.scores.neighbors(distances, k), 0.5, axis=1)
+    model = SpectralClustering(count, affinity="precomputed", assign_labels="cluster_qr")
+    return model.fit_predict(graph + graph.T)
+
 
 number = {word: k for k, word in enumerate(vocabulary)}
 pairs = [(number[word], number[f"{word}s"]) for word in number if f"{word}s" in number]
@@ -182,7 +191,7 @@ def scores(within, across, between, usual):
     return {
         "held-out accuracy": (vote.labels == new["module"]).mean(),
         "clusters": adjusted_rand_score(known["module"], clusters(within)),
-        "usual clusters": adjusted_rand_score(known["module"], usual) if usual is not None else "",
+        "usual clusters": adjusted_rand_score(known["module"], usual),
         "plurals": np.mean([b in close[a] for p in pairs for a, b in (p, p[::-1])]),
     }
 
@@ -190,7 +199,7 @@ def scores(within, across, between, usual):
 tfidf = TfidfTransformer(sublinear_tf=True)
 weighted = tfidf.fit_transform(X)
 weighted_new = tfidf.transform(table(new["text"], new["name"]))
-rows = {"learned": scores(result.samples, across, result.features, None)}
+rows = {"learned": scores(result.samples, across, result.features, largest)}
 for model in (
     *(TruncatedSVD(count, random_state=0) for count in (10, 30, 100)),
     NMF(8, init="nndsvda", max_iter=500, random_state=0),

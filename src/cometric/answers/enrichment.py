@@ -21,9 +21,19 @@ class Enriched(NamedTuple):
     name: str  # of the module
     set: str
     shared: tuple[str, ...]  # members of both, the most central first
-    size: int  # of the set: its members among the learned features
+    size: int  # of the set: its members among the learned features, which are tested
     p: float  # hypergeometric
     q: float  # adjusted by Benjamini and Hochberg, over all modules and sets
+    given: int  # members of the set in all
+
+    def __str__(self) -> str:
+        return f"module {self.module} ({self.name}): {self.set}, {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """How many members of the set are in the module, were tested, and are in the set."""
+        counts = f"{len(self.shared)} of {self.size} tested ({self.given} in the set)"
+        return f"{counts}, q = {self.q:.1g}"
 
 
 def enriched(
@@ -40,7 +50,8 @@ def enriched(
     """
     from scipy.stats import false_discovery_control, hypergeom
 
-    inside = _membership(read_sets(sets), items, min_size)
+    known = read_sets(sets)
+    inside = _membership(known, items, min_size)
     if not members:
         return ()
     in_module = np.zeros((len(members), len(items)), dtype=np.int64)
@@ -56,7 +67,8 @@ def enriched(
         for g in np.flatnonzero(shared[:, s]).tolist():
             both = tuple(items[k] for k in members[g] if mask[k])
             odds = float(p[g, s]), float(q[g, s])
-            rows.append(Enriched(g, names[g], name, both, int(sizes[s]), *odds))
+            given = len(set(known[name]))
+            rows.append(Enriched(g, names[g], name, both, int(sizes[s]), *odds, given))
     return tuple(sorted(rows, key=lambda row: row.p))
 
 

@@ -173,8 +173,9 @@ def explain(
     side, other, cost = problem.samples, problem.features, metrics.features
     if of == "features":
         side, other, cost = other, side, metrics.samples
+    remedy = f" Pass `of='{'samples' if of == 'features' else 'features'}'`."
     i, j = (
-        find(item, side.item_names, argument, of, other.names or ())
+        find(item, side.item_names, argument, of, other.names or (), remedy)
         for argument, item in (("i", i), ("j", j))
     )
     first, second = int(side.labels[i]), int(side.labels[j])

@@ -265,7 +265,9 @@ class Result:
         check_count("k", k)
         names = getattr(self.problem, of).item_names
         given = [items] if isinstance(items, str | Integral) else list(items)
-        chosen = [find(item, names, "items", of) for item in given]
+        opposite = "samples" if of == "features" else "features"
+        others, remedy = getattr(self.problem, opposite).names or (), f" Pass `of='{opposite}'`."
+        chosen = [find(item, names, "items", of, others, remedy) for item in given]
         if not chosen:
             raise ValueError(f"`items` is empty; pass one or several of the {of}.")
         away = to_numpy(getattr(self, of))[chosen].mean(axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import cometric
 from cometric.cli import choosing, grouping, landmarks, learning, results
@@ -14,8 +14,18 @@ from cometric.cli.console import EXIT_CODES, Console
 from cometric.machine.progress import duration
 
 
+class Command(TyperCommand):
+    """One command."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
 class Commands(TyperGroup):
     """All commands, with a common handling of errors and warnings."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         console = ctx.ensure_object(Console)
@@ -24,6 +34,13 @@ class Commands(TyperGroup):
 
         with console.reporting(), announce_compilation(console.say):
             return super().invoke(ctx)
+
+
+def _without_type(option: Any) -> Any:
+    """The option ``--help``, shown like other options without a value."""
+    if option is not None:
+        option.metavar = ""
+    return option
 
 
 app = typer.Typer(
@@ -63,8 +80,10 @@ def root(
 
 @command()
 def warmup(console: Console) -> None:
-    """Compile all kernels now, so that later runs start at once."""
-    seconds = cometric.warmup()
+    """Compile the kernels of all commands now, so that later runs start at once."""
+    from cometric.cli.machine import compile_kernels
+
+    seconds = compile_kernels()
     console.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
 
 
@@ -96,4 +115,4 @@ for function in (
     warmup,
     info,
 ):
-    app.command(epilog=EXIT_CODES)(function)
+    app.command(epilog=EXIT_CODES, cls=Command)(function)

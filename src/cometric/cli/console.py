@@ -23,7 +23,8 @@ from rich.console import Console as Terminal
 from rich.text import Text
 
 from cometric.cli import wording
-from cometric.core.inputs import BadData
+from cometric.core.inputs import BadData, Fault
+from cometric.core.names import MEANT, similar
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
@@ -140,6 +141,9 @@ class Console:
         path, data, transpose = self._source or (None, None, False)
         if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
+            if error.fault is Fault.NEGATIVE:
+                what = error.describe("sample", "feature")
+                return f"`{path}` has {what} (first: {first}), as after scaling. {_unscaled(data)}"
             # "sample" rather than "row", since samples may be columns of the file.
             return error.message(str(path), first, row="sample", column="feature")
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
@@ -175,7 +179,22 @@ def _usage(error: Any) -> str:
         return str(error.message)
     context = getattr(error, "ctx", None)
     hint = f" See {context.command_path} --help." if context is not None else ""
+    option = getattr(error, "option_name", None)
+    if option is not None and context is not None and hasattr(error, "possibilities"):
+        known = {name.lstrip("-"): name for part in context.command.params for name in part.opts}
+        close = similar(option.lstrip("-"), known, 1, MEANT)
+        meant = f" Did you mean {known[close[0]]}?" if close else ""
+        return f"No such option: {option}.{meant}{hint}"
     return f"{error.format_message()}{hint}"
+
+
+def _unscaled(data: Any) -> str:
+    """Where a file may have data that were not scaled."""
+    layers = ", ".join(map(repr, getattr(data, "layers", ())))
+    places = [f"--layer (the file has {layers})"] if layers else []
+    places += ["--use-raw"] if getattr(data, "raw", None) is not None else []
+    where = f": {', or '.join(places)}" if places else ""
+    return f"Pass counts or their logarithms{where}."
 
 
 def to_json(value: Any) -> Any:

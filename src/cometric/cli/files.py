@@ -9,7 +9,9 @@ import numpy as np
 
 import cometric
 from cometric.answers.result import Result
+from cometric.core.names import suggestion
 from cometric.files import reading, writing
+from cometric.files.missing import missing
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -75,7 +77,7 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     if reading.kind_of(path) != ".npz":
         raise ValueError(f"`{path}` is not a result. Pass a .npz or .h5ad file of cometric learn.")
     if not path.exists():
-        raise FileNotFoundError(f"`{path}` does not exist.")
+        raise missing(path)
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
@@ -84,7 +86,8 @@ def labels_of(result: Result, data: AnnData | None, labels: str, path: Path) -> 
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
         available = f"has {columns}" if columns else "has no columns of labels"
-        raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.")
+        meant = suggestion(labels, () if data is None else data.obs)
+        raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
     return data.obs[labels].to_numpy()[result.problem.samples.kept]
 
 

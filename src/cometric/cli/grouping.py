@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cometric.answers.enrichment import Enriched
 from cometric.answers.groups import Ranked, rank_features
 from cometric.answers.modules import modules as find_modules
 from cometric.cli import files
@@ -15,8 +16,12 @@ from cometric.cli.command import command
 from cometric.cli.console import Console
 from cometric.core.kinds import Count, Number
 from cometric.files import writing
+from cometric.files.sets import read_sets
 
 TABLES = (".csv", ".tsv")
+
+SIGNIFICANT = 0.05
+"""Largest q-value of a set that is written for a module."""
 
 
 @command()
@@ -27,7 +32,8 @@ def modules(
         Path,
         o.output(
             "Output file, .csv or .tsv (also .gz): the module of each feature, -1 for background,",
-            "its rank in the module and its coherence.",
+            "its rank in the module, its coherence and the name of the module; with --sets also",
+            "the set that is most enriched in the module.",
         ),
     ],
     stored: o.Stored,
@@ -57,10 +63,19 @@ def modules(
         int, o.of_kind("--min-size", Count(), help="Smaller modules become background.")
     ] = 5,
     random_state: Annotated[int, o.of_kind("--seed", Count(0), help="Seed of the modules.")] = 0,
+    sets: Annotated[
+        Path | None,
+        typer.Option(
+            "--sets",
+            metavar="FILE",
+            help="Sets of features, such as gene sets, .gmt or .json: those enriched in modules.",
+        ),
+    ] = None,
     force: o.Force = False,
 ) -> None:
     """Find modules of features of RESULT that are near one another, such as programs of genes."""
     writing.check(output, TABLES, [output], force=force)
+    known = None if sets is None else read_sets(sets)
     result, _ = files.load(path, stored.key, stored.read_limit)
     found = find_modules(
         result,
@@ -72,11 +87,20 @@ def modules(
     )
     names = result.problem.features.item_names
     rank = {int(k): place for own in found.members for place, k in enumerate(own, 1)}
-    lines = (
-        [names[k], int(label), rank.get(k, ""), float(found.coherence[k])]
-        for k, label in enumerate(found.labels)
-    )
-    writing.save_lines(output, ["feature", "module", "rank", "coherence"], lines)
+    enriched = () if known is None else found.enrichment(known)
+    best = {row.module: row for row in reversed(enriched) if row.q <= SIGNIFICANT}
+    header = ["feature", "module", "rank", "coherence", "name"]
+    header += [] if known is None else ["set", "q"]
+
+    def line(k: int, label: int) -> list[Any]:
+        name = found.names[label] if label >= 0 else ""
+        values = [names[k], label, rank.get(k, ""), float(found.coherence[k]), name]
+        if known is not None:
+            values += [best[label].set, best[label].q] if label in best else ["", ""]
+        return values
+
+    lines = (line(k, int(label)) for k, label in enumerate(found.labels))
+    writing.save_lines(output, header, lines)
     facts = {
         "command": "modules",
         "input": str(path),
@@ -85,7 +109,18 @@ def modules(
         "sizes": [len(own) for own in found.members],
         "background": int((found.labels < 0).sum()),
     }
-    console.answer(f"{found}\nThe module of each feature is in {output}.", facts)
+    if known is not None:
+        facts["enrichment"] = [row._asdict() for row in enriched]
+    told = [str(found), *(_sets_of(best, len(found)) if known is not None else ())]
+    console.answer("\n".join([*told, f"The module of each feature is in {output}."]), facts)
+
+
+def _sets_of(best: dict[int, Enriched], count: int) -> list[str]:
+    """A line for each module: the set that is most enriched in it."""
+    return ["The most enriched set of each module:"] + [
+        f"  {g:3d}  {best[g].set}, {best[g].summary}" if g in best else f"  {g:3d}  none"
+        for g in range(count)
+    ]
 
 
 @command()

@@ -23,7 +23,7 @@ IN_PARTS = (".h5ad", ".zarr")
 @command(without=("samples", "features", "start", "random_state", "checkpoint_every"))
 def landmarks(
     console: Console,
-    path: o.Data,
+    path: o.DataInParts,
     output: Annotated[
         Path,
         o.output(

@@ -71,6 +71,13 @@ Data = Annotated[
         ".tsv (also .gz), .npz, .npy, .loom.",
     ),
 ]
+DataInParts = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA",
+        help="Samples by features: .h5ad or .zarr, read in parts; or any format of `learn`.",
+    ),
+]
 Learned = Annotated[
     Path,
     typer.Argument(metavar="RESULT", help="A result of `cometric learn`: .npz or .h5ad."),

@@ -151,15 +151,21 @@ def certify(
 def explain(
     console: Console,
     path: o.Learned,
-    first: Annotated[str, typer.Argument(help="A sample: its name, or its number from 0.")],
-    second: Annotated[str, typer.Argument(help="Another sample.")],
+    i: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIRST",
+            help="A sample, with --of features a feature: its name, or its number from 0.",
+        ),
+    ],
+    j: Annotated[str, typer.Argument(metavar="SECOND", help="Another one.")],
     stored: o.Stored,
     of: o.Of = "samples",
 ) -> None:
     """Explain the distance between two samples of RESULT: which features differ, and how far."""
     result, _ = files.load(path, stored.key, stored.read_limit)
     names = getattr(result.problem, of).item_names
-    explanation = result.explain(_item(first, names), _item(second, names), of=of)
+    explanation = result.explain(_item(i, names), _item(j, names), of=of)
     facts = {
         "command": "explain",
         "input": str(path),

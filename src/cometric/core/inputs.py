@@ -16,6 +16,9 @@ from cometric.core.warn import warn
 WIDE_RANGE = 1e12
 """Ratio of the largest to the smallest positive entry above which a warning is given."""
 
+NOT_SCALED = "Pass counts, or their logarithms: data that were scaled or centered are not masses."
+"""What to do about negative entries."""
+
 Mask = NDArray[np.bool_]
 Names = list[str] | None
 
@@ -34,8 +37,8 @@ class BadData(ValueError):
     """Entries, rows or columns that a matrix must not have.
 
     ``row`` and ``column`` are the position of the first of ``count``; ``column`` is None for a
-    faulty row, ``row`` for a faulty column. Callers with other names for the data, or for its rows
-    and columns, build their message from these fields.
+    faulty row, ``row`` for a faulty column; ``label`` is its name. Callers with other names for
+    the data, or for its rows and columns, build their message from these fields.
     """
 
     def __init__(
@@ -46,15 +49,16 @@ class BadData(ValueError):
         remedy: str,
         row: int | None = None,
         column: int | None = None,
+        label: str | None = None,
     ) -> None:
         self.name, self.fault, self.count, self.remedy = name, fault, count, remedy
-        self.row, self.column = row, column
+        self.row, self.column, self.label = row, column, label
         super().__init__(self.message(name, self._place()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: an error that cannot be unpickled hangs a pool of processes."""
-        fields = (self.name, self.fault, self.count, self.remedy, self.row, self.column)
-        return type(self), fields
+        place = self.row, self.column, self.label
+        return type(self), (self.name, self.fault, self.count, self.remedy, *place)
 
     def describe(self, row: str = "row", column: str = "column") -> str:
         """The fault, for example "3 empty rows", with names for rows and columns."""
@@ -67,7 +71,8 @@ class BadData(ValueError):
 
     def _place(self) -> str:
         if self.row is None or self.column is None:  # the description tells which
-            return f"{self.column if self.row is None else self.row}"
+            number = f"{self.column if self.row is None else self.row}"
+            return number if self.label in (None, number) else f"{number}, {self.label!r}"
         return f"row {self.row}, column {self.column}"
 
 
@@ -82,19 +87,21 @@ def read_used(
     X: Any, drop_empty: bool
 ) -> tuple[sparse.csr_array, tuple[Mask, Mask], tuple[Names, Names]]:
     """The rows and columns that hold mass, the masks of these, and the names of all."""
-    matrix = read_matrix(X, "X")
-    rows, columns = _find_used(matrix, drop_empty)
-    return matrix[rows][:, columns], (rows, columns), read_names(X)
+    matrix, names = read_matrix(X, "X"), read_names(X)
+    rows, columns = _find_used(matrix, drop_empty, names)
+    return matrix[rows][:, columns], (rows, columns), names
 
 
-def _find_used(matrix: sparse.csr_array, drop_empty: bool) -> tuple[Mask, Mask]:
+def _find_used(
+    matrix: sparse.csr_array, drop_empty: bool, names: tuple[Names, Names]
+) -> tuple[Mask, Mask]:
     """Masks of the rows and columns that hold mass; all must, unless ``drop_empty``."""
     rows = np.diff(matrix.indptr) > 0
     columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
     if not drop_empty:
         remedy = "Pass `drop_empty=True` to leave them out, or drop them yourself."
-        check_not_empty(rows, "X", "row", remedy)
-        check_not_empty(columns, "X", "column", remedy)
+        check_not_empty(rows, "X", "row", remedy, names[0])
+        check_not_empty(columns, "X", "column", remedy, names[1])
     n, m = int(rows.sum()), int(columns.sum())
     if min(n, m) < 2:
         raise ValueError(
@@ -242,7 +249,7 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
     for bad, fault, remedy in (
         (np.isnan(data), Fault.NAN, "Replace them, or leave out their rows or columns."),
         (np.isinf(data), Fault.INFINITE, "Replace them by finite values."),
-        (data < 0, Fault.NEGATIVE, "Shift or clip the data: masses are nonnegative."),
+        (data < 0, Fault.NEGATIVE, NOT_SCALED),
     ):
         where = np.flatnonzero(bad)
         if len(where):
@@ -257,11 +264,14 @@ def _check_entries(matrix: sparse.csr_array, name: str) -> None:
         )
 
 
-def check_not_empty(used: Mask, name: str, item: str, remedy: str) -> None:
+def check_not_empty(used: Mask, name: str, item: str, remedy: str, names: Names = None) -> None:
     """Raise if a row or a column (``item``) is not ``used``: it holds no mass."""
     empty = np.flatnonzero(~used)
     if len(empty):
-        raise BadData(name, Fault.EMPTY, len(empty), remedy, **{item: int(empty[0])})
+        first = int(empty[0])
+        row, column = (first, None) if item == "row" else (None, first)
+        label = None if names is None else names[first]
+        raise BadData(name, Fault.EMPTY, len(empty), remedy, row, column, label)
 
 
 def plural(k: int, word: str) -> str:

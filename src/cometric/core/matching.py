@@ -13,6 +13,10 @@ from cometric.core.names import quoted
 from cometric.core.types import Index, Vector
 
 
+class NothingInCommon(ValueError):
+    """New data and learned data have no names in common."""
+
+
 def find_bins(
     width: int,
     names: Sequence[str] | None,
@@ -113,7 +117,7 @@ def _match(names: Sequence[str], learned: Sequence[str], of: str, across: Sequen
     new_counts, learned_counts = Counter(names), Counter(learned)
     common = new_counts.keys() & learned_counts.keys()
     if not common:
-        raise ValueError(_nothing_in_common(names, learned, of, across))
+        raise NothingInCommon(_nothing_in_common(names, learned, of, across))
     for owner, counts in (("`X` has", new_counts), ("the learned data have", learned_counts)):
         repeated = [name for name in counts if counts[name] > 1 and name in common]
         if repeated:
@@ -135,6 +139,13 @@ def _nothing_in_common(
     )
     if not set(across).isdisjoint(learned):
         return f"{message} They are on its other axis: transpose `X`."
+    cases = {name.casefold(): name for name in learned}
+    alike = [name for name in names if name.casefold() in cases]
+    if alike:
+        return (
+            f"{message} {len(alike)} names differ from learned ones only in upper and lower case: "
+            f"{alike[0]!r} is {cases[alike[0].casefold()]!r} there. Rename them."
+        )
     return (
         f"{message} Rename them, or, if they are the same in the same order, pass the matrix "
         "without names."

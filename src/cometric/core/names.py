@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -11,19 +11,27 @@ SHOWN = 3
 """Most names that a message lists."""
 
 LIKENESS = 0.5
-"""Least similarity of a name that a message suggests (``difflib``)."""
+"""Least similarity of names that a message lists (``difflib``)."""
+
+MEANT = 0.6
+"""Least similarity of the one name that a message asks about."""
 
 
 def find(
-    item: Any, names: Sequence[str], argument: str, of: str, others: Sequence[str] = ()
+    item: Any,
+    names: Sequence[str],
+    argument: str,
+    of: str,
+    others: Sequence[str] = (),
+    remedy: str = "",
 ) -> int:
     """The number of an item, one of the "samples" or "features", given by name or by number.
 
     A string is always a name, even if it looks like a number. ``others`` are the names of the
-    other side: the error message tells if the name is one of them.
+    other side: the error message tells if the name is one of them, and adds the ``remedy``.
     """
     if isinstance(item, str):
-        return _find_name(item, names, argument, of, others)
+        return _find_name(item, names, argument, of, others, remedy)
     if isinstance(item, bool) or not isinstance(item, Integral):
         raise TypeError(f"`{argument}` is {item!r}; pass the name or number of one of the {of}.")
     if not -len(names) <= int(item) < len(names):
@@ -34,7 +42,7 @@ def find(
 
 
 def _find_name(
-    name: str, names: Sequence[str], argument: str, of: str, others: Sequence[str]
+    name: str, names: Sequence[str], argument: str, of: str, others: Sequence[str], remedy: str
 ) -> int:
     matches = [k for k, other in enumerate(names) if other == name]
     if len(matches) == 1:
@@ -49,13 +57,35 @@ def _find_name(
         other = "features" if of == "samples" else "samples"
         raise ValueError(
             f"`{argument}` is {name!r}, which is the name of a {other[:-1]}, not of a {of[:-1]}."
+            f"{remedy}"
         )
+    close = similar(name, names, SHOWN, LIKENESS)
+    hint = f"Similar names: {quoted(close)}." if close else f"The names begin with {quoted(names)}."
+    raise ValueError(
+        f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}: it is not among the "
+        f"{len(names)} learned from. {hint}"
+    )
+
+
+def similar(name: str, names: Iterable[str], count: int, least: float) -> list[str]:
+    """Up to ``count`` of the names that are like ``name``, the most similar first."""
     original = {other.casefold(): other for other in names}
-    similar = get_close_matches(name.casefold(), original, SHOWN, LIKENESS)
-    hint = f"The names begin with {quoted(names)}."
-    if similar:
-        hint = f"Similar names: {quoted([original[key] for key in similar])}."
-    raise ValueError(f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}. {hint}")
+    close = get_close_matches(name.casefold(), original, count, least)
+    return [original[key] for key in close]
+
+
+def suggestion(name: Any, names: Iterable[Any]) -> str:
+    """A question about the most similar name, to end a message with; empty if there is none."""
+    close = similar(str(name), map(str, names), 1, MEANT)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_options(given: Iterable[str], known: Iterable[str], function: str) -> None:
+    """Raise if an option has none of the known names."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise TypeError(f"`{function}` has no option {name!r}.{suggestion(name, known)}")
 
 
 def quoted(names: Sequence[Any]) -> str:

@@ -181,7 +181,9 @@ class Problem:
         unknown = np.flatnonzero(np.diff(matrix.indptr) == 0)
         if len(unknown):
             remedy = "They cannot be compared; leave them out."
-            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, **{item: int(unknown[0])})
+            first = int(unknown[0])
+            place = (first, None) if item == "row" else (None, first)
+            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, *place)
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
         hist = smooth(normalize(matrix), self.smoothing)

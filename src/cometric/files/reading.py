@@ -27,6 +27,7 @@ from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.missing import missing
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -63,7 +64,7 @@ def read(path: str | Path, *, transpose: bool = False, limit: float = MAX_BYTES)
     """
     path = check_path(path)
     if not path.exists():
-        raise FileNotFoundError(f"`{path}` does not exist.")
+        raise missing(path)
     kind = "folder" if path.is_dir() else kind_of(path)
     if kind not in READERS:
         raise ValueError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cometric.core.kinds import check_path, shown
+from cometric.files.missing import missing
 
 Sets = Mapping[str, Iterable[str]] | str | os.PathLike[str]
 """What users pass: sets by name, or the path of a file."""
@@ -31,6 +32,8 @@ def read_sets(sets: Any) -> dict[str, list[str]]:
     kind = path.suffix.lower()
     if kind not in (".gmt", ".json"):
         raise ValueError(f"`sets` is {os.fspath(sets)!r}; its name should end in .gmt or .json.")
+    if not path.exists():
+        raise missing(path)
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:

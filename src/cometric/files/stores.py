@@ -22,6 +22,7 @@ from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.missing import missing
 from cometric.files.reading import errors_naming, kind_of
 from cometric.files.rows import CsrRows, DenseRows, as_rows
 
@@ -81,7 +82,7 @@ def open_store(
     """
     path = check_path(path)
     if not path.exists():
-        raise FileNotFoundError(f"`{path}` does not exist.")
+        raise missing(path)
     kind = kind_of(path)
     if kind not in STORES:
         raise ValueError(

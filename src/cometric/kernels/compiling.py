@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.core import event
 
-MESSAGE = "compiling kernels: about a minute, once; later runs load them"
+MESSAGE = "compiling kernels for this call, once: up to a minute; later calls of its kind load them"
 
 _listening = False
 

@@ -40,6 +40,7 @@ class Ahead(NamedTuple):
     iterations: int  # the limit for this stage
     extra: float = 0.0  # work after this stage, in its iterations
     repeats: int = 0  # stages that follow, each about as long as this one
+    name: str = ""  # of this stage, shown with the residual
 
 
 class Bar:
@@ -124,6 +125,7 @@ class Bar:
 
     def _text(self) -> str:
         text = [f"residual {self._residual:.1e}"] if not math.isnan(self._residual) else []
+        text += [self._ahead.name] if self._ahead.name else []
         left = 0.0 if self._end is None else self._end - time.monotonic()
         if left >= 1.0:
             text.append(f"about {duration(left)} left")
@@ -158,6 +160,30 @@ def bar_of_pairs(
             yield tell
     finally:
         display.close()
+
+
+@contextmanager
+def counting(show: bool, doing: str, what: str) -> Iterator[Callable[..., None]]:
+    """A function to call after each of a number of steps that is not known before."""
+    if not show:
+        yield lambda *_: None
+        return
+    if not redraws():
+        log, began, done = _Log(), time.monotonic(), 0
+
+        def step(*_: Any) -> None:
+            nonlocal done
+            done += 1
+            if log.due():
+                log.write(f"{doing}: {done} {what} in {duration(time.monotonic() - began)}")
+
+        yield step
+        return
+    from tqdm.auto import tqdm
+
+    layout = "{desc}: {n_fmt} " + what + " [{elapsed}]"
+    with tqdm(desc=doing, bar_format=layout, delay=DELAY, file=sys.stderr) as bar:
+        yield lambda *_: bar.update()
 
 
 # ------------------------------------------------------------------------------- displays

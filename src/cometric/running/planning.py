@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +14,7 @@ from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on
-from cometric.machine.progress import duration, redraws
+from cometric.machine.progress import counting, duration
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
@@ -28,9 +25,6 @@ from cometric.running.settings import Settings, mirrors_settings
 from cometric.running.start import NOTHING, given_metrics
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
-
-DELAY = 2.0
-"""Seconds after which progress is shown."""
 
 HOURS = 3600.0
 """Seconds above which a plan has advice."""
@@ -224,7 +218,7 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
     if planned.fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with _progress(progress) as report:
+        with counting(progress, "planning", "iterations of parts of the problem") as report:
             estimated = estimate(run, lifts, report)
         low, middle, high = (reading + seconds for seconds in estimated.seconds)
         planned = replace(
@@ -268,22 +262,6 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
     dense, plain = (dense_memory(n, m, name, saturated) for name in (kind, "plain"))
     peak = run.settings.transport.peak_memory(lifts, dense, plain, policy, share_of_moves)
     return data + float(peak)
-
-
-@contextmanager
-def _progress(show: bool) -> Iterator[Callable[..., None]]:
-    """A function to call after each iteration of a part, which shows progress after two seconds.
-
-    Only on a terminal, not in a log: a plan takes half a minute at most.
-    """
-    if not show or not redraws():
-        yield lambda *_: None
-        return
-    from tqdm.auto import tqdm
-
-    layout = "{desc}: {n_fmt} iterations of parts of the problem [{elapsed}]"
-    with tqdm(desc="planning", bar_format=layout, delay=DELAY, file=sys.stderr) as bar:
-        yield lambda *_: bar.update()
 
 
 # Advice

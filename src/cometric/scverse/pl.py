@@ -12,6 +12,7 @@ import numpy as np
 
 from cometric import plot
 from cometric.answers.modules import tabulate
+from cometric.core.names import suggestion
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def embedding(
     ----------
     color
         A column of ``obs`` (or of ``var`` for genes); for cells also the name of a gene, in the
-        data learned from, or of a module, such as "module_0". ``modules_key``, the ``key_added``
-        of ``tl.modules``, stands for modules, with their names: that of each gene, or the module
-        of largest score of each cell.
+        data learned from or else in ``adata.raw``, or of a module, such as "module_0".
+        ``modules_key``, the ``key_added`` of ``tl.modules``, stands for modules, with their names:
+        that of each gene, or the module of largest score of each cell.
     mark, n_names, method, random_state
         See :func:`cometric.plot.embedding`.
     """
@@ -148,7 +149,7 @@ def modules(
     if key not in adata.obsm or key not in adata.uns:
         raise KeyError(f"`adata` has no modules under {key!r}. Run `tl.modules` first.")
     if groupby not in adata.obs:
-        raise ValueError(f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}.")
+        raise ValueError(_no_column("obs", adata.obs, groupby))
     scores = np.asarray(adata.obsm[key])
     scored = ~np.isnan(scores).any(axis=1)
     labels = adata.obs[groupby].to_numpy()[scored]
@@ -161,8 +162,13 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
         return None
     table, where = _table(adata, of, key)
     if name not in table:
-        raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
+        raise ValueError(_no_column(where, table, name))
     return table[name][getattr(result.problem, of).kept]
+
+
+def _no_column(where: str, table: DataFrame, name: str) -> str:
+    meant = suggestion(name, table)
+    return f"`adata.{where}` has no column {name!r}; it has {list(table)}.{meant}"
 
 
 def _table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
@@ -184,18 +190,20 @@ def _color(
     if of == "samples" and name not in table:
         params = slots.read(adata, key)["params"]
         data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
-        genes = [str(gene) for gene in data.var_names]
-        if name in genes:
-            column = data.X[:, [genes.index(name)]]
-            dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
-            return pd.Series(dense[kept, 0].astype(np.float64), name=name)
+        for place in (data, adata.raw):
+            genes = [] if place is None else [str(gene) for gene in place.var_names]
+            if name in genes:
+                column = place.X[:, [genes.index(name)]]
+                dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
+                return pd.Series(dense[kept, 0].astype(np.float64), name=name)
         scores = adata.obsm.get(modules_key)
         if isinstance(scores, pd.DataFrame) and name in scores:
             return scores[name][kept]
         raise ValueError(
-            f"`color` is {name!r}, which is not a column of `adata.obs` ({list(table)}), nor a "
-            f"gene that was learned from, nor a module under {modules_key!r}."
+            f"`color` is {name!r}, which is not a column of `adata.obs` ({list(table)}), nor among "
+            f"the {data.n_vars} genes learned from, nor a gene of `adata.raw`, nor a module under "
+            f"{modules_key!r}.{suggestion(name, [*table, *data.var_names])}"
         )
     if name not in table:
-        raise ValueError(f"`adata.{where}` has no column {name!r}; it has {list(table)}.")
+        raise ValueError(_no_column(where, table, name))
     return table[name][kept]

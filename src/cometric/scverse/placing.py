@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
+from cometric.core.arrays import to_numpy
+from cometric.core.digest import digest
+from cometric.core.inputs import read_matrix, read_names
+from cometric.core.names import suggestion
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
 from cometric.scverse import sketches, slots
@@ -47,21 +52,22 @@ class Called:
         return message.replace("`adata", f"`{self._name}").replace("`X`", f"`{self._name}`")
 
 
-def source(
-    new: AnnData, params: dict[str, Any], layer: str | None, use_raw: bool | None, of: str
-) -> Any:
-    """The data of ``new``; by default in the layer, or raw, that the reference was learned from."""
-    if layer is None and use_raw is None:
-        layer, use_raw = params.get("layer"), bool(params["use_raw"])
-        try:
-            data = slots.matrix(new, layer=layer, use_raw=use_raw)
-        except ValueError as error:
-            raise ValueError(
-                f"The reference was learned from {_place(layer, use_raw)}, which `new` does not "
-                "have. Pass `layer`, or `use_raw=False` for `new.X`."
-            ) from error
-    else:
-        data = slots.matrix(new, layer=layer, use_raw=bool(use_raw))
+def default_source(new: AnnData, params: dict[str, Any]) -> tuple[str | None, bool]:
+    """The layer, and whether raw, that the reference was learned from; ``new`` must have it."""
+    layer, use_raw = params.get("layer"), bool(params["use_raw"])
+    try:
+        slots.matrix(new, layer=layer, use_raw=use_raw)
+    except ValueError as error:
+        raise ValueError(
+            f"The reference was learned from {_place(layer, use_raw)}, which `new` does not "
+            "have. Pass `layer`, or `use_raw=False` for `new.X`."
+        ) from error
+    return layer, use_raw
+
+
+def source(new: AnnData, layer: str | None, use_raw: bool, of: str) -> Any:
+    """The data of ``new`` in a layer, in raw, or in ``X``."""
+    data = slots.matrix(new, layer=layer, use_raw=use_raw)
     if of == "features" and len(data.var_names) != new.n_vars:
         raise ValueError(
             "`new.raw` has other genes than `new`, so `new.varm` cannot hold their distances. Pass "
@@ -76,10 +82,61 @@ def _place(layer: str | None, use_raw: bool) -> str:
     return "`X`" if layer is None else f"the layer {layer!r}"
 
 
+def checksum(data: Any, result: Result, of: str) -> str:
+    """A checksum of all that distances to a reference depend on.
+
+    These are the new data, the names by which they are matched, and the learned metric.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # given when distances are computed
+        matrix = read_matrix(data, "X", least=(1, 1))
+    names = read_names(data)[1 if of == "samples" else 0]
+    cost = result.features if of == "samples" else result.samples
+    settings = json.dumps(result.parameters.to_json(), sort_keys=True, default=str)
+    parts = {
+        "shape": np.array(matrix.shape),
+        "indptr": matrix.indptr,
+        "indices": matrix.indices,
+        "data": matrix.data,
+        "names": np.array(names or (), dtype=np.str_),
+        "cost": to_numpy(cost),
+        "values": np.array(result.values),
+        "settings": np.array(settings),
+    }
+    return digest(parts)
+
+
+def other_names(new: AnnData, reference: AnnData, result: Result, of: str) -> str:
+    """A hint at a column by which new data can be matched, if their names do not match."""
+    where, bins = ("var", "features") if of == "samples" else ("obs", "samples")
+    learned = set(getattr(result.problem, bins).names or ())
+    table, known = getattr(new, where), getattr(reference, where)
+    for column in table:
+        if not learned.isdisjoint(map(str, table[column])):
+            there = f"new.{where}[{column!r}]"
+            return f" `{there}` has the learned names: `new.{where}_names = {there}.astype(str)`."
+    for column in known:
+        if not set(map(str, known[column])).isdisjoint(map(str, table.index)):
+            return (
+                f" `reference.{where}[{column!r}]` has the names that `new` uses: rename those of "
+                "`new` by this column."
+            )
+    return ""
+
+
 def store(
-    new: AnnData, distances: Any, reference: AnnData, key: str, of: str, n_neighbors: int | None
+    new: AnnData,
+    distances: Any,
+    reference: AnnData,
+    key: str,
+    of: str,
+    n_neighbors: int | None,
+    origin: dict[str, Any],
 ) -> None:
-    """Write distances to all items of the reference to ``obsm`` (or ``varm``), and their origin."""
+    """Write distances to all items of the reference to ``obsm`` (or ``varm``), and their origin.
+
+    ``origin`` are the ``layer`` and ``use_raw`` they were computed from, and the ``checksum``.
+    """
     slot = new.obsm if of == "samples" else new.varm
     slot[slots.distances_key(key)] = distances
     known = slots.read(reference, key)
@@ -89,19 +146,28 @@ def store(
         "fingerprint": known["fingerprint"],
         "names": np.array(names, dtype=object),
         "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
+        **{name: value for name, value in origin.items() if value is not None},
     }
     new.uns[transform_key(key)] = described
 
 
-def stored(new: AnnData, fingerprint: str, key: str, of: str, n_neighbors: int) -> Any:
-    """What :func:`store` wrote for this reference, if there are enough neighbors; else None."""
+def stored(new: AnnData, result: Result, key: str, of: str, n_neighbors: int) -> Any:
+    """What :func:`store` wrote, if it still holds, with enough neighbors; else None.
+
+    It does not hold if ``new``, the names of its genes or the learned metric have changed since.
+    """
     described = new.uns.get(transform_key(key), {}).get(of)
     slot = new.obsm if of == "samples" else new.varm
     if described is None or slots.distances_key(key) not in slot:
         return None
-    if described["fingerprint"] != fingerprint or described["n_neighbors"] < n_neighbors:
+    if "checksum" not in described or described["n_neighbors"] < n_neighbors:
         return None
-    return slot[slots.distances_key(key)]
+    try:
+        data = source(new, described.get("layer"), bool(described["use_raw"]), of)
+        same = checksum(data, result, of) == described["checksum"]
+    except ValueError:  # the layer is gone, or the data are not valid any more
+        return None
+    return slot[slots.distances_key(key)] if same else None
 
 
 def widen(distances: Any, result: Result, of: str) -> Any:
@@ -125,7 +191,10 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
     place = reference.obs, "obs"
     table, where = place if of == "samples" else _genes(reference, slots.read(reference, key))
     if column not in table:
-        raise ValueError(f"`label` is {column!r}; `reference.{where}` has {list(table)}.")
+        raise ValueError(
+            f"`label` is {column!r}; `reference.{where}` has {list(table)}."
+            f"{suggestion(column, table)}"
+        )
     if pd.api.types.is_float_dtype(table[column]):
         raise ValueError(
             f"`reference.{where}[{column!r}]` has real numbers, not labels. Pass a column of "

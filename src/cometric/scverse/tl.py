@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
-from cometric.core.digest import fingerprint
 from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.matching import NothingInCommon
+from cometric.core.names import check_options
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
 from cometric.scverse.tl_landmarks import landmarks
@@ -96,6 +98,7 @@ def learn(
     slots.check_key(key_added)
     check_number("max_dense", max_dense)
     check_count("n_neighbors", n_neighbors)
+    check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
@@ -152,6 +155,7 @@ def choose(
         ``table``, ``best``, ``settings``, ``gains``, ``advice`` and ``params``.
     """
     slots.check_key(key_added)
+    check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     choice = cometric.choosing.comparison.choose(data, candidates, **options)
     slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
@@ -204,19 +208,32 @@ def transform(
         Cells of ``new`` by cells of ``reference`` (after :func:`landmarks`, by landmarks), sparse,
         the nearest only; ``varm`` for ``of="features"``.
     ``uns["cometric_transform"]``
-        For "samples" and "features": ``names`` of the reference, ``n_neighbors`` and the
-        ``fingerprint`` of the learned data.
+        For "samples" and "features": ``names`` of the reference, ``n_neighbors``, the
+        ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``, and a
+        ``checksum`` of the new data and the learned metric.
     """
     check_side(of)
     with placing.Called("reference"):
         result = get.result(reference, key=key)
+    check_options(options, signature(result.transform).parameters, "transform")
     with placing.Called("new"):
         params = slots.read(reference, key)["params"]
-        data = placing.source(new, params, layer, use_raw, of)
-        distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+        if layer is None and use_raw is None:
+            layer, use_raw = placing.default_source(new, params)
+        data = placing.source(new, layer, bool(use_raw), of)
+        try:
+            distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+        except NothingInCommon as error:
+            hint = placing.other_names(new, reference, result, of)
+            raise ValueError(f"{error}{hint}") from error
+        origin = {
+            "layer": layer,
+            "use_raw": bool(use_raw),
+            "checksum": placing.checksum(data, result, of),
+        }
     new = new.copy() if copy else new
     distances = placing.widen(distances, result, of)
-    placing.store(new, distances, reference, key, of, n_neighbors)
+    placing.store(new, distances, reference, key, of, n_neighbors, origin)
     place = "obsm" if of == "samples" else "varm"
     log.info("added %s[%r], uns[%r]", place, slots.distances_key(key), placing.transform_key(key))
     return new if copy else None
@@ -239,7 +256,8 @@ def transfer_labels(
     Parameters
     ----------
     new, reference, of, key, copy
-        As for :func:`transform`, which is called unless ``new`` has these distances already.
+        As for :func:`transform`, which is called unless ``new`` has these distances already, and
+        neither its data, the names of its genes nor the learned metric have changed since.
     label
         A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
         label there vote for none, which lowers the confidence near them.
@@ -271,12 +289,13 @@ def transfer_labels(
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)
     new = new.copy() if copy else new
-    learned = fingerprint(result.problem)
-    if options or placing.stored(new, learned, key, of, n_neighbors) is None:
+    chosen = options.get("layer") is not None or options.get("use_raw") is not None
+    if chosen or placing.stored(new, result, key, of, n_neighbors) is None:
         transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
+    distances = (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)]
     kept = getattr(result.problem, of).kept
     answer = cometric.answers.transfer.transfer_labels(
-        placing.stored(new, learned, key, of, n_neighbors)[:, kept],
+        distances[:, kept],
         labels[kept].astype(object),
         n_neighbors,
         within=getattr(result, of),

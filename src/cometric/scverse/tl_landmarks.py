@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from cometric.core.kinds import check_count
+from cometric.core.names import check_options
 from cometric.large.landmarks import learn_landmarks
+from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
 from cometric.scverse.wording import in_terms_of_adata
 
@@ -96,6 +99,8 @@ def landmarks(
         )
     if copy and getattr(adata, "isbacked", False):
         raise ValueError("`copy` is True, but `adata` is backed. Pass `copy=False`.")
+    known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
+    check_options(options, known, "landmarks")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     metacells = None
     given: tuple[Any, ...] = () if n_landmarks is None else (n_landmarks,)

@@ -12,6 +12,7 @@ from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
 from cometric.core.inputs import counted
+from cometric.core.names import suggestion
 from cometric.core.warn import warn
 from cometric.scverse import get, sketches, slots
 
@@ -121,7 +122,10 @@ def rank_features(
 
     slots.check_key(key_added)
     if groupby not in adata.obs:
-        raise ValueError(f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}.")
+        raise ValueError(
+            f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}."
+            f"{suggestion(groupby, adata.obs)}"
+        )
     result = get.result(adata, key=key)
     labels = adata.obs[groupby].to_numpy()
     if sketches.has_landmarks(adata, key):

@@ -141,7 +141,12 @@ class Entropic(Transport):
                 solution.spent,
                 limits=Limits(level.tol, left, math.inf if final or sampled else STALL),
                 callback=tighten,
-                ahead=Ahead(solving.tol, left, extra=0.0 if final else FULL_SOLVES),
+                ahead=Ahead(
+                    solving.tol,
+                    left,
+                    extra=0.0 if final else FULL_SOLVES,
+                    name="last stage: solving every pair" if final else "",
+                ),
             )
             solution = stage._replace(history=solution.history + stage.history)
         if sampled:

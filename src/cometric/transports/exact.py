@@ -85,7 +85,8 @@ class Exact(Transport):
             for number, tau in enumerate(CONTINUATION):
                 tol = max(solving.tol, 1e-2 * tau)
                 limits = Limits(tol, solving.max_iter)
-                ahead = Ahead(tol, solving.max_iter, repeats=len(CONTINUATION) - number)
+                left = len(CONTINUATION) - number
+                ahead = Ahead(tol, solving.max_iter, repeats=left, name=f"at tau = {tau:g} first")
                 phi = solving.couple(lifts, tau)
                 stage = solving.stage(phi, solver, start, spent, limits=limits, ahead=ahead)
                 start, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)

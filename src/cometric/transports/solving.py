@@ -169,6 +169,7 @@ class Solving:
             solution.spent,
             limits=Limits(self.tol, max(1, self.max_iter - len(solution.history))),
             callback=self.callback,
+            ahead=Ahead(self.tol, self.max_iter, name="last stage: all pairs"),
         )
         return last._replace(history=solution.history + last.history, solver=solution.solver)
 
