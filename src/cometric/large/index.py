@@ -19,7 +19,7 @@ from cometric.large.samples import Samples
 from cometric.large.shortlist import Shortlist
 from cometric.machine.threads import map_in_order
 
-SCANNED, MOST_SCANNED = 40_000, 100_000
+SCANNED, MOST_SCANNED = 20_000, 100_000
 """Samples compared with each: a tenth of all, at least and at most so many."""
 
 GROUP = 2048
