@@ -16,6 +16,7 @@ from cometric.answers.extension import HeldDistances
 from cometric.large import index as clusters
 from cometric.large import rows, samples, searching
 from cometric.large.neighbors import read_histograms, store_samples
+from cometric.large.progress import Progress, remove_run
 
 X = cm.datasets.simulate_counts(150, 30, density=0.3, random_state=1).X
 OPTIONS = {
@@ -207,6 +208,16 @@ def progress_save():
     from cometric.large.progress import Progress
 
     return Progress.save
+
+
+def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".run.json.4711.99.part").write_bytes(b"{")
+    Progress(folder, "these data").save("one", {"x": np.arange(3)})
+    assert_array_equal(Progress(folder, "these data").load("one")["x"], np.arange(3))
+    remove_run(folder)
+    assert not folder.exists()
 
 
 def test_folders_of_something_else_are_refused(tmp_path):

@@ -42,7 +42,7 @@ class Progress:
                     f"`folder` {str(self.folder)!r} holds a run with other data or other settings. "
                     "Call with the same ones to continue it, choose another folder, or delete it."
                 )
-        elif any(self.folder.iterdir()):
+        elif any(not _is_leftover(path) for path in self.folder.iterdir()):
             raise ValueError(
                 f"`folder` {str(self.folder)!r} is not empty and holds no run. Choose another one."
             )
@@ -72,6 +72,11 @@ class Progress:
                 np.savez(file, **arrays)
 
 
+def _is_leftover(path: Path) -> bool:
+    """Whether this is a manifest that was being written when its process was killed."""
+    return path.name.startswith(f".{MANIFEST}.") and path.suffix == ".part"
+
+
 def _read(manifest: Path) -> Any:
     try:
         return json.loads(manifest.read_text("utf-8")).get("cometric")
@@ -85,7 +90,7 @@ def remove_run(folder: str | os.PathLike[str]) -> None:
     if not (path / MANIFEST).is_file():
         raise ValueError(f"`folder` {str(path)!r} holds no run; nothing was deleted.")
     shutil.rmtree(path / "neighbors", ignore_errors=True)
-    for part in (*path.glob("*.npz"), path / MANIFEST):
+    for part in (*path.glob("*.npz"), *path.glob(".*.part"), path / MANIFEST):
         part.unlink()
     if not any(path.iterdir()):
         path.rmdir()
