@@ -246,6 +246,7 @@ page = cm.report.write(
     result,
     "cells.html",
     labels=adata.obs["leiden"].to_numpy()[result.problem.samples.kept],
+    X=adata.raw if raw else None,  # to color by more genes than were learned from
     title="Blood cells and their genes",
     force=True,
 )
