@@ -1,13 +1,16 @@
 """Neighbors without an n x n matrix: proved ones are the true ones, bounds are below."""
 
 import math
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.large import neighbors
 from cometric.large.neighbors import _Bounds, read_histograms
 from cometric.transports.exact import _spread
 
@@ -137,3 +140,40 @@ def test_small_eps_is_refused():
         result = cm.learn(shifts, eps=1e-3, tau=0.1, max_iter=1)
     with pytest.raises(ValueError, match="`eps` is 0.001, too small for the bounds"):
         cm.neighbor_graph(result, shifts, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"tau": "paper"}, {"tau": 0.1, "norm": "l2"}], ids=str)
+def test_nearest_known_samples_are_those_of_all_distances(options):
+    data = cm.datasets.simulate_counts(90, 40, types=3, density=0.4).X.toarray()
+    X = np.concatenate([data[:70], data[:3]])  # three twice: both copies are neighbors
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # equal samples are merged
+        result = cm.learn(X, eps=0.2, tol=1e-2, **options)
+    new = np.concatenate([data[70:], data[70:72]])
+    expected = result.transform(new, n_neighbors=5)
+    seen = []
+    pairs = neighbors.HeldDistances.pairs
+
+    def count(self, index):
+        seen.append(len(index))
+        return pairs(self, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbors.HeldDistances, "pairs", count)
+        found = neighbors.nearest_known(result, new, 5)
+    assert found.shape == expected.shape == (22, 73)
+    assert_array_equal(found.indptr, expected.indptr)
+    assert_array_equal(found.indices, expected.indices)
+    assert_allclose(found.data, expected.data, atol=1e-6)  # both to the tolerance of the solve
+    assert sum(seen) < (0.5 if options != {"tau": 0.1, "norm": "l2"} else 1.01) * 20 * 73
+    assert neighbors.has_bounds(result)
+
+
+def test_transports_without_bounds_are_compared_with_all():
+    X = cm.datasets.torus("unimodal", 12, 10)
+    assert not neighbors.has_bounds(cm.learn(X, eps=0, tau=0.1))
+    plain = cm.learn(X, eps=0.5, tau=0.1)
+    assert neighbors.has_bounds(plain)
+    assert not neighbors.has_bounds(replace(plain, status=cm.Status.NOT_PSD))
+    assert not neighbors.has_bounds(cm.learn(X, eps=0.005, tau=0.1))
+    assert not neighbors.has_bounds(cm.learn(X, transport=cm.Unbalanced(0.5, rho=1.0), tau=0.1))

@@ -11,7 +11,7 @@ others. What each step prints is in comments that begin with ``# >``.
 .. code-block:: sh
 
    pip install '.[scverse,plot,report,modules,cli]'    # from a clone of cometric
-   cometric warmup                                     # compiles everything, once: a few minutes
+   cometric warmup                                     # compiles everything, once: three minutes
 """
 
 import time
@@ -245,8 +245,9 @@ clock("genes of clusters")
 page = cm.report.write(
     result,
     "cells.html",
-    clusters=adata.obs["leiden"],  # found from these distances: shown, but not scored
+    clusters=adata.obs["leiden"][result.problem.samples.kept],  # shown, but not scored
     words=("cells", "genes"),
+    X=adata.raw if raw else None,  # to color by more genes than were learned from
     title="Blood cells and their genes",
     force=True,
 )

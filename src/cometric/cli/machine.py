@@ -43,16 +43,16 @@ def compile_kernels() -> float:
     cometric.warmup()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about results that nobody sees
-        for density in (0.3, 0.9):  # sparse and dense data have different kernels
-            X = cometric.datasets.simulate_counts(60, 40, types=3, density=density).X
-            for options in ({}, {"dtype": "float32", "tol": 1e-2}, {"tau": "paper"}):
-                result = cometric.learn(X, **options)
+        for n, m, density in ((60, 40, 0.3), (140, 130, 0.9)):  # dense data have other kernels
+            X = cometric.datasets.simulate_counts(n, m, types=3, density=density).X
+            for dtype in ("float64", "float32"):
+                result = cometric.learn(X, dtype=dtype, tol=1e-2)
                 result.transform(X[:5])
                 for search in ("exhaustive", "index"):
                     cometric.neighbor_graph(result, X, 5, search=search, check=2)
             result.certify()
             result.explain(0, 1)
-            cometric.rank_features(result, [k % 2 for k in range(60)])
+            cometric.rank_features(result, [k % 2 for k in range(n)])
         cometric.learn(X, transport=cometric.Tree(), max_iter=2)
         cometric.learn(X, transport=cometric.Unbalanced(0.1, rho=1.0), max_iter=2)
     return time.perf_counter() - began

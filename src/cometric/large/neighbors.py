@@ -24,7 +24,7 @@ from cometric.core.kinds import check_count
 from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.sides import make_side, normalize, smooth
-from cometric.core.types import Index, Matrix
+from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import as_rows
 from cometric.kernels import candidates, thread_count
@@ -42,6 +42,7 @@ from cometric.large.samples import Samples
 from cometric.large.searching import IndexSearch
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
+from cometric.transports.entropic import Entropic
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
@@ -54,6 +55,9 @@ ROWS = 500
 
 EXHAUSTIVE = 5000
 """Samples up to which "auto" is an exhaustive search."""
+
+LEAST_EPS = 0.01
+"""Regularization from which on there are bounds."""
 
 SEARCHES = ("auto", "exhaustive", "index")
 
@@ -237,6 +241,59 @@ def neighbor_graph(
     return Neighbors(graph, proved, recall, checked, compared, check_proofs=checked)
 
 
+def nearest_known(
+    result: Result,
+    X: Any,
+    n_neighbors: int,
+    *,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> sparse.csr_matrix:
+    """The same as ``result.transform(X, n_neighbors=n_neighbors)``, from few of all distances.
+
+    A distance is computed only if its lower bound does not prove that ``n_neighbors`` learned
+    samples are nearer. For transports that have such bounds: see :func:`has_bounds`.
+    """
+    new, known = result.problem.read_new(X), result.problem.samples
+    check_neighbors(n_neighbors, len(known.labels))
+    first, count = new.hist.shape[0], known.hist.shape[0]
+    hist = sparse.vstack([new.hist, known.hist], format="csr")
+    full = sparse.vstack([new.full, known.full], format="csr")
+    with workers(n_threads):
+        distances = HeldDistances(result, "samples", hist, full, n_threads)
+        tasks = thread_count(n_threads)
+        search = _Search(distances, min(n_neighbors, count), count, tasks, first)
+        index, near, _, _ = search.run(progress)
+    if count < len(known.labels):
+        index, near = _with_copies(index - first, near, known.labels, n_neighbors)
+    else:
+        index = index - first
+    graph = neighbor_matrix(index, near, len(known.labels))
+    return graph if first == len(new.labels) else graph[new.labels]
+
+
+def _with_copies(index: Index, near: Matrix, labels: Index, k: int) -> tuple[Index, Matrix]:
+    """The k nearest samples, from the nearest distinct ones; ``labels`` are those of each."""
+    copies = [np.flatnonzero(labels == item) for item in range(int(labels.max()) + 1)]
+    rows = []
+    for items, values in zip(index, near, strict=True):
+        numbers = np.concatenate([copies[item] for item in items])
+        away = np.repeat(values, [len(copies[item]) for item in items])
+        order = np.lexsort((numbers, away))[:k]
+        rows.append((numbers[order], away[order]))
+    return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+
+
+def has_bounds(result: Result) -> bool:
+    """Whether lower bounds of distances between samples can replace most of them.
+
+    Not where distances are negative, or pairs unsolved: `transform` then warns.
+    """
+    transport = result.parameters.transport
+    doubtful = result.status in (Status.NOT_PSD, Status.INNER_NOT_CONVERGED)
+    return type(transport) is Entropic and transport.eps >= LEAST_EPS and not doubtful
+
+
 def check_device(device: Any, search: str) -> bool:
     """Whether neighbors are found on the CPU; raises if a GPU does not do this search."""
     on_cpu = device is None or str(device) == "cpu"
@@ -320,8 +377,9 @@ class _Bounds:
     their weighted l1 norm or reference, which is exact. Other norms are not part of the bound.
     """
 
-    def __init__(self, distances: HeldDistances, tasks: int) -> None:
+    def __init__(self, distances: HeldDistances, tasks: int, first: int = 0) -> None:
         self._hist, self._tasks, self._scale = distances.hist, tasks, distances.scale
+        self._first = first  # the first candidate: earlier samples are new
         bounds = distances.transport.lower_bounds(distances.phi, distances.hist, distances.cost)
         self._p, self._q, self._means = (self._scale * part for part in bounds[:3])
         self._image = bounds.image
@@ -336,24 +394,32 @@ class _Bounds:
         largest = max(float(np.abs(part).max(initial=0.0)) for part in parts)
         size = int(np.diff(self._hist.indptr).max()) + 16
         p = self._p[rows] - size * ROUNDING * (largest + self._share)
+        q = np.concatenate([np.full(self._first, np.inf), self._q[self._first :]])
         extra = np.empty((0, 0))
         if self.dense and self._norms is not None:
             extra = self._weight * self._norms.between(rows, slice(0, self._hist.shape[0]))
             extra *= 1.0 - SLACK
         bounds, index = candidates.lowest(
-            *_csr_parts(self._hist), rows.start, p, self._q, image, self._means, self._share,
+            *_csr_parts(self._hist), rows.start, p, q, image, self._means, self._share,
             extra, count, self._tasks,
         )  # fmt: skip
         return bounds, index
 
 
 class _Search:
-    """Compares candidates in the order of their bounds, until the others are proved farther."""
+    """Compares candidates in the order of their bounds, until the others are proved farther.
 
-    def __init__(self, distances: HeldDistances, k: int, limit: int, tasks: int) -> None:
+    With ``first`` > 0, the samples before it are new, and those from it on are the candidates.
+    """
+
+    def __init__(
+        self, distances: HeldDistances, k: int, limit: int, tasks: int, first: int = 0
+    ) -> None:
         self._distances, self._k, self._limit = distances, k, limit
-        self._bounds = _Bounds(distances, tasks)
+        self._bounds = _Bounds(distances, tasks, first)
         self._n = distances.hist.shape[0]
+        self._rows = first or self._n
+        self._others = self._n - first if first else self._n - 1
 
     def run(self, progress: bool) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors of all samples, as :meth:`block`."""
@@ -364,10 +430,10 @@ class _Search:
     def blocks(self, progress: bool) -> Iterator[slice]:
         widest = max(self._distances.hist.shape[1], self._limit, BLOCK // ROWS)
         widest = max(widest, self._n if self._bounds.dense else 0)
-        with bar_of_pairs(progress, self._n, "sample", "finding neighbors") as report:
-            for rows in _cut((self._n, widest)):
+        with bar_of_pairs(progress, self._rows, "sample", "finding neighbors") as report:
+            for rows in _cut((self._rows, widest)):
                 yield rows
-                report(rows.stop, self._n)
+                report(rows.stop, self._rows)
 
     def kept_block(self, rows: slice, kept: Progress) -> tuple[Any, ...]:
         """The same as :meth:`block`, loaded if it is stored."""
@@ -381,7 +447,7 @@ class _Search:
     def block(self, rows: slice) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors, their distances, whether they are proved, and the number of candidates."""
         k, limit = self._k, self._limit
-        low, index = self._bounds.lowest(rows, min(limit + 1, self._n - 1))
+        low, index = self._bounds.lowest(rows, min(limit + 1, self._others))
         if low.shape[1] == limit:  # all other samples are candidates
             low = np.pad(low, ((0, 0), (0, 1)), constant_values=np.inf)
         index = index[:, :limit]

@@ -13,6 +13,7 @@ import cometric.running.learning
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
+from cometric.large.neighbors import has_bounds, nearest_known
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
 from cometric.scverse.tl_landmarks import landmarks
@@ -216,13 +217,17 @@ def transform(
     with placing.Called("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
+    on_cpu = str(options.get("device", "cpu")) == "cpu"
     with placing.Called("new"):
         params = slots.read(reference, key)["params"]
         if layer is None and use_raw is None:
             layer, use_raw = placing.default_source(new, params)
         data = placing.source(new, layer, bool(use_raw), of)
         try:
-            distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+            if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
+                distances = nearest_known(result, data, n_neighbors, **options)
+            else:
+                distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
         except NothingInCommon as error:
             hint = placing.other_names(new, reference, result, of)
             raise ValueError(f"{error}{hint}") from error
