@@ -23,8 +23,11 @@ from cometric.maps.tiled import ATTEMPTS
 SHARE_OF_COPIES = 0.05
 """Share of the time that copies of strips may take."""
 
-WORTH_MOVING = 0.85
-"""A strip is moved to another worker if that ends a call in less than this part of its time."""
+TASK = 0.5
+"""Seconds of a task that has several strips."""
+
+WORTH_MOVING, SAVED = 0.85, 0.1
+"""Strips are moved if that ends a call in less than this part of its time, and saves seconds."""
 
 CLOSING = 10.0
 """Seconds to wait for workers that are told to drop what they store."""
@@ -107,7 +110,9 @@ class Owners:
                     f"{len(depth)} strips were sent {ATTEMPTS} times and lost each time. Workers "
                     "may be short of memory: pass fewer samples or larger workers."
                 )
-        self._rates |= {name: work / max(time, 1e-9) for name, (work, time) in spent.items()}
+        for name, (work, seconds) in spent.items():
+            rate = work / max(seconds, 1e-9)
+            self._rates[name] = 0.5 * (self._rates.get(name, rate) + rate)
         self._seconds_per_call = time.monotonic() - began
 
     def _send(
@@ -122,29 +127,50 @@ class Owners:
     ) -> Iterator[tuple[int, Any]]:
         """One attempt: numbers of strips with an answer, None or ``LOST``."""
         cluster = self._cluster
-        futures: dict[Any, int] = {}
+        futures: dict[Any, list[int]] = {}
         try:
             self._assign(plan, hist, calls)
             shared: dict[int, Any] = {}  # futures of costs
             others = tuple(
                 cluster.share(each) if isinstance(each, Ground) else each for each in extra
             )
-            for number, count in sorted(depth.items()):
+            for count, numbers in self._tasks(depth):
                 chain, costs, settings = calls.last(count)
                 for call, ground in zip(chain[1:], costs, strict=True):
                     if call not in shared:
                         shared[call] = cluster.share(ground)
                 grounds = [shared[call] for call in chain[1:]]
-                args = plan, self._shared(hist), rows[number], chain, grounds, settings, *others
-                future = cluster.submit(function, *args, worker=self.owner[number])
-                futures[future] = number
+                chosen = [rows[number] for number in numbers]
+                args = plan, self._shared(hist), chosen, chain, grounds, settings, *others
+                owner = self.owner[numbers[0]]
+                future = cluster.submit(strips.run_all, function, *args, worker=owner)
+                futures[future] = numbers
         except (OSError, TimeoutError):  # a process died in the meantime
             cluster.check_scheduler()
             self._hist = None
             return
-        bound = {future: self.owner[number] for future, number in futures.items()}
-        for future, result in cluster.collect(bound):
-            yield futures[future], result
+        bound = {future: self.owner[numbers[0]] for future, numbers in futures.items()}
+        for future, results in cluster.collect(bound):
+            for k, number in enumerate(futures[future]):
+                yield number, LOST if results is LOST else results[k]
+
+    def _tasks(self, depth: dict[int, int]) -> list[tuple[int, list[int]]]:
+        """Strips divided into tasks, with the number of calls to send.
+
+        A task has strips of one worker, for about ``TASK`` seconds: each task has a price.
+        """
+        tasks: list[tuple[int, list[int]]] = []
+        seconds = math.inf
+        for number in sorted(depth, key=lambda k: (self.owner[k], depth[k], k)):
+            owner, count = self.owner[number], depth[number]
+            last = tasks[-1] if tasks else (0, [])
+            same = last[1] and self.owner[last[1][0]] == owner and last[0] == count
+            if not same or owner not in self._rates or seconds > TASK:
+                tasks.append((count, []))
+                seconds = 0.0
+            tasks[-1][1].append(number)
+            seconds += self._time(number, owner)
+        return tasks
 
     def _shared(self, hist: Histograms) -> Any:
         if self._hist is None:
@@ -202,7 +228,10 @@ class Owners:
             owner[number] = quick
             ends[slow] -= self._time(number, slow)
             ends[quick] += self._time(number, quick)
-        if max(ends.values()) > WORTH_MOVING * latest:
+        after = max(ends.values())
+        if set(workers) <= set(self.owner.values()) and (
+            after > WORTH_MOVING * latest or latest - after < SAVED
+        ):
             return {}
         return {
             number: (self.owner[number], name)

@@ -84,6 +84,17 @@ class Store:
             self.moves[rows.number, call] = self.phi.moves_of(rows.first, rows.last, memory)
 
 
+def run_all(
+    function: Callable[..., Answer | None],
+    plan: Plan,
+    hist: Histograms,
+    rows: Sequence[Rows],
+    *args: Any,
+) -> list[Answer | None]:
+    """What ``function``, one of the next two, returns for each of some strips."""
+    return [function(plan, hist, each, *args) for each in rows]
+
+
 def advance(
     plan: Plan,
     hist: Histograms,
