@@ -38,6 +38,11 @@ STRIPS_PER_WORKER = 4
 """Strips for each worker at the start, so that workers of different speed can be balanced."""
 
 
+def fixed_memory(bins: int, nnz: int) -> float:
+    """Bytes of a worker beside its strips: cost and kernel, packed cost; copies of the data."""
+    return 8.0 * 2.5 * bins**2 + 40.0 * nnz
+
+
 class StripMap:
     """The map that ``make`` creates, computed in strips, on the workers of ``client`` if given.
 
@@ -107,8 +112,7 @@ class StripMap:
                 np.add.reduceat(each, cuts[:-1])
                 for each in (self._phi.row_work(), self._phi.row_memory())
             )
-            d, nnz = self.shape[1], self._hist.rows.nnz
-            fixed = 8.0 * 2.5 * d * d + 40.0 * nnz
+            fixed = fixed_memory(self.shape[1], self._hist.rows.nnz)
             self._owners = Owners(self._cluster, self._key, work, memory, fixed)
 
     @property
