@@ -118,8 +118,8 @@ def load_of(lifts: Lifts, parallel: float, serial: float, calls: float) -> Load:
     """The load of a solve with these maps, given its seconds on this process."""
     pairs = [math.comb(lift.shape[0], 2) for lift in lifts]
     bins = [math.comb(lift.shape[1], 2) for lift in lifts]
-    stored = float(sum(lift.row_memory().sum() for lift in lifts))  # type: ignore[attr-defined]
-    fixed = sum(fixed_memory(lift.shape[1], lift.histograms.nnz) for lift in lifts)  # type: ignore[attr-defined]
+    stored = float(sum(lift.row_memory().sum() for lift in lifts))
+    fixed = sum(fixed_memory(lift.shape[1], lift.histograms.nnz) for lift in lifts)
     return Load(parallel, serial, calls, 8.0 * sum(bins), 8.0 * sum(pairs), stored, fixed)
 
 

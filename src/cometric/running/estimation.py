@@ -202,7 +202,7 @@ def _rest_seconds(run: Run, course: Course, iterations: int) -> float:
         sum(side.hist.shape[0] ** 2 for side in (problem.samples, problem.features))
         for problem in (run.problem, course.problem)
     )
-    return whole / part * _sum(course.rest, iterations)
+    return float(whole / part) * _sum(course.rest, iterations)
 
 
 def _sum(per_iteration: Vector, iterations: int) -> float:
