@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 from dask import config
 from distributed import Client, LocalCluster
+from entropic import load_pbmc3k
 
 import cometric as cm
 import machine
-from entropic import load_pbmc3k
 
 OPTIONS = {"tau": 0.05, "tol": 1e-3}
 
@@ -149,7 +149,7 @@ def kills(asked: argparse.Namespace) -> None:
             )
     lost = np.array(lost)
     print(
-        f"  {killed} workers killed in {asked.count} solves of {usual:.2f} s: {identical} identical; "
+        f"  {killed} killed in {asked.count} solves of {usual:.2f} s: {identical} identical, "
         f"seconds lost: median {np.median(lost):.2f}, largest {lost.max():.2f}"
     )
 
