@@ -23,6 +23,9 @@ from cometric.maps.tiled import ATTEMPTS
 SHARE_OF_COPIES = 0.05
 """Share of the time that copies of strips may take."""
 
+BYTES_PER_SECOND = 2e8
+"""Of copies, before the first one is measured."""
+
 TASK = 0.5
 """Seconds of a task that has several strips."""
 
@@ -321,10 +324,11 @@ class Owners:
     @property
     def calls_per_copy(self) -> int:
         """Calls from one copy to the next: few if copies are quick relative to calls."""
-        if math.isnan(self._seconds_per_copy):
-            return 1
+        seconds = self._seconds_per_copy
+        if math.isnan(seconds):
+            seconds = float(self._memory.sum()) / BYTES_PER_SECOND
         share = SHARE_OF_COPIES * max(self._seconds_per_call, 1e-3)
-        return max(1, math.ceil(self._seconds_per_copy / share))
+        return max(1, math.ceil(seconds / share))
 
     def _finish_copies(self) -> None:
         """Take note of copies that are complete; give up those that failed."""
