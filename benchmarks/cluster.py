@@ -134,20 +134,21 @@ def kills(asked: argparse.Namespace) -> None:
     identical, killed, lost = 0, 0, []
     with cluster_of(2) as client:
         usual = [min(solve(X, client, k, options)[1] for _ in range(3)) for k in (0, 1)]
-        for trial in range(asked.count):
-            victims = ready(client)[: 2 if trial % 5 == 4 else 1]
+    for trial in range(asked.count):
+        with cluster_of(2) as client:  # Dask does not always start killed workers again
+            victims = list(client.run(os.getpid).values())[: 2 if trial % 5 == 4 else 1]
             moment = threading.Timer(rng.uniform(0.0, 0.9 * usual[trial % 2]), kill, [victims])
             moment.start()
             found, seconds = solve(X, client, trial % 2, options)
             moment.join()
-            identical += same_bytes(found, expected)
-            killed += len(victims)
-            lost.append(seconds - usual[trial % 2])
-            print(
-                f"  {trial + 1}: {len(victims)} killed after {moment.interval:.2f} s, "
-                f"{seconds:.2f} s, identical bytes in {identical}",
-                flush=True,
-            )
+        identical += same_bytes(found, expected)
+        killed += len(victims)
+        lost.append(seconds - usual[trial % 2])
+        print(
+            f"  {trial + 1}: {len(victims)} killed after {moment.interval:.2f} s, "
+            f"{seconds:.2f} s, identical bytes in {identical}",
+            flush=True,
+        )
     print(
         f"  {killed} killed in {asked.count} solves of {usual[0]:.2f} s, with checkpoints "
         f"{usual[1]:.2f} s: {identical} identical, seconds lost: median {np.median(lost):.2f}, "
@@ -160,17 +161,6 @@ def solve(X, client, save, options):
     with tempfile.TemporaryDirectory() as folder:
         saved = {"checkpoint": folder, "checkpoint_every": 0.0} if save else {}
         return timed(X, client=client, **saved, **options)
-
-
-def ready(client):
-    """The processes of two workers that are running, with compiled kernels."""
-    while True:
-        client.wait_for_workers(2, timeout=600)
-        try:
-            client.run(cm.warmup, ["entropic"])
-            return list(client.run(os.getpid).values())
-        except OSError:  # the scheduler has not noticed yet that a worker was killed
-            time.sleep(0.5)
 
 
 def kill(processes):

@@ -49,6 +49,13 @@ def client():
         yield client
 
 
+@pytest.fixture
+def victims():
+    """A client of two workers to kill: Dask does not always start them again."""
+    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
 def same_bytes(one, other):
     return one.samples.tobytes() + one.features.tobytes() == (
         other.samples.tobytes() + other.features.tobytes()
@@ -103,13 +110,13 @@ def killing(client, phi, calls, count=1):
     ("make", "count"),
     [
         (partial(TiledEntropicMap, eps=0.1, sweeps=1), 1),
-        (partial(TiledEntropicMap, eps=0.1, sweeps=1), 2),
+        pytest.param(partial(TiledEntropicMap, eps=0.1, sweeps=1), 2, marks=pytest.mark.slow),
         pytest.param(TiledExactMap, 1, marks=pytest.mark.slow),
     ],
 )
-def test_killed_workers_change_no_byte(client, make, count):
+def test_killed_workers_change_no_byte(victims, make, count):
     """The strips of a lost worker are computed again from a copy, those of both from the start."""
-    client.wait_for_workers(2, timeout=600)
+    client = victims
     phi, here = make(HIST, client=client, strips=8), make(HIST)
     left = killing(client, phi, [4], count)
     first, *others = costs(6)
@@ -123,8 +130,8 @@ def test_killed_workers_change_no_byte(client, make, count):
     phi.close()
 
 
-def test_a_strip_lost_before_a_checkpoint_is_computed_again(client):
-    client.wait_for_workers(2, timeout=600)
+def test_a_strip_lost_before_a_checkpoint_is_computed_again(victims):
+    client = victims
     phi, here = (TiledEntropicMap(HIST, 0.1, at, sweeps=1, strips=4) for at in (client, None))
     for cost in costs(2):
         phi(cost), here(cost)
@@ -173,7 +180,6 @@ def test_frozen_couplings_are_applied_where_they_are(client):
 
 def test_a_worker_without_enough_memory_is_refused(client, monkeypatch):
     phi = TiledEntropicMap(HIST, 0.1, client)
-    client.wait_for_workers(2, timeout=600)
     small, *others = client.nthreads()
     monkeypatch.setattr(
         phi._cluster, "memory", lambda: {small: 1e3, **dict.fromkeys(others, np.inf)}

@@ -22,6 +22,9 @@ POLL = 0.5
 ANSWER = 2.0
 """Seconds after which it is checked whether the worker that has a result is still there."""
 
+LATE = 5.0
+"""Seconds after which a result that was there and is not any more counts as lost."""
+
 NO_WORKER = "no worker has been available"
 
 LOST = object()
@@ -134,9 +137,10 @@ class Cluster:
                 return future.result(timeout=timeout)
             except TimeoutError:
                 self.check_scheduler()
-                if worker is not None and worker not in self.workers():
-                    break
                 timeout, waited = 2 * timeout, waited + timeout
+                lost = future.status != "finished" and waited > LATE
+                if lost or (worker is not None and worker not in self.workers()):
+                    break
             except (KilledWorker, OSError, *_cancelled()):
                 self.check_scheduler()
                 break
