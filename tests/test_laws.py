@@ -22,8 +22,9 @@ from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.norms import norm_matrices, norm_matrix
 from cometric.maps.regularized import Regularized, couple
-from cometric.maps.tiled import TiledEntropicMap, TiledMap
+from cometric.maps.tiled import TiledMap
 from cometric.maps.tree import TreeMap
+from cometric.maps.warm import TiledEntropicMap, TiledExactMap
 from cometric.solvers.power import PowerIteration
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
@@ -73,12 +74,16 @@ def in_tiles(hist):
     return TiledMap(ExactMap, hist, tile=2)
 
 
+def exact_strips(hist):
+    return TiledExactMap(hist, strips=2)
+
+
 def entropic(hist):
     return EntropicMap(hist, 0.5)
 
 
 def entropic_tiles(hist):
-    return TiledEntropicMap(hist, 0.5, tile=2)
+    return TiledEntropicMap(hist, 0.5, strips=2)
 
 
 def entropic_tensors(hist):
@@ -91,7 +96,7 @@ def unbalanced(hist):
 
 
 def unbalanced_tiles(hist):
-    return TiledEntropicMap(hist, 0.5, rho=0.7, tile=2)
+    return TiledEntropicMap(hist, 0.5, rho=0.7, strips=2)
 
 
 def unbalanced_tensors(hist):
@@ -110,7 +115,7 @@ def single_tree(hist):
 
 
 EXACT_MAPS = (
-    {"exact": ExactMap, "tiles": in_tiles, "single tree": single_tree}
+    {"exact": ExactMap, "tiles": in_tiles, "strips": exact_strips, "single tree": single_tree}
     | {norm: with_norm(norm) for norm in CONSTANTS}
     | {"restart": restarted, "saturated": saturated}
     | {"saturated restart": saturated_restart, "only saturated": only_saturated}

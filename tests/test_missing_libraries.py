@@ -8,7 +8,7 @@ import pytest
 
 import cometric as cm
 from cometric.files import reading
-from cometric.maps import tiled
+from cometric.maps import cluster
 
 CALLS = {
     "anndata": [
@@ -19,7 +19,7 @@ CALLS = {
         (lambda path: reading.read(path), r"Reading files needs anndata: .*\[cli\]"),
     ],
     "scanpy": [(lambda path: cm.datasets.pbmc3k(), r"this data set needs scanpy: .*\[scverse\]")],
-    "distributed": [(lambda path: tiled.active_client(), r"Dask is not installed: .*\[dask\]")],
+    "distributed": [(lambda path: cluster.active_client(), r"Dask is not installed: .*\[dask\]")],
     "loompy": [
         (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip install")
     ],

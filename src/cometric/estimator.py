@@ -18,7 +18,7 @@ from cometric.core.kinds import check_count
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
-from cometric.maps.tiled import active_client
+from cometric.maps.cluster import active_client
 from cometric.running.learning import learn
 from cometric.running.run import shortfall
 from cometric.running.settings import mirrors_settings

@@ -9,7 +9,7 @@ from scipy import sparse
 from cometric import EntropicMap, ExactMap
 from cometric.core.types import InexactMap
 from cometric.maps.sinkhorn import SinkhornMap, select
-from cometric.maps.tiled import TiledEntropicMap
+from cometric.maps.warm import TiledEntropicMap
 
 HIST, COST = np.eye(2), 1.0 - np.eye(2)
 

@@ -59,7 +59,7 @@ def test_the_engine_is_named(options, words):
 
 def test_it_takes_the_arguments_of_learn():
     ours, theirs = (inspect.signature(f).parameters for f in (cm.plan, cm.learn))
-    of_runs_only = {"start", "random_state", "client", "callback", "checkpoint", "checkpoint_every"}
+    of_runs_only = {"start", "random_state", "callback", "checkpoint", "checkpoint_every"}
     assert set(ours) == set(theirs) - of_runs_only
     for name in set(ours) - {"tau", "tol"}:
         assert ours[name].default == theirs[name].default

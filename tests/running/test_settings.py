@@ -42,7 +42,7 @@ def test_learn_describes_every_setting():
     [
         (
             cm.plan,
-            {"start", "random_state", "client", "callback", "checkpoint", "checkpoint_every"},
+            {"start", "random_state", "callback", "checkpoint", "checkpoint_every"},
             set(),
         ),
         (

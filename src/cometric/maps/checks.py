@@ -87,12 +87,14 @@ def fill(target: Any, stored: Any, name: str) -> None:
     target[...] = stored
 
 
-def all_pairs(n: int) -> Index:
-    """The pairs i < j, row by row."""
-    index = np.empty((n * (n - 1) // 2, 2), np.int64)
-    index[:, 0] = np.repeat(np.arange(n), np.arange(n - 1, -1, -1))
+def all_pairs(n: int, first: int = 0, last: int | None = None) -> Index:
+    """The pairs i < j, row by row; those with ``first`` <= i < ``last`` only, if given."""
+    rows = np.arange(first, n if last is None else last)
+    lengths = n - 1 - rows
+    index = np.empty((int(lengths.sum()), 2), np.int64)
+    index[:, 0] = np.repeat(rows, lengths)
     stop = 0
-    for i in range(n):
-        start, stop = stop, stop + n - 1 - i
+    for i, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+        start, stop = stop, stop + length
         index[start:stop, 1] = np.arange(i + 1, n)
     return index

@@ -18,6 +18,7 @@ from cometric.kernels import few, panels, sinkhorn, sinkhorn_log, thread_count
 from cometric.machine.devices import free_memory
 from cometric.machine.threads import one_blas_thread
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
+from cometric.maps.ground import Ground
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
 NEGATIVE_TOL = 1e-10
@@ -31,6 +32,12 @@ CELLS_PER_BLOCK = 2e9
 
 DENSE, WIDE = 0.5, 128
 """Share of nonzero bins, and number of bins, from which sweeps are matrix products."""
+
+SOURCE, PAIR = 6.0, 2000.0
+"""Time of a bin of the kernel copied for a source, and of a pair, in cells of a problem."""
+
+LAYOUT = 28
+"""Bytes per pair beside its scalings: both histograms, and where the scalings are."""
 
 FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
@@ -112,7 +119,7 @@ class EntropicMap(SinkhornMap):
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
         self._threads = thread_count(n_threads)
-        self._self_scalings = np.zeros(rows.nnz) if self.logs else np.ones(rows.nnz)
+        self._self_scalings = self._first_scalings()
 
         limit = free_memory() / 2 if memory_limit is None else memory_limit
         sizes = np.diff(self._rows[0])
@@ -124,6 +131,8 @@ class EntropicMap(SinkhornMap):
         self.few_targets = False  # of each source, in ``pairs``: K is copied pair by pair
         self._all: _Group | None = None
         self._parts: list[_Group] = []  # see ``divide``
+        self._strips: dict[tuple[int, int], _Group] = {}  # see ``advance``
+        self._ground: Ground | None = None
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -145,7 +154,7 @@ class EntropicMap(SinkhornMap):
         values = self._divergences(group, cost)
         if self.stored is not None:
             self._all = group
-        return symmetric(values, n)[np.ix_(self._rank, self._rank)]
+        return self.assemble(values)
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         return self._pairs(cost, None, index)
@@ -186,6 +195,62 @@ class EntropicMap(SinkhornMap):
         groups = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
         self._parts = [group for group, _ in groups]
         return [partial(self._renew, group, order) for group, order in groups]
+
+    def row_work(self) -> Vector:
+        """A model of the time for the pairs of each source, the larger histogram of a pair."""
+        sizes = np.diff(self._rows[0]).astype(float)
+        after = np.cumsum(sizes[::-1])[::-1] - sizes
+        pairs = np.arange(self.shape[0] - 1, -1, -1)
+        work: Vector = sizes * (after + SOURCE * self.shape[1]) + PAIR * pairs
+        return work
+
+    def row_memory(self) -> Vector:
+        """Bytes of the scalings of the pairs of each source, and of their layout."""
+        sizes = np.diff(self._rows[0]).astype(float)
+        after = np.cumsum(sizes[::-1])[::-1] - sizes
+        stored = 0 if self.stored is None else self.stored.itemsize
+        memory: Vector = stored * after + LAYOUT * np.arange(self.shape[0] - 1, -1, -1)
+        return memory
+
+    def advance(
+        self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
+    ) -> tuple[Vector, dict[str, Any]]:
+        """Divergences of the pairs of the sources from ``first`` to before ``last``, and a memory.
+
+        A pure function of the cost and ``memory``, which a call for the cost before returned: None
+        at first. Called for all sources, one range after the other, it gives what :meth:`assemble`
+        turns into the matrix that the map itself would return.
+        """
+        group = self._strips.get((first, last))
+        if group is None:
+            index = all_pairs(self.shape[0], first, last)
+            group = self._strips[first, last] = _Group(self._rows[0], index, self.stored)
+        self._ground = ground
+        before = self._first_scalings() if memory is None else memory["own"]
+        own, self._self_scalings = ground.once("own", lambda: self._own_terms(ground, before))
+        group.scalings = None
+        if memory is not None and "scalings" in memory:
+            group.scalings = np.empty(group.offsets[-1], self.stored)
+            fill(group.scalings, memory["scalings"], "scalings")
+        values = self._divergences(group, ground.matrix, own)
+        after = {"own": self._self_scalings}
+        if group.scalings is not None:
+            after["scalings"] = group.scalings
+        group.scalings, self._ground = None, None
+        return values, after
+
+    def assemble(self, values: Vector) -> Matrix:
+        """The matrix of the divergences that :meth:`advance` returned, range by range."""
+        return symmetric(values, self.shape[0])[np.ix_(self._rank, self._rank)]
+
+    def _first_scalings(self) -> Vector:
+        nnz = self._hist.nnz
+        return np.zeros(nnz) if self.logs else np.ones(nnz)
+
+    def _own_terms(self, ground: Ground, before: Vector) -> tuple[SelfTerms | None, Vector]:
+        """Self terms and scalings under a cost, given the scalings under the one before."""
+        self._self_scalings = before.copy()
+        return self._self_terms_under(ground.matrix), self._self_scalings
 
     def own_scalings(self, cost: Matrix) -> sparse.csr_array:
         """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost)).
@@ -298,7 +363,11 @@ class EntropicMap(SinkhornMap):
         self.dtype = np.dtype(self.precision)
 
     def _kernel(self, cost: Matrix, unit: float) -> Matrix:
-        kernel: Matrix = cost / unit if self.logs else np.exp(cost / -unit)
+        def compute() -> Matrix:
+            kernel: Matrix = cost / unit if self.logs else np.exp(cost / -unit)
+            return kernel
+
+        kernel: Matrix = compute() if self._ground is None else self._ground.once("kernel", compute)
         return kernel
 
     def _self_terms(self, kernel: Matrix, solve: bool) -> SelfTerms:

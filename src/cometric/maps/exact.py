@@ -23,6 +23,7 @@ from cometric.maps.checks import (
     check_index,
     fill,
 )
+from cometric.maps.ground import Ground
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
@@ -35,6 +36,16 @@ REPLAYED = 3
 
 SMALL = 2e5
 """Number of arcs below which one thread is faster than several."""
+
+
+PAIR = 20.0
+"""Time of a pair, in arcs of its problem."""
+
+LAYOUT = 33
+"""Bytes per pair beside its tree: both histograms, where the tree is, its state, its value."""
+
+Moves = tuple[Index, Index, Vector]
+"""Couplings as start, cells (source * bins + target), amounts."""
 
 
 class Plans(NamedTuple):
@@ -128,6 +139,7 @@ class ExactMap:
         self._all: _Batch | None = None  # the trees of all pairs, after the first call
         self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
         self.first_bases: Bases | None = None  # where ``bounds`` starts from, instead of anew
+        self.pivots = True  # False: ``advance`` returns plans that are near optimal
         self.on_progress: Callable[[int, int], None] | None = (
             None  # called with the number of pairs done, and of all pairs
         )
@@ -225,6 +237,54 @@ class ExactMap:
             return ReplayedMap(batch)
         return FrozenMap(self.shape, batch.moves(full=False), self._threads)
 
+    def row_work(self) -> Vector:
+        """A model of the time for the pairs (i, j > i) of each histogram i."""
+        sizes = np.diff(self._indptr).astype(float)
+        after = np.cumsum(sizes[::-1])[::-1] - sizes
+        work: Vector = sizes * after + PAIR * np.arange(len(sizes) - 1, -1, -1)
+        return work
+
+    def row_memory(self) -> Vector:
+        """Bytes of the trees of the pairs of each histogram, and of their layout."""
+        sizes = np.diff(self._indptr).astype(float)
+        pairs = np.arange(len(sizes) - 1, -1, -1)
+        nodes = sizes * pairs + np.cumsum(sizes[::-1])[::-1] - sizes
+        memory: Vector = (4 if 2 * sizes.max() >= 2**16 else 2) * nodes + LAYOUT * pairs
+        return memory
+
+    def advance(
+        self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
+    ) -> tuple[Vector, dict[str, Any]]:
+        """Distances of the pairs (i, j > i) with ``first`` <= i < ``last``, and their memory.
+
+        A pure function of the cost and of the ``memory`` that the call before returned, None at
+        first. :meth:`assemble` makes the matrix of the map from the distances of all rows.
+        """
+        batch = self._strip(first, last, memory)
+        with threads(batch.threads):
+            metric = ground.once("metric", lambda: is_metric(rescale_pow2(ground.matrix)[0]))
+        batch.solve(ground.matrix, metric, self.pivots)
+        return batch.values, {"tree": batch.tree, "state": batch.state}
+
+    def moves_of(self, first: int, last: int, memory: dict[str, Any]) -> Moves:
+        """The couplings of the pairs of some rows, given the memory of :meth:`advance`."""
+        return self._strip(first, last, memory).moves(full=False)
+
+    def apply(self, moves: Moves, ground: Ground) -> Vector:
+        """Costs of the couplings of :meth:`moves_of` under any cost."""
+        return apply_moves(moves, ground.matrix, self._threads)
+
+    def assemble(self, values: Vector) -> Matrix:
+        """The matrix of the distances that :meth:`advance` returned, range by range."""
+        return symmetric(values, self.shape[0])
+
+    def _strip(self, first: int, last: int, memory: dict[str, Any] | None) -> _Batch:
+        batch = _Batch(self, all_pairs(self.shape[0], first, last), self.keeps_trees)
+        if memory is not None:
+            fill(batch.tree, memory["tree"], "trees")
+            fill(batch.state, memory["state"], "states of the trees")
+        return batch
+
     def snapshot(self) -> dict[str, Any]:
         memory: dict[str, Any] = {}
         for name, batch in self._stored().items():
@@ -305,9 +365,7 @@ class ExactMap:
 class FrozenMap:
     """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    def __init__(
-        self, shape: tuple[int, int], moves: tuple[Index, Index, Vector], threads: int
-    ) -> None:
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
@@ -322,11 +380,8 @@ class FrozenMap:
         return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
 
     def __call__(self, cost: Matrix) -> Matrix:
-        flat = check_cost(cost, self.shape[1]).reshape(-1)
-        count = 1 if len(self._cells) < SMALL else self._threads
-        with threads(count):
-            values = plans.move_costs(self._start, self._cells, self._amounts, flat, count)
-        return symmetric(values, self.shape[0])
+        moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
+        return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])
@@ -447,7 +502,7 @@ class _Batch:
         self.state[:] = state
         self.drop_invalid()
 
-    def moves(self, full: bool) -> tuple[Index, Index, Vector]:
+    def moves(self, full: bool) -> Moves:
         """The stored plans as start, cells (source * bins + target), amounts.
 
         Mass that stays in its bin is listed only if ``full``.
@@ -486,6 +541,14 @@ class _Batch:
             [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
             [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
         )
+
+
+def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
+    """The costs of couplings under a cost."""
+    count = 1 if len(moves[1]) < SMALL else n_threads
+    with threads(count):
+        values: Vector = plans.move_costs(*moves, cost.reshape(-1), count)
+    return values
 
 
 def is_metric(cost: Matrix) -> bool:

@@ -69,6 +69,8 @@ class Estimate:
     moves: float  # of the couplings, relative to the largest possible number
     measured: str  # a description of what was solved
     whole: bool = False  # whether the whole problem was solved
+    serial: float = 0.0  # likely seconds outside of the maps
+    calls: float = 1.0  # of each map per iteration
 
 
 def estimate(run: Run, lifts: Lifts, report: Callable[..., None]) -> Estimate:
@@ -129,6 +131,8 @@ def _from_parts(
             course.moves,
             "the whole problem",
             whole=True,
+            serial=setup + float(course.rest.sum()),
+            calls=course.calls / 2 / max(1, iterations),
         )
     courses = [_shortest_course(run, lifts, count, seed, report) for seed in range(PARTS)]
     margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
@@ -142,11 +146,14 @@ def _from_parts(
         setup + float(np.mean([_seconds(run, lifts, course, sweeps, k) for course in courses]))
         for k in iterations_range
     )
+    rest = [_rest_seconds(run, course, iterations_range[1]) for course in courses]
     return Estimate(
         (low / margin, middle, high * margin),
         iterations_range,
         max(course.moves for course in courses),
         f"{PARTS} parts of {count[0]} x {count[1]}, solved in {few} and {many} iterations",
+        serial=setup + float(np.mean(rest)),
+        calls=float(np.mean([course.calls / 2 / max(1, course.iterations) for course in courses])),
     )
 
 
@@ -177,7 +184,7 @@ def _shortest_course(
 
 def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterations: int) -> float:
     """Seconds of this number of iterations of the whole, extrapolated from a part."""
-    total, part_size, whole_size = 0.0, 0.0, 0.0
+    total = _rest_seconds(run, course, iterations)
     for name, sweep in zip(("samples", "features"), sweeps, strict=True):
         whole, part = (getattr(problem, name).hist for problem in (run.problem, course.problem))
         calls = getattr(course, name)
@@ -186,9 +193,16 @@ def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterat
             total += sweep * _sum(calls / unit, iterations)
         frozen = getattr(course, f"frozen_{name}")
         total += _nodes(whole) / _nodes(part) * _sum(frozen, iterations)
-        part_size += part.shape[0] ** 2
-        whole_size += whole.shape[0] ** 2
-    return total + whole_size / part_size * _sum(course.rest, iterations)
+    return total
+
+
+def _rest_seconds(run: Run, course: Course, iterations: int) -> float:
+    """Seconds outside of the maps, which grow as the metrics."""
+    whole, part = (
+        sum(side.hist.shape[0] ** 2 for side in (problem.samples, problem.features))
+        for problem in (run.problem, course.problem)
+    )
+    return float(whole / part) * _sum(course.rest, iterations)
 
 
 def _sum(per_iteration: Vector, iterations: int) -> float:

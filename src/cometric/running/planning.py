@@ -16,6 +16,7 @@ from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on
 from cometric.machine.progress import counting, duration
 from cometric.running import learning
+from cometric.running.clusters import WORKERS, OnWorkers, load_of, measure, predict, verdict
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
 from cometric.running.presets import ALL, preset
@@ -68,6 +69,8 @@ class Plan:
         What was solved for the estimate.
     advice
         What to do if it does not fit, or takes hours.
+    on_cluster
+        With ``client``: predicted seconds for some numbers of workers, and bytes of each worker.
     """
 
     samples: int
@@ -85,6 +88,7 @@ class Plan:
     fits: bool = True
     measured: str = ""
     advice: tuple[str, ...] = ()
+    on_cluster: tuple[OnWorkers, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -105,13 +109,18 @@ class Plan:
                 f"{duration(self.seconds)} each on average"
             )
             lines.append(f"  measured    {self.measured}")
+        for each in self.on_cluster:
+            count = counted(each.workers, "worker")
+            lines.append(
+                f"  {count:11} about {duration(each.seconds)}, {_gigabytes(each.memory)} each"
+            )
+        if self.on_cluster:
+            lines.append(f"  cluster     {verdict(self.total, self.on_cluster)}")
         lines += [f"  advice      {line}" for line in self.advice]
         return "\n".join(lines)
 
 
-@mirrors_settings(
-    without=("start", "random_state", "client", "callback", "checkpoint", "checkpoint_every")
-)
+@mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.
 
@@ -121,6 +130,10 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     a part is close to that of the whole but not equal, so the plan has a range. A plan takes about
     8 % of the time it predicts, but at least about 5 and at most about 30 seconds (and a minute to
     compile kernels, the first time).
+
+    With ``client``, the speed of its workers and of the network and the time of an empty task are
+    measured as well. From these, time and memory are predicted for 1 to 64 such workers, for exact
+    and entropic transport: ``on_cluster``. The other fields are those of this process alone.
 
     Parameters
     ----------
@@ -145,6 +158,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     ('network simplex, policy iteration', True)
     """
     settings = Settings(progress=False, **options)
+    client, settings = settings.client, replace(settings, client=None)
     source = as_rows(X)
     if source is not None:
         outside = _plan_outside(source, settings)
@@ -168,7 +182,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         memory = memory_for_maps(problem, settings)
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
-    return _plan(Run(settings, problem, nothing, start, memory), reading, progress)
+    client = None if client == "local" else client
+    return _plan(Run(settings, problem, nothing, start, memory), reading, progress, client)
 
 
 def _plan_outside(source: Any, settings: Settings) -> Plan:
@@ -196,7 +211,7 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
     )
 
 
-def _plan(run: Run, reading: float, progress: bool) -> Plan:
+def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
     """The plan of a run; ``reading`` are the seconds that reading the data took."""
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
@@ -231,6 +246,13 @@ def _plan(run: Run, reading: float, progress: bool) -> Plan:
             iterations=(estimated.iterations[0], estimated.iterations[2]),
             measured=estimated.measured,
         )
+        if client is not None and hasattr(lifts[0], "row_memory"):
+            serial = min(middle, reading + estimated.serial)
+            calls = estimated.calls * max(1, estimated.iterations[1])
+            load = load_of(lifts, middle - serial, serial, calls)
+            rates = measure(client, settings.n_threads)
+            on_cluster = tuple(predict(load, rates, workers) for workers in WORKERS)
+            planned = replace(planned, on_cluster=on_cluster)
     return replace(planned, advice=_advice(run, planned))
 
 

@@ -31,6 +31,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
+        self.calls = 0  # of maps, frozen ones included
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -51,6 +52,7 @@ class TimedMap:
         vars(self).update(phi=phi, watch=watch, side=side, moves=0)
 
     def __call__(self, cost: Matrix) -> Matrix:
+        self.watch.calls += 1
         with self.watch(self.side):
             distances: Matrix = self.phi(cost)
             _wait_for(distances)
@@ -108,6 +110,7 @@ class Course(NamedTuple):
     problem: Problem
     iterations: int
     moves: float  # of the couplings, relative to the largest possible number; 1 if none
+    calls: int  # of both maps, frozen ones included
     samples: Vector
     features: Vector
     frozen_samples: Vector
@@ -116,12 +119,16 @@ class Course(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return float(sum(column.sum() for column in self[3:]))
+        return float(sum(column.sum() for column in self._columns))
+
+    @property
+    def _columns(self) -> tuple[Vector, ...]:
+        return self[4:]
 
     def shortened(self, others: list[Course]) -> Course:
         """The course with the shortest times of this and other solves of the same part."""
-        columns = zip(*(course[3:] for course in (self, *others)), strict=True)
-        return Course(*self[:3], *map(np.minimum.reduce, columns))
+        columns = zip(*(course._columns for course in (self, *others)), strict=True)
+        return Course(*self[:4], *map(np.minimum.reduce, columns))
 
 
 def _timed_solve(run: Run, lifts: Lifts, report: Callable[..., None]) -> Course:
@@ -140,7 +147,7 @@ def _timed_solve(run: Run, lifts: Lifts, report: Callable[..., None]) -> Course:
         solution = replace(run, settings=settings).solve((one, other), Bar(show=False))
     rows.append({**watch.spent, "all": clock() - began})
     moves = _share_of_moves((one, other))
-    return _course(run.problem, len(solution.history), moves, rows)
+    return _course(run.problem, len(solution.history), moves, watch.calls, rows)
 
 
 def _share_of_moves(lifts: Lifts) -> float:
@@ -151,13 +158,13 @@ def _share_of_moves(lifts: Lifts) -> float:
 
 
 def _course(
-    problem: Problem, iterations: int, moves: float, rows: list[dict[str, float]]
+    problem: Problem, iterations: int, moves: float, calls: int, rows: list[dict[str, float]]
 ) -> Course:
     names = ("samples", "features", "frozen samples", "frozen features")
     spent = [np.diff([row.get(name, 0.0) for row in rows], prepend=0.0) for name in names]
     whole = np.diff([row["all"] for row in rows], prepend=0.0)
     a, b, c, d = spent
-    return Course(problem, iterations, moves, a, b, c, d, whole - (a + b + c + d))
+    return Course(problem, iterations, moves, calls, a, b, c, d, whole - (a + b + c + d))
 
 
 def rehearse(

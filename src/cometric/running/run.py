@@ -59,8 +59,12 @@ class Run:
             if self.checkpoint is not None:
                 self.checkpoint.tell = bar.say
             lifts = self.lifts()
-            solution = self.solve(lifts, bar)
-        saved = self.checkpoint is not None and self.checkpoint.flush()
+            try:
+                solution = self.solve(lifts, bar)
+                saved = self.checkpoint is not None and self.checkpoint.flush()
+            finally:
+                for lift in lifts:
+                    getattr(lift, "close", bool)()  # workers of a cluster drop what they store
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
             solution = solution._replace(status=Status.INTERRUPTED)

@@ -29,7 +29,7 @@ from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.maps.tiled import TiledEntropicMap
+from cometric.maps.warm import TiledEntropicMap
 from cometric.solvers.loop import Limits, Solution
 from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
 from cometric.transports.solving import Solving
@@ -101,7 +101,8 @@ class Entropic(Transport):
         options = self.map_options() | {"sweeps": resources.sweeps, "dtype": resources.dtype}
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol)
-        return TiledEntropicMap(hist, client=client, **options)
+        remember = resources.memory_limit != 0.0
+        return TiledEntropicMap(hist, client=client, remember=remember, **options)
 
     # ------------------------------------------------------------------------- solving
 

@@ -15,6 +15,7 @@ from cometric.kernels import geometry
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
+from cometric.maps.warm import TiledExactMap
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import NOTHING_YET, Limits, Solution
@@ -52,6 +53,10 @@ class Exact(Transport):
 
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
         return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
+
+    def tiles(self, hist: Histograms, resources: Resources) -> TiledExactMap:
+        client = None if resources.client == "local" else resources.client
+        return TiledExactMap(hist, client, remember=resources.memory_limit != 0.0)
 
     def need(self, hist: Histograms) -> float:
         return float(sum(memory_needs(hist)))
