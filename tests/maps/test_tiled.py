@@ -130,6 +130,7 @@ def test_killed_workers_change_no_byte(victims, make, count):
     phi.close()
 
 
+@pytest.mark.slow
 def test_a_strip_lost_before_a_checkpoint_is_computed_again(victims):
     client = victims
     phi, here = (TiledEntropicMap(HIST, 0.1, at, sweeps=1, strips=4) for at in (client, None))
@@ -262,7 +263,8 @@ def start_scheduler():
 
 
 @pytest.mark.parametrize(
-    "go_on", ["learn", pytest.param("resume", marks=pytest.mark.slow), "resume here"]
+    "go_on",
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("learn", "resume", "resume here")],
 )
 def test_after_a_lost_scheduler_the_checkpoint_goes_on_to_the_same_bytes(go_on, tmp_path):
     expected = cm.learn(X, client="local", **OPTIONS)
