@@ -11,7 +11,7 @@ others. What each step prints is in comments that begin with ``# >``.
 .. code-block:: sh
 
    pip install '.[scverse,plot,report,modules,cli]'    # from a clone of cometric
-   cometric warmup                                     # compiles everything, once: three minutes
+   cometric warmup                                     # compiles all, once: three to four minutes
 """
 
 import time
