@@ -5,7 +5,7 @@ import pytest
 from jumps import WAYS, jumps
 
 # Measured; a change that makes one of them longer should say why. Six are those of the reference
-# that the default computes; fourteen of tiles divide the pairs into strips and give them to workers.
+# that the default computes; fourteen of tiles give strips of pairs to workers.
 MOST = {"exact": 45, "entropic": 53, "limit": 41, "tiles": 58, "anndata": 60, "shell": 84}
 NEEDS = {"anndata": "anndata", "shell": "typer"}
 
