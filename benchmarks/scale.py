@@ -1,12 +1,11 @@
-"""Past one machine and past n x n: neighbors of many samples, the error of a sketch, Dask.
+"""Past one machine and past n x n: neighbors of many samples, and a model of tiles.
 
-    python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [dask] [model]
+    python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [model]
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
 cells      --cells N x 2,000, 5 % nonzero: from an h5ad file, never in memory, to AnnData
 kill       the same, killed (SIGKILL) in the middle and called again: the same graph
-dask       one worker process against two: time and bytes
 model      CPU seconds of an iteration, fitted on three sizes, predicted for a fourth
 
 Every part runs in a process of its own, which tells its peak memory.
@@ -210,35 +209,6 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
     )
 
 
-def dask(_: argparse.Namespace) -> None:
-    """Seconds of a solve on this process, on one worker process and on two."""
-    from distributed import Client, LocalCluster
-
-    X = cm.datasets.simulate_counts(600, 300, density=0.2).X
-    options = {"tau": 0.05, "tol": 1e-3}
-    warm = cm.learn(X, **options)
-    print(
-        f"  one process, warm maps: {warm.history[-1].seconds:.1f} s, {warm.iterations} iterations"
-    )
-    local = cm.learn(X, client="local", n_threads=1, **options)
-    seconds = local.history[-1].seconds
-    print(f"  one process, tiles:     {seconds:.1f} s, {local.iterations} iterations", flush=True)
-    for workers in (1, 2):
-        with (
-            LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=":0"
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            client.run(cm.warmup, ["entropic"])
-            found = cm.learn(X, client=client, **options)
-            print(
-                f"  {workers} worker(s): {found.history[-1].seconds:.1f} s, "
-                f"identical bytes: {same_bytes(found, local)}",
-                flush=True,
-            )
-
-
 def model(_: argparse.Namespace) -> None:
     """CPU seconds of one iteration in tiles, fitted on three sizes and predicted for a fourth.
 
@@ -274,10 +244,6 @@ def model(_: argparse.Namespace) -> None:
         )
 
 
-def same_bytes(one: cm.Result, other: cm.Result) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(one.metrics, other.metrics, strict=True))
-
-
 def read(folder: Path, name: str) -> sparse.csr_array:
     import anndata
 
@@ -292,7 +258,6 @@ CHOICES = {
     "simulated": simulated,
     "cells": cells,
     "kill": kill,
-    "dask": dask,
     "model": model,
 }
 PARTS = {**CHOICES, "draw": draw, "cells_in": cells_in}

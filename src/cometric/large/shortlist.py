@@ -39,10 +39,8 @@ class Shortlist:
         indptr, bins, low, z = samples.common_entries
         lists = shortlist.by_feature(indptr, bins, low, z, members, samples.stored.shape[1])
         columns = np.ascontiguousarray(self._parts[:, members])
-        offsets, vectors = (
-            self._offsets[members],
-            (self._targets[members].T, samples.lsa[members].T),
-        )
+        offsets = self._offsets[members]
+        vectors = self._targets[members].T, samples.lsa[members].T
         queries = (samples.base.scale * potentials).astype(np.float32)
         products, dots = (np.empty((ROWS, size), np.float32) for _ in range(2))
         found = np.empty((len(rows), min(count, size - 1)), np.int64)
