@@ -218,6 +218,68 @@ def test_without_torch_the_package_to_install_is_named(monkeypatch):
     assert cm.learn(X, eps=0.5, tau=0.1).converged
 
 
+# Maps that mix both engines
+
+
+def uneven(n=90, d=400, seed=0):
+    """Histograms of 2 to 400 bins, most of them small, and a metric between the bins."""
+    rng = np.random.default_rng(seed)
+    sizes = np.minimum(d, 2 + rng.pareto(0.6, n) * 4).astype(int)
+    hist = np.zeros((n, d))
+    for row, size in zip(hist, sizes, strict=True):
+        row[rng.permutation(d)[:size]] = rng.random(size) + 0.01
+    points = rng.random((d, 3))
+    cost = np.abs(points[:, None] - points).sum(axis=-1)
+    return hist / hist.sum(axis=1, keepdims=True), cost
+
+
+@pytest.mark.parametrize("sweeps", [1, 3, None])
+@pytest.mark.parametrize("rho", [None, 0.5])
+def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch):
+    hist, cost = uneven()
+    options = {"sweeps": sweeps, "tol": 1e-9, "rho": rho, "device": "cpu"}
+    plain, mixed = (TensorEntropicMap(hist, 0.05, **options) for _ in range(2))
+    monkeypatch.setattr(entropic_torch, "prefers_products", lambda *_: True)
+    monkeypatch.setattr(entropic_torch, "ROUND", 7)
+    mixed._mixed, mixed._scratch = True, 1e6
+    mixed._apply_precision()
+    chunks = []
+    products = mixed._products
+    monkeypatch.setattr(mixed, "_products", lambda *args: chunks.append(1) or products(*args))
+    for change in (0.0, 0.1):
+        now = cost + change * cost.mean() * (cost > 0)
+        assert_allclose(mixed(now), plain(now), rtol=1e-7, atol=1e-9)
+    assert len(chunks) > 2 * len(mixed._blocks)  # several chunks of each block
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypatch):
+    # With a few large histograms among many small ones, one warp would sweep the largest pairs.
+    hist, cost = uneven(n=1500, d=1200)
+    monkeypatch.setattr("cometric.maps.blocks.LAUNCHES", 0.0)
+    monkeypatch.setattr("cometric.maps.blocks.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
+    phi = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=None, dtype=precision)
+    assert phi.engine == "cropped"
+    assert 0 < sum(phi._dense) < len(phi._dense)
+    truth = cm.EntropicMap(hist, 0.1)(cost)
+    assert_allclose(phi(cost), truth, rtol=0, atol=1e-9 if precision == "float64" else 3e-5)
+    one = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, dtype="float64")
+    other = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, engine="cropped")
+    assert not any(other._dense)
+    for _ in range(3):
+        assert_allclose(one(cost), other(cost), rtol=0, atol=1e-6 * truth.max())
+
+
+def test_products_are_preferred_for_wide_blocks_and_supports_for_narrow_ones():
+    from cometric.maps.blocks import Block, prefers_products
+
+    sizes = np.sort(np.concatenate([np.full(900, 40), np.full(100, 1500)]))
+    for itemsize in (4, 8):
+        assert not prefers_products(Block(0, 900, 48), sizes, 2000, itemsize)
+        assert prefers_products(Block(900, 1000, 1504), sizes, 2000, itemsize)
+
+
 # Learning
 
 

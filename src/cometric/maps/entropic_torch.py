@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
+from cometric.maps.blocks import Block, Part, Task, pair_ratio, prefers_products
 from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
@@ -27,58 +28,11 @@ WIDEST = 16384
 SELF_STEPS = 4
 """Steps of the self terms per call unless they are solved; each at least halves their error."""
 
-CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
-"""Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
+ROUND = 20
+"""Sweeps by products after which solved sources are left out, in maps that mix both engines."""
 
 NEGATIVE_SWEEPS = (10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
-
-
-class Block(NamedTuple):
-    """Sources ``first`` to ``last``, in order of size, and the bins they are padded to."""
-
-    first: int
-    last: int
-    width: int
-
-
-class _Part(NamedTuple):
-    """A block of a task: supports, masses and scalings of its sources."""
-
-    block: Block
-    bins: Any
-    masses: Any
-    scalings: Any
-
-
-@dataclass
-class _Task:
-    """Pairs of consecutive blocks; of the matrices only what is above the diagonal is computed."""
-
-    parts: list[_Part]
-    values: Any
-    errors: Any
-
-    @property
-    def first(self) -> int:
-        return self.parts[0].block.first
-
-    @property
-    def last(self) -> int:
-        return self.parts[-1].block.last
-
-    def of(self, part: _Part, matrix: Any) -> Any:
-        """The pairs of a block in a matrix of the task."""
-        first, last, _ = part.block
-        return matrix[first - self.first : last - self.first, first - self.first :]
-
-    def select(self, mask: Any) -> list[tuple[_Part, Any, int]]:
-        """The blocks with pairs in a mask, how many in each row, and how many."""
-        rows = mask.sum(1)
-        places = [part.block.first - self.first for part in self.parts]
-        counts = np.add.reduceat(to_numpy(rows), places)
-        found = zip(self.parts, places, counts, strict=True)
-        return [(part, rows[place:], int(count)) for part, place, count in found if count]
 
 
 class TensorEntropicMap(SinkhornMap):
@@ -86,7 +40,8 @@ class TensorEntropicMap(SinkhornMap):
 
     Returns a tensor for a tensor and an array for an array; both are computed on ``device``.
     There are two engines: "cropped" (CUDA) reads only the entries of the kernel that two
-    supports select, "dense" (any device) multiplies matrices.
+    supports select, "dense" (any device) multiplies matrices. If "cropped" is chosen by "auto",
+    blocks of large supports are still swept by products where that is faster.
 
     Parameters
     ----------
@@ -140,6 +95,7 @@ class TensorEntropicMap(SinkhornMap):
         has_triton = self.device.type == "cuda" and find_spec("triton") is not None
         self._triton = has_triton and int(sizes.max()) <= WIDEST
         self.engine, ratio = _choose(engine, self._triton, sizes, self.shape[1])
+        self._mixed = engine == "auto" and self.engine == "cropped"
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
         self._load(rows, np.argsort(sizes, kind="stable"))
@@ -220,9 +176,12 @@ class TensorEntropicMap(SinkhornMap):
         self._cropping: Any = None  # the kernels on supports
         supports = map(self._padded, self._blocks)
         self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
-        if self.engine == "dense":
-            self._partners = self._hist.to(self.dtype)
-        n = self.shape[0]
+        n, d = self.shape
+        self._dense = [self.engine == "dense"] * len(self._blocks)  # which are swept by products
+        if self._mixed:
+            size = self.dtype.itemsize
+            self._dense = [prefers_products(each, self._sizes, d, size) for each in self._blocks]
+        self._partners = self._hist.to(self.dtype) if self._mixed or any(self._dense) else None
         count = sum((last - first) * (n - first) * width for first, last, width in self._blocks)
         kinds = dict.fromkeys((self.dtype, torch.float32, torch.bfloat16))
         self._choose_storage(kinds, count, self._limit)
@@ -282,7 +241,7 @@ class TensorEntropicMap(SinkhornMap):
         distances = distances + distances.T
         return distances[self._rank][:, self._rank]
 
-    def _batches(self, distances: Any) -> Iterator[list[_Task]]:
+    def _batches(self, distances: Any) -> Iterator[list[Task]]:
         """All blocks at once, or one by one if scalings are not stored.
 
         When the next batch is requested, the values of the last one go into ``distances``.
@@ -297,11 +256,11 @@ class TensorEntropicMap(SinkhornMap):
                 scalings = own[:, None, :].repeat(1, n - block.first, 1)
             if self.stored is not None:
                 self._scalings[number] = scalings
-            parts.append(_Part(block, *source, scalings))
+            parts.append(Part(block, *source, scalings, self._dense[number]))
             if self.stored is None or block.last == n:
                 first = parts[0].block.first
                 size = (block.last - first, n - first)
-                task = _Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
+                task = Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
                 yield [task]
                 distances[first : block.last, first:] = task.values
                 parts = []
@@ -379,49 +338,104 @@ class TensorEntropicMap(SinkhornMap):
         values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol, self.ratio)
         return values, errors
 
-    def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
-            if self.engine == "cropped":
-                jobs = [self._job(task, part) for part in task.parts]
-                self._crop(jobs, kernel, max(1, limit), tol)
-                self._report(task.last, self.shape[0])
-                continue
+            jobs = [self._job(task, part) for part in task.parts if not part.dense]
+            self._crop(jobs, kernel, max(1, limit), tol)
             for part in task.parts:
-                self._multiply(task, part, kernel, max(1, limit), tol)
-                self._report(part.block.last, self.shape[0])
+                if part.dense:
+                    self._multiply(task, part, kernel, max(1, limit), tol)
+                    self._report(part.block.last, self.shape[0])
+            self._report(task.last, self.shape[0])
 
-    def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _resume(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
             jobs = []
             for part, rows, count in task.select(task.errors > tol):
-                share = count / task.of(part, task.errors).numel()
-                if self.engine == "cropped" or share <= self._croppable:
-                    jobs.append(self._job(task, part, rows))
+                few = count <= self._croppable * task.of(part, task.errors).numel()
+                if self._is_wide(part) if self._mixed else not few:
+                    self._multiply(task, part, kernel, limit, tol, rows)
                 else:
-                    self._multiply(task, part, kernel, limit, tol)
+                    jobs.append(self._job(task, part, rows))
             self._crop(jobs, kernel, limit, tol)
+
+    def _is_wide(self, part: Part) -> bool:
+        """Whether even a few pairs are better swept by products: one program would sweep each."""
+        from cometric.kernels import sinkhorn_cuda
+
+        if math.isinf(self.ratio) and sinkhorn_cuda.can_run(self.device):
+            return sinkhorn_cuda.choose(part.block.width, self.dtype.itemsize) is None
+        return part.dense
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         if self.sweeps is None:
             return ()
         return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
 
-    def _is_negative(self, task: _Task, levels: Any) -> Any:
+    def _is_negative(self, task: Task, levels: Any) -> Any:
         half = 0.5 * levels
         return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
-    def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
-        selected = task.select(mask)
-        if not self._triton:
-            for part, _, _ in selected:
-                self._multiply(task, part, kernel, limit, tol)
-            return
+    def _sweep_negative(self, task: Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        jobs = []
         errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
-        self._crop([self._job(task, part, rows) for part, rows, _ in selected], kernel, limit, tol)
+        for part, rows, _ in task.select(mask):
+            if self._is_wide(part) if self._mixed else not self._triton:
+                self._multiply(task, part, kernel, limit, tol, rows)
+            else:
+                jobs.append(self._job(task, part, rows))
+        self._crop(jobs, kernel, limit, tol)
         task.errors = errors
 
-    def _multiply(self, task: _Task, part: _Part, kernel: Any, limit: int, tol: float) -> None:
-        """Sweep all pairs of a block by products, and the last ones on their supports."""
+    def _multiply(
+        self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any = None
+    ) -> None:
+        """Sweep a block by products; in a mixed map only sources with ``rows`` > 0, if given."""
+        if self._mixed:
+            self._multiply_sources(task, part, kernel, limit, tol, rows)
+            return
+        values, errors = self._products(kernel, part, limit, tol, self._croppable)
+        errors.triu_(1)  # pairs below the diagonal do not count
+        task.of(part, task.values).copy_(values)
+        task.of(part, task.errors).copy_(errors)
+        if self._croppable and limit > 1:
+            rows = (errors > tol).sum(1)
+            if rows.any():
+                self._crop([self._job(task, part, rows)], kernel, limit, tol)
+
+    def _multiply_sources(
+        self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any
+    ) -> None:
+        """Sweep the pairs of some sources by products, some sources at a time.
+
+        Every ``ROUND`` sweeps, those whose pairs are all solved are left out.
+        """
+        import torch
+
+        values, errors = task.of(part, task.values), task.of(part, task.errors)
+        count, partners = errors.shape
+        width = part.block.width
+        bytes_each = self._padded_bins * width + partners * (self._padded_bins + 4 * width)
+        at_once = max(1, int(self._scratch / (bytes_each * kernel.element_size())))
+        column = torch.arange(partners, device=self.device)
+        number = column[:count] if rows is None else rows[:count].nonzero()[:, 0]
+        while limit > 0 and len(number):
+            for some in number.split(at_once):
+                whole = len(some) == count
+                chosen = part if whole else part.at(some)
+                found, wrong = self._products(kernel, chosen, min(limit, ROUND), tol, 0.0)
+                if not whole:
+                    part.scalings[some] = chosen.scalings
+                values[some] = found
+                errors[some] = torch.where(column > some[:, None], wrong, 0.0)
+            limit -= ROUND
+            if limit > 0:
+                number = number[(errors[number] > tol).any(1)]
+
+    def _products(
+        self, kernel: Any, part: Part, limit: int, tol: float, few: float
+    ) -> tuple[Any, Any]:
+        """Values and errors of the pairs of a part after sweeps by products."""
         from cometric.kernels import sinkhorn_torch
 
         fused: Any = sinkhorn_torch
@@ -432,22 +446,16 @@ class TensorEntropicMap(SinkhornMap):
         with sinkhorn_torch.fast_products(self.precision == "tf32"):
             values, errors = sinkhorn_torch.sweep(
                 kernel, part.bins, part.masses, self._partners[part.block.first :], part.scalings,
-                limit, tol, fused.divide, fused.update, self._croppable, self.ratio,
+                limit, tol, fused.divide, fused.update, few, self.ratio,
             )  # fmt: skip
-        errors.triu_(1)  # pairs below the diagonal do not count
-        task.of(part, task.values).copy_(values)
-        task.of(part, task.errors).copy_(errors)
-        if self._croppable and limit > 1:
-            rows = (errors > tol).sum(1)
-            if rows.any():
-                self._crop([self._job(task, part, rows)], kernel, limit, tol)
+        return values, errors
 
-    def _job(self, task: _Task, part: _Part, wanted: Any = None) -> Any:
+    def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
         """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
         from cometric.kernels.cropping import Job
 
         results = task.of(part, task.values), task.of(part, task.errors)
-        return Job(part.block.first, *part[1:], *results, wanted)
+        return Job(part.block.first, *part[1:4], *results, wanted)
 
     def _crop(self, jobs: list[Any], kernel: Any, limit: int, tol: float) -> None:
         """Sweep on the supports only; where jobs say so, only pairs whose error exceeds ``tol``."""
@@ -483,16 +491,10 @@ def _like(cost: Any, result: Any) -> Matrix:
 
 
 def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
-    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense.
-
-    Per pair, cropping reads s_i s_j entries of the kernel, each at the cost of a load; products
-    take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
-    """
+    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense."""
     if engine not in ("auto", "cropped", "dense"):
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
-    cropped = float(sizes.mean()) ** 2 / CROPPED
-    dense = 4.0 * float(sizes.mean()) * d / PRODUCTS + 32.0 * d / TRAFFIC
-    ratio = cropped / dense
+    ratio = pair_ratio(float(sizes.mean()), d)
     if engine == "auto":
         engine = "cropped" if can_crop and ratio < 1.0 else "dense"
     return engine, ratio
