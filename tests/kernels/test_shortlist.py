@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
-from cometric.kernels.shortlist import by_feature
+from cometric.kernels.shortlist import SCALE, pack, shortlist
 from cometric.large.neighbors import store_samples
 from cometric.large.samples import Samples
 from cometric.large.shortlist import Shortlist
@@ -14,19 +14,44 @@ from cometric.large.shortlist import Shortlist
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=3).X
 
 
-def test_entries_by_feature_are_the_columns_of_the_rows():
+def test_packed_rows_are_rounded_down():
     rows = sparse.csr_array(X).astype(np.float32)
+    rows.data /= rows.data.max()
     members = np.array([2, 5, 6, 41, 88])
-    z = np.arange(rows.nnz, dtype=np.float32)
-    starts, place, lows, zs = by_feature(
-        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data, z, members, 30
+    z = np.linspace(0.0, 1.0, rows.nnz, dtype=np.float32)
+    pointers, bins, lows, zs = pack(
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data, z, members
     )
-    columns = sparse.csc_array(rows[members])
-    assert_array_equal(starts, columns.indptr)
-    assert_array_equal(place, columns.indices)
-    assert_array_equal(lows, columns.data)
+    expected = rows[members]
+    assert_array_equal(pointers, expected.indptr)
+    assert_array_equal(bins, expected.indices)
+    assert_array_equal(lows, np.floor(np.float32(SCALE) * expected.data))
     numbers = sparse.csr_array((z, rows.indices, rows.indptr), rows.shape)[members]
-    assert_array_equal(zs, sparse.csc_array(numbers).data)
+    assert_array_equal(zs, np.floor(np.float32(SCALE) * numbers.data))
+
+
+def test_sums_of_equal_rows_do_not_overflow():
+    # the sums are 1: integers of 16 bits end at 65535
+    rng = np.random.default_rng(0)
+    n, m = 40, 3000
+    low = rng.random((n, m)).astype(np.float32)
+    low[1:] = low[0]
+    low /= low.sum(axis=1, keepdims=True)
+    z = low / np.sqrt((low**2).sum(axis=1, keepdims=True))
+    indptr = np.arange(0, n * m + 1, m)
+    bins = np.tile(np.arange(m, dtype=np.int32), n)
+    packed = pack(indptr, bins, low.ravel(), z.ravel(), np.arange(n))
+    nothing, scores = np.zeros((n, 64), np.float32), np.full((n, n - 1), np.inf, np.float32)
+    parts = np.ones((n, 6), np.float32)
+    parts[:, [2, 3, 5]] = 0.0  # LSA and noise
+    for own_parts, largest in ((parts, 0.5), (np.empty((n, 0), np.float32), 0.05)):
+        scores[:] = np.inf
+        shortlist(
+            *packed, *packed, m, np.arange(n), np.zeros(n, np.float32), np.zeros(n, np.float32),
+            nothing, nothing, own_parts, own_parts, np.float32(1), np.float32(9), 0, scores,
+            np.zeros(scores.shape, np.int64), 2,
+        )  # fmt: skip
+        assert scores.max() < largest  # 2 - 2 sums, not 2: nothing was lost by overflow
 
 
 @pytest.mark.parametrize("options", [{}, {"tau": 1e-3}], ids=["local", "l1"])

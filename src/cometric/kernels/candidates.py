@@ -10,29 +10,23 @@ compared with all histograms at once, and the lowest bounds of each are collecte
 
 import numpy as np
 from numba import prange
-from numba.core.extending import intrinsic
 
 from cometric.kernels.jit import njit
-from cometric.kernels.lanes import BYTES, add, load, multiply_add, spread, store, zeros_like
+from cometric.kernels.lanes import (
+    BYTES,
+    add,
+    load,
+    maximum,
+    minimum,
+    multiply_add,
+    spread,
+    store,
+    zeros_like,
+)
 from cometric.kernels.launching import check_finished, parallel
 from cometric.kernels.scaling import aligned_zeros
 
 LANES = BYTES // 8
-
-
-def _choose(condition):
-    """An intrinsic that selects x in the lanes where ``x condition y`` holds, and y elsewhere."""
-
-    def pick(typing, x, y):
-        def generate(context, builder, signature, args):
-            return builder.select(builder.fcmp_ordered(condition, *args), *args)
-
-        return x(x, x), generate
-
-    return intrinsic(pick)
-
-
-_minimum, _maximum = _choose("<"), _choose(">")
 
 
 @njit
@@ -47,13 +41,13 @@ def _bounds(indptr, bins, weight, j, x, a, share, out):
         products = multiply_add(b, load(x, k), products)
         products_2 = multiply_add(b_2, load(x, k_2), products_2)
         if share > 0.0:
-            common = add(common, _minimum(b, load(a, k)))
-            common_2 = add(common_2, _minimum(b_2, load(a, k_2)))
+            common = add(common, minimum(b, load(a, k)))
+            common_2 = add(common_2, minimum(b_2, load(a, k_2)))
         e += 2
     if e < end:
         b, k = spread(weight[e]), bins[e] * LANES
         products = multiply_add(b, load(x, k), products)
-        common = add(common, _minimum(b, load(a, k)))
+        common = add(common, minimum(b, load(a, k)))
     both = multiply_add(spread(-2.0 * share), add(common, common_2), zero)
     store(out, 0, multiply_add(spread(-1.0), add(products, products_2), both))
 
@@ -64,7 +58,7 @@ def _largest_gap(means, j, r, out):
     gaps = zeros_like(r)
     for l in range(means.shape[1]):
         gap = add(load(r, l * LANES), spread(-means[j, l]))
-        gaps = _maximum(gaps, _maximum(gap, multiply_add(spread(-1.0), gap, zeros_like(r))))
+        gaps = maximum(gaps, maximum(gap, multiply_add(spread(-1.0), gap, zeros_like(r))))
     store(out, 0, add(load(out, 0), gaps))
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 from numba.core import types
+from numba.core.cgutils import get_or_insert_function
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 from numba.np.arrayobj import make_array
@@ -172,6 +173,47 @@ def divide(typing, x, y):
         return builder.fdiv(*args)
 
     return x(x, x), generate
+
+
+def _choose(condition, meaning):
+    """An intrinsic that selects x in the lanes where ``x condition y`` holds, and y elsewhere."""
+
+    def pick(typing, x, y):
+        def generate(context, builder, signature, args):
+            return builder.select(builder.fcmp_ordered(condition, *args), *args)
+
+        return x(x, x), generate
+
+    pick.__doc__ = f"The {meaning} of both, lane by lane."
+    return intrinsic(pick)
+
+
+minimum, maximum = _choose("<", "smaller"), _choose(">", "larger")
+
+
+@intrinsic
+def root(typing, x):
+    """Square root, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        kind = args[0].type
+        name = f"llvm.sqrt.v{kind.count}f{x.dtype.bitwidth}"
+        function = get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.call(function, args)
+
+    return x(x), generate
+
+
+@intrinsic
+def any_below(typing, x, y):
+    """Whether x < y in some lane."""
+
+    def generate(context, builder, signature, args):
+        below = builder.fcmp_ordered("<", *args)
+        bits = builder.bitcast(below, ir.IntType(below.type.count))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(x, x), generate
 
 
 @intrinsic

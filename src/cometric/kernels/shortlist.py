@@ -1,116 +1,254 @@
 """The best of many candidates for each of some rows, by sums over common features, Numba.
 
-Two sums of a pair are over the features that both have: sum min(low_i, low_j) and <z_i, z_j>. The
-candidates are listed by feature, so that a row visits only those that share one with it; of sparse
-data, a few features per pair. What the scores need besides is a number per pair from matrix
-products, and a few numbers per row and candidate.
+Two sums of a pair are over the features that both have: sum min(low_i, low_j) and <z_i, z_j>. They
+are computed for 32 rows at once, from integers of 16 bits: the rows are a table with 32 values for
+every feature, and a candidate visits its own features in it. Values are rounded down to multiples
+of about 2^-16, so that sums of at most 1 stay within 16 bits, and are off by 2^-16 for each common
+feature at most. What the scores need besides is a number per pair from matrix products, and a few
+numbers per row and candidate.
 """
 
 import numpy as np
+from llvmlite import ir
 from numba import prange
+from numba.core import types
+from numba.core.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 from cometric.kernels.candidates import replace_top
 from cometric.kernels.jit import njit
+from cometric.kernels.lanes import (
+    BYTES,
+    Lanes,
+    add,
+    any_below,
+    item,
+    load,
+    maximum,
+    minimum,
+    multiply_add,
+    root,
+    spread,
+    store,
+    zeros_like,
+)
 from cometric.kernels.launching import check_finished, parallel
-from cometric.kernels.scaling import FAST
+from cometric.kernels.scaling import FAST, aligned_zeros
+
+SCALE = 65500.0
+"""Values of 1 as integers; the product of two of them, shifted by 16 bits, is below 2^16."""
+
+MINUS_TWO_COMMON, MINUS_TWO_COSINE = np.float32(-2.0 / SCALE), np.float32(-2.0 * 2.0**16 / SCALE**2)
+"""The factors that turn the integers of both sums into -2 times the sums."""
+
+ROWS = BYTES // 2
+"""Rows that are compared at once."""
+
+HALF = BYTES // 4
+"""Floats in a vector: scores are computed for half of the rows at a time."""
 
 SMALL = np.float32(1e-6)
 
 
+@intrinsic
+def _smaller(typing, x, y):
+    """The smaller of unsigned integers, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        return builder.select(builder.icmp_unsigned("<", *args), *args)
+
+    return x(x, x), generate
+
+
+@intrinsic
+def _plus(typing, x, y):
+    """The sum of integers, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        return builder.add(*args)
+
+    return x(x, x), generate
+
+
+@intrinsic
+def _high_product(typing, x, y):
+    """The upper 16 bits of the products of unsigned integers, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        wide = ir.VectorType(ir.IntType(32), args[0].type.count)
+        product = builder.mul(*(builder.zext(arg, wide) for arg in args))
+        shift = ir.Constant(wide, [16] * wide.count)
+        return builder.trunc(builder.lshr(product, shift), args[0].type)
+
+    return x(x, x), generate
+
+
+@intrinsic
+def _as_floats(typing, array, begin):
+    """The integers of an array from ``begin`` on, as a vector of floats."""
+
+    def generate(context, builder, signature, args):
+        kind = context.get_value_type(signature.return_type)
+        data = make_array(signature.args[0])(context, builder, args[0]).data
+        short = ir.VectorType(ir.IntType(16), kind.count)
+        address = builder.bitcast(builder.gep(data, [args[1]]), short.as_pointer())
+        wide = ir.VectorType(ir.IntType(32), kind.count)
+        return builder.sitofp(builder.zext(builder.load(address, align=2), wide), kind)
+
+    return Lanes(types.float32)(array, types.int64), generate
+
+
 @njit
-def by_feature(indptr, bins, low, z, members, m):
-    """Entries of the rows ``members`` by feature: starts, places in ``members``, two values."""
-    starts = np.zeros(m + 1, np.int64)
-    for j in members:
-        for e in range(np.uint64(indptr[j]), np.uint64(indptr[j + 1])):
-            starts[np.uint64(bins[e]) + np.uint64(1)] += 1
-    for k in range(m):
-        starts[k + 1] += starts[k]
-    place, free = np.empty(starts[m], np.int32), starts[:-1].copy()
-    lows, zs = np.empty(starts[m], low.dtype), np.empty(starts[m], z.dtype)
+def pack(indptr, bins, low, z, members):
+    """Rows ``members`` of a CSR matrix, side by side: pointers, bins, both values as integers."""
+    pointers = np.zeros(len(members) + 1, np.int64)
     for number in range(len(members)):
         j = members[number]
-        for e in range(np.uint64(indptr[j]), np.uint64(indptr[j + 1])):
-            here = np.uint64(bins[e])
-            p = np.uint64(free[here])
-            place[p], lows[p], zs[p] = number, low[e], z[e]
-            free[here] += 1
-    return starts, place, lows, zs
+        pointers[number + 1] = pointers[number] + indptr[j + 1] - indptr[j]
+    size = pointers[-1]
+    columns = np.empty(size, np.int32)
+    lows, zs = np.empty(size, np.uint16), np.empty(size, np.uint16)
+    for number in range(len(members)):
+        first, begin = indptr[members[number]], pointers[number]
+        for e in range(pointers[number + 1] - begin):
+            columns[begin + e] = bins[first + e]
+            lows[begin + e] = np.uint16(np.float32(SCALE) * low[first + e])
+            zs[begin + e] = np.uint16(np.float32(SCALE) * z[first + e])
+    return pointers, columns, lows, zs
+
+
+@njit
+def _add_common(bins, low, z, begin, end, table, sums):
+    """Write both sums of a candidate, entries ``begin`` to ``end``, with all rows to ``sums``."""
+    zero = zeros_like(table)
+    common, common_2, cosine, cosine_2 = zero, zero, zero, zero
+    e = begin
+    while e + 2 <= end:  # two sums each: an addition waits for the one before it
+        k, k_2 = 2 * ROWS * np.int64(item(bins, e)), 2 * ROWS * np.int64(item(bins, e + 1))
+        common = _plus(common, _smaller(spread(item(low, e)), load(table, k)))
+        common_2 = _plus(common_2, _smaller(spread(item(low, e + 1)), load(table, k_2)))
+        cosine = _plus(cosine, _high_product(spread(item(z, e)), load(table, k + ROWS)))
+        cosine_2 = _plus(cosine_2, _high_product(spread(item(z, e + 1)), load(table, k_2 + ROWS)))
+        e += 2
+    if e < end:
+        k = 2 * ROWS * np.int64(item(bins, e))
+        common = _plus(common, _smaller(spread(item(low, e)), load(table, k)))
+        cosine = _plus(cosine, _high_product(spread(item(z, e)), load(table, k + ROWS)))
+    store(sums, 0, _plus(common, common_2))
+    store(sums, ROWS, _plus(cosine, cosine_2))
+
+
+@njit
+def _multiply(x, y):
+    return multiply_add(x, y, spread(np.float32(0)))
+
+
+@njit
+def _norm(common):
+    """l1 distances, 2 - 2 sum min."""
+    two = spread(np.float32(2))
+    return maximum(multiply_add(common, spread(MINUS_TWO_COMMON), two), spread(np.float32(0)))
+
+
+@njit
+def _product_distances(cosine, dot, square, other_square):
+    """Distances of the unit vectors z, and of LSA vectors, from their inner products."""
+    zero, two = spread(np.float32(0)), spread(np.float32(2))
+    near = root(maximum(multiply_add(cosine, spread(MINUS_TWO_COSINE), two), zero))
+    squares = add(square, spread(other_square))
+    return near, root(maximum(multiply_add(dot, spread(np.float32(-2)), squares), zero))
+
+
+@njit
+def _relative(total, noise, other_noise, spreads, farthest):
+    """The combined distances relative to the neighborhoods, to the power 3/2."""
+    least = _multiply(total, spread(SMALL))
+    above = maximum(multiply_add(noise, spread(np.float32(-1)), total), least)
+    above = _multiply(above, maximum(add(total, spread(-other_noise)), least))
+    power = root(_multiply(above, spreads))
+    return minimum(_multiply(power, root(power)), spread(farthest))
+
+
+@njit
+def _scale(parts, at, others, c, part):
+    """The product of a part of half of the rows and of a candidate."""
+    return _multiply(load(parts, part * ROWS + at), spread(item(others, 6 * c + part)))
 
 
 @njit(**FAST)
-def _add_common(starts, place, lows, zs, bins, low, z, first, last, sums):
-    """Add both sums of one row, entries ``first`` to ``last``, with all candidates to ``sums``."""
-    one = np.uint64(1)
-    for e in range(np.uint64(first), np.uint64(last)):
-        k, a, b = np.uint64(bins[e]), low[e], z[e]
-        for p in range(np.uint64(starts[k]), np.uint64(starts[k + one])):
-            here = np.uint64(2) * np.uint64(place[p])
-            sums[here] += min(a, lows[p])
-            sums[here + one] += b * zs[p]
-
-
-@njit(**FAST)
-def _local_scores(sums, p, q, products, dots, row, columns, weight, farthest, scores):
-    """Transport plus the reference "local", from the parts of a row and of all candidates.
-
-    The parts: for each of three distances the root of its weight over its scale, the noise, one
-    over the spread, and the squared length of the LSA vector.
-    """
-    zero, two = np.float32(0), np.float32(2)
-    for c in range(np.uint64(len(scores))):
-        common, cosine = sums[np.uint64(2) * c], sums[np.uint64(2) * c + np.uint64(1)]
-        gap = row[5] + columns[np.uint64(5), c] - two * dots[c]
-        total = row[0] * columns[np.uint64(0), c] * max(two - two * common, zero)
-        total += row[1] * columns[np.uint64(1), c] * np.sqrt(max(two - two * cosine, zero))
-        total += row[2] * columns[np.uint64(2), c] * np.sqrt(max(gap, zero))
-        above = max(total - row[3], SMALL * total)
-        above *= max(total - columns[np.uint64(3), c], SMALL * total)
-        root = np.sqrt(above * row[4] * columns[np.uint64(4), c])
-        reference = min(root * np.sqrt(root), farthest)  # to the power 3/4
-        scores[c] = max(p + q[c] - products[c], zero) + weight * reference
-
-
-@njit(**FAST)
-def _l1_scores(sums, p, q, products, weight, scores):
-    """Transport plus the l1 norm."""
-    zero, two = np.float32(0), np.float32(2)
-    for c in range(np.uint64(len(scores))):
-        norm = two - two * sums[np.uint64(2) * c]
-        scores[c] = max(p + q[c] - products[c], zero) + weight * norm
+def _keep(scores, width, own, number, best, index, first, top):
+    """Put the scores of a candidate into the heaps of the rows for which it is among the best."""
+    for t in range(width):
+        if scores[t] < top[t] and own[first + t] != number:
+            replace_top(best[first + t], index[first + t], scores[t], number)
+            top[t] = best[first + t, 0]
 
 
 @parallel
 def shortlist(
-    starts, place, lows, zs, indptr, bins, low, z, own, p, q, products, dots, rows, columns,
-    weight, farthest, index, tasks,
+    pointers, columns, lows, zs, indptr, bins, low, z, features, own, p, q, products, dots, parts,
+    of_candidates, weight, farthest, offset, best, index, tasks,
 ):  # fmt: skip
-    """Write the places of the candidates of lowest score to ``index``, increasing, for each row.
+    """Keep the candidates of lowest score in heaps ``best`` and ``index``, one for each row.
 
-    Transport is about ``p_i + q_c - products_ic``. ``own`` is the place of the row among the
-    candidates, which is left out. ``rows`` (n, 6) and ``columns`` (6, candidates) are the parts of
-    the reference "local"; without them, it is the l1 norm.
+    Candidates and rows are those of :func:`pack`, on bins below ``features``; candidates are
+    numbered from ``offset`` on. ``products`` and ``dots`` are (candidates, rows), with columns for
+    a multiple of 32 rows. Transport is about ``p_i + q_c - products_ci``. ``own`` is the number of
+    the row among the candidates, which is left out.
+
+    ``parts`` (n, 6) and ``of_candidates`` (candidates, 6) belong to the reference "local": for each
+    of three distances the root of its weight over its scale, the noise, one over the spread, and
+    the squared length of the LSA vector. Without them, the reference is the l1 norm.
     """
-    n, count = index.shape
-    candidates = len(q)
+    n, stride = len(best), products.shape[1]
+    flat_products, flat_dots = products.reshape(products.size), dots.reshape(dots.size)
+    others, local = of_candidates.reshape(of_candidates.size), of_candidates.size > 0
     finished = np.zeros(tasks, np.bool_)
     for task in prange(tasks):
-        sums, scores = np.empty(2 * candidates, np.float32), np.empty(candidates, np.float32)
-        best = np.empty(count, np.float32)
-        for i in range(task, n, tasks):
-            sums[:] = 0
-            _add_common(starts, place, lows, zs, bins, low, z, indptr[i], indptr[i + 1], sums)
-            if len(columns):
-                _local_scores(
-                    sums, p[i], q, products[i], dots[i], rows[i], columns, weight, farthest, scores
-                )
-            else:
-                _l1_scores(sums, p[i], q, products[i], weight, scores)
-            scores[own[i]] = np.inf
-            best[:] = np.inf
-            for c in range(candidates):
-                if scores[c] < best[0]:
-                    replace_top(best, index[i], scores[c], c)
-            index[i].sort()
+        table = aligned_zeros(2 * ROWS * features, np.uint16)
+        sums = aligned_zeros(2 * ROWS, np.uint16)
+        scores, top = aligned_zeros(ROWS, np.float32), aligned_zeros(ROWS, np.float32)
+        own_p, own_parts = aligned_zeros(ROWS, np.float32), aligned_zeros(6 * ROWS, np.float32)
+        for first in range(task * ROWS, n, tasks * ROWS):
+            width = min(ROWS, n - first)
+            top[:] = -np.inf
+            for t in range(width):
+                for e in range(indptr[first + t], indptr[first + t + 1]):
+                    at = 2 * ROWS * bins[e] + t
+                    table[at], table[at + ROWS] = low[e], z[e]
+                top[t], own_p[t] = best[first + t, 0], p[first + t]
+                for part in range(parts.shape[1]):
+                    own_parts[part * ROWS + t] = parts[first + t, part]
+            for c in range(len(q)):
+                _add_common(columns, lows, zs, pointers[c], pointers[c + 1], table, sums)
+                hit = False
+                for at in range(0, ROWS, HALF):
+                    place = c * stride + first + at
+                    norm = _norm(_as_floats(sums, at))
+                    if local:
+                        near, gap = _product_distances(
+                            _as_floats(sums, ROWS + at), load(flat_dots, place),
+                            load(own_parts, 5 * ROWS + at), item(others, 6 * c + 5),
+                        )  # fmt: skip
+                        norm = _multiply(_scale(own_parts, at, others, c, 0), norm)
+                        norm = multiply_add(_scale(own_parts, at, others, c, 1), near, norm)
+                        norm = multiply_add(_scale(own_parts, at, others, c, 2), gap, norm)
+                        norm = _relative(
+                            norm, load(own_parts, 3 * ROWS + at), item(others, 6 * c + 3),
+                            _scale(own_parts, at, others, c, 4), farthest,
+                        )  # fmt: skip
+                    moved = multiply_add(
+                        load(flat_products, place), spread(np.float32(-1)), load(own_p, at)
+                    )
+                    moved = maximum(add(moved, spread(item(q, c))), spread(np.float32(0)))
+                    score = multiply_add(norm, spread(weight), moved)
+                    store(scores, at, score)
+                    hit |= any_below(score, load(top, at))
+                if hit:
+                    _keep(scores, width, own, offset + c, best, index, first, top)
+            for t in range(width):
+                for e in range(indptr[first + t], indptr[first + t + 1]):
+                    at = 2 * ROWS * bins[e] + t
+                    table[at], table[at + ROWS] = 0, 0
         finished[task] = True
     check_finished(finished)

@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix
-from cometric.kernels import shortlist
+from cometric.kernels.shortlist import ROWS as TOGETHER
+from cometric.kernels.shortlist import pack, shortlist
 from cometric.large.samples import Samples
 
-ROWS = 32
-"""Samples that are compared with all candidates in one product, which should stay in the cache."""
+CANDIDATES, ROWS = 4096, 128
+"""Candidates and samples in one product, which should stay in the cache."""
 
 Floats = NDArray[np.float32]
 
@@ -36,27 +37,36 @@ class Shortlist:
     def best(self, rows: Index, potentials: Matrix, members: Index, count: int) -> Index:
         """The numbers of the best ``count`` of the ``members`` for each row, itself left out."""
         samples, size = self._samples, len(members)
-        indptr, bins, low, z = samples.common_entries
-        lists = shortlist.by_feature(indptr, bins, low, z, members, samples.stored.shape[1])
-        columns = np.ascontiguousarray(self._parts[:, members])
-        offsets = self._offsets[members]
-        vectors = self._targets[members].T, samples.lsa[members].T
-        queries = (samples.base.scale * potentials).astype(np.float32)
-        products, dots = (np.empty((ROWS, size), np.float32) for _ in range(2))
-        found = np.empty((len(rows), min(count, size - 1)), np.int64)
-        for start in range(0, len(rows), ROWS):
-            here = slice(start, min(start + ROWS, len(rows)))
-            part, used = rows[here], here.stop - here.start
-            np.matmul(queries[here], vectors[0], out=products[:used])
-            if len(columns):
-                np.matmul(samples.lsa[part], vectors[1], out=dots[:used])
-            entries = samples.entries(part)
-            starts = np.concatenate([[0], np.cumsum(indptr[part + 1] - indptr[part])])
-            shortlist.shortlist(
-                *lists, starts, bins[entries], low[entries], z[entries],
-                np.searchsorted(members, part), samples.p[part].astype(np.float32), offsets,
-                products, dots, np.ascontiguousarray(self._parts[:, part].T), columns,
-                np.float32(self._weight), self._farthest, found[here], 1,
-            )  # fmt: skip
+        shape = len(rows), min(count, size - 1)
+        best, found = np.full(shape, np.inf, np.float32), np.zeros(shape, np.int64)
+        packed = pack(*samples.common_entries, rows)
+        own, p = np.searchsorted(members, rows), samples.p[rows].astype(np.float32)
+        parts = np.ascontiguousarray(self._parts[:, rows].T)
+        queries = _padded(samples.base.scale * potentials)
+        directions = _padded(samples.lsa[rows]) if len(self._parts) else queries
+        for start in range(0, size, CANDIDATES):
+            some = members[start : start + CANDIDATES]
+            candidates = pack(*samples.common_entries, some)
+            offsets, columns = self._offsets[some], np.ascontiguousarray(self._parts[:, some].T)
+            targets, lsa = self._targets[some], samples.lsa[some]
+            for first in range(0, len(rows), ROWS):
+                here = slice(first, min(first + ROWS, len(rows)))
+                products = targets @ queries[:, first : first + ROWS]
+                dots = lsa @ directions[:, first : first + ROWS] if len(self._parts) else products
+                shortlist(
+                    *candidates, packed[0][first : here.stop + 1], *packed[1:],
+                    samples.stored.shape[1], own[here], p[here], offsets, products, dots,
+                    parts[here], columns[:, : parts.shape[1]], np.float32(self._weight),
+                    self._farthest, start, best[here], found[here], 1,
+                )  # fmt: skip
+        found.sort(axis=1)
         numbers: Index = members[found]
         return numbers
+
+
+def _padded(vectors: Matrix) -> Floats:
+    """Vectors as columns, and zeros up to a multiple of the rows that the kernel takes at once."""
+    n, d = vectors.shape
+    columns = np.zeros((d, n + -n % TOGETHER), np.float32)
+    columns[:, :n] = vectors.T
+    return columns
