@@ -211,6 +211,23 @@ def test_it_leaves_alone_what_is_done(width, d, left):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_memory_held_before_does_not_count(dtype, monkeypatch):
+    """Lanes without bins read what follows their source, perhaps a source that was not copied."""
+    kernel, bins, mass, _, start, crop = block(112, 200, dtype, 4096, sources=6)
+    scratch_for = sinkhorn_cuda.scratch_for
+    monkeypatch.setattr(
+        sinkhorn_cuda, "scratch_for", lambda *args: scratch_for(*args).fill_(float("nan"))
+    )
+    found = results(start)
+    found[1, ::2, 100:] = 1.0
+    wanted = (found[1] > 0.5).sum(1)
+    crop(kernel, [Job(0, bins, mass, start, *found, wanted)], 3, 0.0)
+    assert found.isfinite().all()
+    assert start.isfinite().all()
+
+
+@pytest.mark.gpu
 def test_blocks_on_several_streams_are_the_same_as_one_by_one():
     kernel, bins, mass, _, start, crop = block(64, 300, torch.float64, 4096, sources=9)
     whole = results(start)

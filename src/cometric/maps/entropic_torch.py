@@ -31,7 +31,7 @@ SELF_STEPS = 4
 ROUND = 20
 """Sweeps by products after which solved sources are left out, in maps that mix both engines."""
 
-NEGATIVE_SWEEPS = (10, 100)
+NEGATIVE_SWEEPS = (3, 10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
 
 
@@ -353,7 +353,7 @@ class TensorEntropicMap(SinkhornMap):
             jobs = []
             for part, rows, count in task.select(task.errors > tol):
                 few = count <= self._croppable * task.of(part, task.errors).numel()
-                if self._is_wide(part) if self._mixed else not few:
+                if self._is_wide(part) if self._mixed else part.dense and not few:
                     self._multiply(task, part, kernel, limit, tol, rows)
                 else:
                     jobs.append(self._job(task, part, rows))
@@ -424,9 +424,11 @@ class TensorEntropicMap(SinkhornMap):
                 whole = len(some) == count
                 chosen = part if whole else part.at(some)
                 found, wrong = self._products(kernel, chosen, min(limit, ROUND), tol, 0.0)
-                if not whole:
-                    part.scalings[some] = chosen.scalings
-                values[some] = found
+                if whole:
+                    values.copy_(found)
+                    errors.copy_(wrong.triu_(1))
+                    continue
+                part.scalings[some], values[some] = chosen.scalings, found
                 errors[some] = torch.where(column > some[:, None], wrong, 0.0)
             limit -= ROUND
             if limit > 0:
