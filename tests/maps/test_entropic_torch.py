@@ -1,5 +1,6 @@
 """The entropic map on tensors: the CPU's answers, its precisions, its memory."""
 
+import itertools
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
 from cometric.machine.devices import torch_device  # noqa: E402
-from cometric.maps import entropic_torch  # noqa: E402
+from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
 PLACES = [
@@ -150,9 +151,9 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
         return distances(given)
 
     monkeypatch.setattr(phi, "_distances", failing)
-    before = phi._scratch
+    before = phi._layout.scratch
     assert_allclose(phi(cost), cm.EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-11)
-    assert phi._scratch == before / 2
+    assert phi._layout.scratch == before / 2
     failures = 1000
     with pytest.raises(MemoryError, match="ran out of memory on cpu: one source needs"):
         phi(cost)
@@ -160,12 +161,15 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
 
 def test_blocks_cover_all_pairs_once(lift):
     phi = TensorEntropicMap(lift[0], 0.2, device="cpu")
-    assert phi._blocks[0].first == 0
-    assert phi._blocks[-1].last == 20
-    for one, other in zip(phi._blocks[:-1], phi._blocks[1:], strict=True):
-        assert one.last == other.first
-    for block in phi._blocks:
-        assert phi._sizes[block.first : block.last].max() <= block.width
+    layout = phi._layout
+    parts = [layout.strip(*ends).blocks for ends in ((0, 7), (7, 8), (8, 20))]
+    for blocks in (phi._strip.blocks, [*itertools.chain(*parts)]):
+        assert blocks[0].first == 0
+        assert blocks[-1].last == 20
+        for one, other in itertools.pairwise(blocks):
+            assert one.last == other.first
+        for block in blocks:
+            assert phi._sizes[block.first : block.last].max() <= block.width
 
 
 @pytest.mark.parametrize(
@@ -173,8 +177,8 @@ def test_blocks_cover_all_pairs_once(lift):
 )
 def test_sparse_histograms_are_cropped_where_that_is_possible(size, engine):
     sizes = np.full(10, size)
-    assert entropic_torch._choose("auto", True, sizes, 1034)[0] == engine
-    assert entropic_torch._choose("auto", False, sizes, 1034)[0] == "dense"
+    assert choose_engine("auto", True, sizes, 1034)[0] == engine
+    assert choose_engine("auto", False, sizes, 1034)[0] == "dense"
 
 
 @pytest.mark.parametrize(

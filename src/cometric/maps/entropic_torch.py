@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
+from cometric.maps.blocks import LANES, Block, Layout, Part, Strip, Task, choose_engine
 from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
-
-LANES = 16
-"""Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
 
 SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""
@@ -27,58 +26,13 @@ WIDEST = 16384
 SELF_STEPS = 4
 """Steps of the self terms per call unless they are solved; each at least halves their error."""
 
-CROPPED, PRODUCTS, TRAFFIC = 0.35e12, 25e12, 2.5e12
-"""Entries of the kernel, operations, bytes per second in float64 on an H200: see ``_choose``."""
-
 NEGATIVE_SWEEPS = (10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
 
-
-class Block(NamedTuple):
-    """Sources ``first`` to ``last``, in order of size, and the bins they are padded to."""
-
-    first: int
-    last: int
-    width: int
-
-
-class _Part(NamedTuple):
-    """A block of a task: supports, masses and scalings of its sources."""
-
-    block: Block
-    bins: Any
-    masses: Any
-    scalings: Any
-
-
-@dataclass
-class _Task:
-    """Pairs of consecutive blocks; of the matrices only what is above the diagonal is computed."""
-
-    parts: list[_Part]
-    values: Any
-    errors: Any
-
-    @property
-    def first(self) -> int:
-        return self.parts[0].block.first
-
-    @property
-    def last(self) -> int:
-        return self.parts[-1].block.last
-
-    def of(self, part: _Part, matrix: Any) -> Any:
-        """The pairs of a block in a matrix of the task."""
-        first, last, _ = part.block
-        return matrix[first - self.first : last - self.first, first - self.first :]
-
-    def select(self, mask: Any) -> list[tuple[_Part, Any, int]]:
-        """The blocks with pairs in a mask, how many in each row, and how many."""
-        rows = mask.sum(1)
-        places = [part.block.first - self.first for part in self.parts]
-        counts = np.add.reduceat(to_numpy(rows), places)
-        found = zip(self.parts, places, counts, strict=True)
-        return [(part, rows[place:], int(count)) for part, place, count in found if count]
+BEYOND_FLOAT64 = (
+    "some scalings exceeded the range of float64. The log domain, which has no such limit, runs on "
+    "the CPU only: pass device='cpu', or a larger `eps`."
+)
 
 
 class TensorEntropicMap(SinkhornMap):
@@ -103,6 +57,9 @@ class TensorEntropicMap(SinkhornMap):
         Bytes for the stored scalings, 7/10 of the free memory by default. If they do not fit in
         the precision of the sweeps, they are stored in float32, then in bfloat16; if not even so,
         they are not stored, and each call starts from the scalings of every histogram to itself.
+    rows
+        Compute only the pairs whose source, the smaller histogram, is in this range; histograms
+        are numbered by size, the smallest first. Other distances are 0. All by default.
     """
 
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
@@ -121,9 +78,10 @@ class TensorEntropicMap(SinkhornMap):
         margin: float = np.inf,
         engine: str = "auto",
         memory_limit: float | None = None,
+        rows: tuple[int, int] | None = None,
     ) -> None:
-        rows = check_histograms(hist, any_mass=rho is not None)
-        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
+        data = check_histograms(hist, any_mass=rho is not None)
+        super().__init__(data, eps, rho, sweeps, tol, max_sweeps, margin)
         safe = SAFE[np.dtype(np.float64)]
         if 1.0 / self.eps > safe:
             raise ValueError(
@@ -136,17 +94,16 @@ class TensorEntropicMap(SinkhornMap):
                 "which runs on the CPU only: pass device='cpu' or a smaller `rho`."
             )
         self.device = torch_device(device)
-        sizes = np.diff(rows.indptr)
-        has_triton = self.device.type == "cuda" and find_spec("triton") is not None
-        self._triton = has_triton and int(sizes.max()) <= WIDEST
-        self.engine, ratio = _choose(engine, self._triton, sizes, self.shape[1])
+        sizes = np.diff(data.indptr)
+        self._triton = can_crop(self.device) and int(sizes.max()) <= WIDEST
+        self.engine, ratio = choose_engine(engine, self._triton, sizes, self.shape[1])
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
-        self._load(rows, np.argsort(sizes, kind="stable"))
+        self._layout = lay_out(sizes, self.shape[1], self.engine, self.device)
+        self._load(data, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
-        self._scratch = min(float(SCRATCH), max(0.1 * free_on(self.device), 1e6))
-        self._scalings: dict[int, Any] = {}  # stored, by block
-        self._blocks = list(self._cut())
+        self._range = (0, self.shape[0]) if rows is None else rows
+        self._strip = self._layout.strip(*self._range)
         self.precision = dtype
 
     def __repr__(self) -> str:
@@ -156,49 +113,31 @@ class TensorEntropicMap(SinkhornMap):
             f"{self.engine}, {self.precision} on {self.device})"
         )
 
+    @property
+    def place(self) -> str:
+        """The name of the device."""
+        return str(self.device)
+
     # ---------------------------------------------------------------------------- layout
 
     def _load(self, rows: Any, order: Index) -> None:
         """Copy the histograms to the device in this order, as CSR arrays and as a dense matrix."""
-        n, d = self.shape
         rows = rows[order]
-        self._sizes = np.diff(rows.indptr)
-        self._padded_bins = d + -d % LANES
+        self._sizes = self._layout.sizes
+        self._padded_bins = self._layout.bins
         self._rank = self._tensor(np.argsort(order, kind="stable"))
         self._indptr = self._tensor(rows.indptr.astype(np.int32))
         self._columns = self._tensor(rows.indices.astype(np.int32))
         self._weight = self._tensor(rows.data)
-        self._hist = self._weight.new_zeros((n, self._padded_bins))
-        lines = self._tensor(np.repeat(np.arange(n), self._sizes))
-        self._hist[lines, self._columns.long()] = self._weight
+        self._lines = self._tensor(np.repeat(np.arange(len(order)), self._sizes))
+        self._hist = self._spread(self._weight)
         self._self_scalings = (self._hist > 0).double()
 
-    def _cut(self) -> Iterator[Block]:
-        """Blocks of sources of similar size, as large as the scratch allows in any precision."""
-        n = self.shape[0]
-        widths = self._sizes + -self._sizes % LANES
-        exponents = np.frexp(widths - 1.0)[1]  # Triton rounds widths up to powers of two
-        most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is wasted
-        first, last = 0, 1
-        while last <= n:
-            fits = last < n and (
-                exponents[last] == exponents[first]
-                and (last - first < 64 or widths[last] <= 1.25 * widths[first])
-                and (last + 1 - first) * self._scratch_of(first, widths[last]) <= self._scratch
-                and last - first < most
-            )
-            if not fits:
-                yield Block(first, last, int(widths[last - 1]))
-                first = last
-            last += 1
-
-    def _scratch_of(self, first: int, width: int) -> float:
-        """Bytes of intermediate tensors that one source of a block needs."""
-        partners = self.shape[0] - first
-        numbers = partners * (self._padded_bins + 4.0 * width)
-        if self.engine == "cropped":
-            numbers = float(self._sizes[first:].sum()) + 4.0 * partners
-        return 8.0 * (self._padded_bins * float(width) + float(numbers))
+    def _spread(self, entries: Any) -> Any:
+        """The dense matrix with these entries on the supports of the histograms."""
+        matrix = self._weight.new_zeros((self.shape[0], self._padded_bins))
+        matrix[self._lines, self._columns.long()] = entries
+        return matrix
 
     def _padded(self, block: Block) -> tuple[Any, Any]:
         """Bins and masses of the sources of a block, padded with bin 0 and mass 0."""
@@ -218,36 +157,41 @@ class TensorEntropicMap(SinkhornMap):
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self._cropping: Any = None  # the kernels on supports
-        supports = map(self._padded, self._blocks)
-        self._sources = [(bins, masses.to(self.dtype)) for bins, masses in supports]
         if self.engine == "dense":
             self._partners = self._hist.to(self.dtype)
-        n = self.shape[0]
-        count = sum((last - first) * (n - first) * width for first, last, width in self._blocks)
+        count = sum(map(np.prod, self._strip.shapes(self.shape[0])))
         kinds = dict.fromkeys((self.dtype, torch.float32, torch.bfloat16))
-        self._choose_storage(kinds, count, self._limit)
+        self._choose_storage(kinds, int(count), self._limit)
+        scalings = self._strip.scalings
         if self.stored is None:
-            self._scalings.clear()
-        for number, scalings in self._scalings.items():  # in turn: two copies might not fit
-            self._scalings[number] = scalings.to(self.stored)
+            scalings.clear()
+        for number, part in scalings.items():  # in turn: two copies might not fit
+            scalings[number] = part.to(self.stored)
+
+    def _supports(self, strip: Strip) -> list[tuple[Any, Any]]:
+        """Bins and masses of the sources of each block, in the precision of the sweeps."""
+        if strip.dtype != self.dtype:
+            padded = map(self._padded, strip.blocks)
+            strip.supports = [(bins, masses.to(self.dtype)) for bins, masses in padded]
+            strip.dtype = self.dtype
+        return strip.supports
 
     def _shrink(self, full: Exception) -> None:
         """Halve the scratch and discard the stored scalings; raise if the scratch is too small."""
         import torch
 
-        self._scratch /= 2
-        least = max(self._scratch_of(block.first, block.width) for block in self._blocks)
-        if self._scratch < least:
+        layout = replace(self._layout, scratch=self._layout.scratch / 2)
+        least = max(layout.scratch_of(block.first, block.width) for block in self._strip.blocks)
+        if layout.scratch < least:
             raise MemoryError(
                 f"{self!r} ran out of memory on {self.device}: one source needs "
                 f"{least / 1e9:.2g} GB of scratch and the scalings {self.memory / 1e9:.3g} GB, "
                 f"{free_on(self.device) / 1e9:.3g} GB are free. Pass a `memory_limit`, fewer "
                 "samples, or device='cpu'."
             ) from full
-        self._scalings.clear()
+        self._layout, self._strip = layout, layout.strip(*self._range)
         self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
         torch.cuda.empty_cache()
-        self._blocks = list(self._cut())
         self._apply_precision()
 
     # ----------------------------------------------------------------------------- calls
@@ -259,63 +203,88 @@ class TensorEntropicMap(SinkhornMap):
         checked = self._check(cost)
         while True:
             try:
-                distances = self._distances(checked)
+                with self._guard():
+                    distances = self._distances(checked)
             except torch.OutOfMemoryError as full:
                 self._shrink(full)
                 continue
             if np.isfinite(self.error):
                 return _like(cost, distances)
             if self.precision == "float64":
-                raise FloatingPointError(
-                    "some scalings exceeded the range of float64. The log domain, which has no "
-                    "such limit, runs on the CPU only: pass device='cpu', or a larger `eps`."
-                )
-            self._scalings.clear()
+                raise FloatingPointError(BEYOND_FLOAT64)
+            self._strip.scalings.clear()
             self.precision = "float64"
 
+    def _guard(self) -> AbstractContextManager[Any]:
+        """Make the device the current one, on which Triton starts its kernels."""
+        import torch
+
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
     def _distances(self, cost: Any) -> Any:
-        distances = self._hist.new_zeros((self.shape[0],) * 2)
-        unit, own = self._solve(cost, self._batches(distances))
-        if unit == 0.0:
-            return distances
-        distances.sub_(0.5 * own[:, None]).sub_(0.5 * own).mul_(unit).triu_(1)
-        distances = distances + distances.T
+        n = self.shape[0]
+        upper = self._divergences(self._strip, cost)
+        if upper.shape != (n, n):
+            first, last = self._range
+            part, upper = upper, self._hist.new_zeros((n, n))
+            upper[first:last, first:] = part
+        distances = upper + upper.T
         return distances[self._rank][:, self._rank]
 
-    def _batches(self, distances: Any) -> Iterator[list[_Task]]:
+    def _divergences(self, strip: Strip, cost: Any, own: SelfTerms | None = None) -> Any:
+        """Divergences of the pairs of a strip, above the diagonal of a matrix.
+
+        Its rows are the sources, its columns all partners from the first source on. ``own`` are
+        the self terms if known.
+        """
+        first, last = strip.first, strip.last
+        values = self._hist.new_zeros((last - first, self.shape[0] - first))
+        unit, levels = self._solve(cost, self._batches(strip, values), own)
+        if unit == 0.0:
+            return values
+        half = 0.5 * levels
+        return values.sub_(half[first:last, None]).sub_(half[first:]).mul_(unit).triu_(1)
+
+    def _batches(self, strip: Strip, values: Any) -> Iterator[list[Task]]:
         """All blocks at once, or one by one if scalings are not stored.
 
-        When the next batch is requested, the values of the last one go into ``distances``.
+        When the next batch is requested, the values of the last one go into ``values``.
         """
         n = self.shape[0]
         parts = []
-        for number, (block, source) in enumerate(zip(self._blocks, self._sources, strict=True)):
-            scalings = self._scalings.get(number)
+        supports = self._supports(strip)
+        for number, (block, source) in enumerate(zip(strip.blocks, supports, strict=True)):
+            scalings = strip.scalings.get(number)
             if scalings is None:  # start from those of the sources to themselves
                 own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
                 own = (own * (source[1] > 0)).to(self.stored or self.dtype)
                 scalings = own[:, None, :].repeat(1, n - block.first, 1)
             if self.stored is not None:
-                self._scalings[number] = scalings
-            parts.append(_Part(block, *source, scalings))
-            if self.stored is None or block.last == n:
+                strip.scalings[number] = scalings
+            parts.append(Part(block, *source, scalings))
+            if self.stored is None or block.last == strip.last:
                 first = parts[0].block.first
                 size = (block.last - first, n - first)
-                task = _Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
+                task = Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
                 yield [task]
-                distances[first : block.last, first:] = task.values
+                at = first - strip.first
+                values[at : block.last - strip.first, at:] = task.values
                 parts = []
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         """Divergences of pairs, in float64 from a cold start, whatever the margin."""
+        checked = self._check(cost)
+        with self._guard():
+            return _like(cost, self._pairs(checked, index))
+
+    def _pairs(self, checked: Any, index: Index) -> Any:
         from cometric.kernels.sinkhorn_torch import sweep
 
-        checked = self._check(cost)
         i, j = self._rank[self._tensor(check_index(index, self.shape[0]))].T
         values = self._hist.new_zeros(len(i))
         unit = self.eps * float(checked.max())
         if unit == 0.0:
-            return _like(cost, values)
+            return values
         kernel = self._kernel(checked, unit)
         own, _ = self._self_terms(kernel, solve=True)
         limit, tol = self.max_sweeps, self._tolerance
@@ -324,7 +293,7 @@ class TensorEntropicMap(SinkhornMap):
         width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
         bins, masses = self._padded(Block(0, self.shape[0], width))
         start = self._self_scalings.gather(1, bins.long()) * (masses > 0)
-        step = max(1, int(self._scratch / (8 * self._padded_bins * (width + 4))))
+        step = max(1, int(self._layout.scratch / (8 * self._padded_bins * (width + 4))))
         for at in range(0, len(i), step):
             some, other = i[at : at + step], j[at : at + step]
             scalings = start[some][:, None, :].contiguous()
@@ -335,14 +304,14 @@ class TensorEntropicMap(SinkhornMap):
             values[at : at + step] = part[:, 0]
         values = unit * (values - 0.5 * (own[i] + own[j]))
         values[i == j] = 0.0
-        return _like(cost, values)
+        return values
 
     def snapshot(self) -> dict[str, Any]:
         import torch
 
         scalings = {  # NumPy has no bfloat16: its bits are saved as integers
             f"scalings{number}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
-            for number, part in self._scalings.items()
+            for number, part in self._strip.scalings.items()
         }
         return super().snapshot() | {"precision": self.precision} | scalings
 
@@ -352,17 +321,16 @@ class TensorEntropicMap(SinkhornMap):
 
         self.precision = str(memory["precision"])
         super().restore(memory | {"self": self._tensor(memory["self"])})
-        self._scalings.clear()
+        self._strip.scalings.clear()
         restored: dict[int, Any] = {}
-        for number, (first, last, width) in enumerate(self._blocks):
+        for number, shape in enumerate(self._strip.shapes(self.shape[0])):
             part = memory.get(f"scalings{number}")
-            fits = part is not None and part.shape == (last - first, self.shape[0] - first, width)
-            if not fits or self.stored is None:
+            if part is None or part.shape != shape or self.stored is None:
                 return
             part = self._tensor(part)
             part = part.view(torch.bfloat16) if part.dtype == torch.int16 else part
             restored[number] = part.to(self.stored)
-        self._scalings = restored
+        self._strip.scalings = restored
 
     # --------------------------------------------------------------------------- kernels
 
@@ -379,18 +347,22 @@ class TensorEntropicMap(SinkhornMap):
         values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol, self.ratio)
         return values, errors
 
-    def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
             if self.engine == "cropped":
                 jobs = [self._job(task, part) for part in task.parts]
                 self._crop(jobs, kernel, max(1, limit), tol)
-                self._report(task.last, self.shape[0])
+                self._report_until(task.last)
                 continue
             for part in task.parts:
                 self._multiply(task, part, kernel, max(1, limit), tol)
-                self._report(part.block.last, self.shape[0])
+                self._report_until(part.block.last)
 
-    def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _report_until(self, last: int) -> None:
+        first, end = self._range
+        self._report(last - first, end - first)
+
+    def _resume(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
             jobs = []
             for part, rows, count in task.select(task.errors > tol):
@@ -406,11 +378,11 @@ class TensorEntropicMap(SinkhornMap):
             return ()
         return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
 
-    def _is_negative(self, task: _Task, levels: Any) -> Any:
+    def _is_negative(self, task: Task, levels: Any) -> Any:
         half = 0.5 * levels
         return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
-    def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+    def _sweep_negative(self, task: Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
         selected = task.select(mask)
         if not self._triton:
             for part, _, _ in selected:
@@ -420,7 +392,7 @@ class TensorEntropicMap(SinkhornMap):
         self._crop([self._job(task, part, rows) for part, rows, _ in selected], kernel, limit, tol)
         task.errors = errors
 
-    def _multiply(self, task: _Task, part: _Part, kernel: Any, limit: int, tol: float) -> None:
+    def _multiply(self, task: Task, part: Part, kernel: Any, limit: int, tol: float) -> None:
         """Sweep all pairs of a block by products, and the last ones on their supports."""
         from cometric.kernels import sinkhorn_torch
 
@@ -442,7 +414,7 @@ class TensorEntropicMap(SinkhornMap):
             if rows.any():
                 self._crop([self._job(task, part, rows)], kernel, limit, tol)
 
-    def _job(self, task: _Task, part: _Part, wanted: Any = None) -> Any:
+    def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
         """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
         from cometric.kernels.cropping import Job
 
@@ -482,17 +454,12 @@ def _like(cost: Any, result: Any) -> Matrix:
     return matrix
 
 
-def _choose(engine: str, can_crop: bool, sizes: Any, d: int) -> tuple[str, float]:
-    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense.
+def lay_out(sizes: Index, d: int, engine: str, device: Any) -> Layout:
+    """The division into blocks of histograms on ``d`` bins, with supports of these sizes."""
+    scratch = min(float(SCRATCH), max(0.1 * free_on(device), 1e6))
+    return Layout(np.sort(sizes), d + -d % LANES, engine, scratch)
 
-    Per pair, cropping reads s_i s_j entries of the kernel, each at the cost of a load; products
-    take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
-    """
-    if engine not in ("auto", "cropped", "dense"):
-        raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
-    cropped = float(sizes.mean()) ** 2 / CROPPED
-    dense = 4.0 * float(sizes.mean()) * d / PRODUCTS + 32.0 * d / TRAFFIC
-    ratio = cropped / dense
-    if engine == "auto":
-        engine = "cropped" if can_crop and ratio < 1.0 else "dense"
-    return engine, ratio
+
+def can_crop(device: Any) -> bool:
+    """Whether kernels on supports can run on a device."""
+    return bool(device.type == "cuda" and find_spec("triton") is not None)
