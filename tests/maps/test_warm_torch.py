@@ -1,5 +1,8 @@
 """Strips on the devices of workers: the distances of one device, for any number of workers."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -191,6 +194,27 @@ def test_any_number_of_workers_learns_the_same_bytes(device, counts):
         with make_cluster(workers, True) as cluster, distributed.Client(cluster) as client:
             results.append(cm.learn(X, client=client, device=device, tau=0.2, tol=1e-4))
     assert all(same_bytes(result, results[0]) for result in results)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_no_byte():
+    with make_cluster(2, True) as cluster, distributed.Client(cluster) as client:
+        phi, here = (
+            TiledTensorMap(HIST, 0.1, at, device="torch:cpu", sweeps=1, strips=8)
+            for at in (client, None)
+        )
+        victims = list(client.run(os.getpid).values())[:1]
+
+        def kill(done, total):
+            if phi._lineage.number == 2 and done > 1 and victims:
+                os.kill(victims.pop(), signal.SIGKILL)
+
+        phi.on_progress = kill
+        for power in (1.0, 0.95, 0.9, 0.85, 0.8):
+            assert_array_equal(phi(COST**power), here(COST**power))
+        assert not victims
+        phi.close()
+        here.close()
 
 
 def test_a_strip_that_moves_takes_its_memory_along():

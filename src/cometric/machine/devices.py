@@ -81,6 +81,6 @@ def torch_device(name: Any) -> Any:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"`device` is {str(name)!r}, but PyTorch sees {torch.cuda.device_count()} CUDA "
-            "devices. Install a CUDA build of PyTorch and check `nvidia-smi`, or pass device='cpu'."
+            "devices. Install a CUDA build of PyTorch and check nvidia-smi, or pass device='cpu'."
         )
     return device
