@@ -96,6 +96,13 @@ def test_a_strip_is_a_pure_function_of_its_memory_and_the_cost(device):
         assert_array_equal(part.cpu(), after[name].cpu())
 
 
+def test_blocks_do_not_depend_on_free_memory(monkeypatch):
+    """A strip may move to a worker with less of it."""
+    blocks = TensorStrips(HIST, 0.1, device="cpu")._layout.strip(3, 9).blocks
+    monkeypatch.setattr("cometric.maps.entropic_torch.free_on", lambda device: 1e5)
+    assert TensorStrips(HIST, 0.1, device="cpu")._layout.strip(3, 9).blocks == blocks
+
+
 @everywhere
 def test_all_costs_zero_are_all_distances_zero(device):
     phi = TiledTensorMap(HIST, 0.1, device=device, strips=3)

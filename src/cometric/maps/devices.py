@@ -14,7 +14,7 @@ from cometric.core.types import Index, Matrix, Vector
 from cometric.machine.devices import torch_device, usable_memory
 from cometric.maps.blocks import choose_engine
 from cometric.maps.checks import check_histograms
-from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out
+from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
 
 
 def _shared(name: str) -> Any:
@@ -69,7 +69,7 @@ class DevicesMap:
         sizes, d = np.diff(rows.indptr), rows.shape[1]
         able = all(map(can_crop, found))
         engine, _ = choose_engine(options.get("engine", "auto"), able, sizes, d)
-        cuts = lay_out(sizes, d, engine, found[0]).shares(len(found)).tolist()
+        cuts = lay_out(sizes, d, engine, scratch_on(found[0])).shares(len(found)).tolist()
         share: dict[str, Any] = {"rho": rho, "memory_limit": limit / len(found), **options}
         self.maps = [
             TensorEntropicMap(rows, eps, device=device, rows=pair, **share)

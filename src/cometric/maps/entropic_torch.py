@@ -99,7 +99,7 @@ class TensorEntropicMap(SinkhornMap):
         self.engine, ratio = choose_engine(engine, self._triton, sizes, self.shape[1])
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
-        self._layout = lay_out(sizes, self.shape[1], self.engine, self.device)
+        self._layout = lay_out(sizes, self.shape[1], self.engine, self._find_scratch())
         self._load(data, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._range = (0, self.shape[0]) if rows is None else rows
@@ -112,6 +112,10 @@ class TensorEntropicMap(SinkhornMap):
             f"TensorEntropicMap({n} histograms on {d} bins, {self._parameters}, "
             f"{self.engine}, {self.precision} on {self.device})"
         )
+
+    def _find_scratch(self) -> float:
+        """Bytes for the intermediate tensors of a block."""
+        return scratch_on(self.device)
 
     @property
     def place(self) -> str:
@@ -454,9 +458,13 @@ def _like(cost: Any, result: Any) -> Matrix:
     return matrix
 
 
-def lay_out(sizes: Index, d: int, engine: str, device: Any) -> Layout:
+def scratch_on(device: Any) -> float:
+    """Bytes for the intermediate tensors of a block on a device."""
+    return min(float(SCRATCH), max(0.1 * free_on(device), 1e6))
+
+
+def lay_out(sizes: Index, d: int, engine: str, scratch: float) -> Layout:
     """The division into blocks of histograms on ``d`` bins, with supports of these sizes."""
-    scratch = min(float(SCRATCH), max(0.1 * free_on(device), 1e6))
     return Layout(np.sort(sizes), d + -d % LANES, engine, scratch)
 
 

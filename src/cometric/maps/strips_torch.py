@@ -15,6 +15,10 @@ from cometric.maps.entropic_torch import BEYOND_FLOAT64, TensorEntropicMap
 from cometric.maps.ground import Ground
 from cometric.maps.sinkhorn import SelfTerms
 
+SCRATCH = 1 << 30
+"""Bytes for the intermediate tensors of a block, on every device: a strip that moves to another
+one must find the same blocks there."""
+
 
 class TensorStrips(TensorEntropicMap):
     """A :class:`TensorEntropicMap` that computes ranges of sources as functions of their memory.
@@ -36,6 +40,9 @@ class TensorStrips(TensorEntropicMap):
         self._ground: Ground | None = None
         self._strips: dict[tuple[int, int], Strip] = {}
         super().__init__(hist, eps, **options)
+
+    def _find_scratch(self) -> float:
+        return float(SCRATCH)
 
     def row_work(self) -> Vector:
         """A model of the time for the pairs of each source."""
