@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -434,6 +435,60 @@ def reference(folder):
     )
 
 
+def devices(folder):
+    """One device against the same one named twice, all devices there are, and workers of Dask."""
+    count = torch.cuda.device_count()
+    places = ["cuda", ["cuda:0", "cuda:0"]]
+    if count > 1:
+        places.append([f"cuda:{k}" for k in range(count)])
+    sets = {
+        "PBMC 3k": read(folder, "pbmc3k_cellranger"),
+        "700 x 765": read(folder, "pbmc68k_reduced"),
+    }
+    print(f"\n{count} CUDA devices; learn() to 1e-8, the largest difference to device='cuda'")
+    print(
+        "| data | where | iterations | first call, s | s | difference |\n|---|---|---|---|---|---|"
+    )
+    truths = {}
+    for what, X in sets.items():
+        for place in places:
+            result = compared(X, truths.get(what), f"{what} | {place}", device=place)
+            truths.setdefault(what, result)
+    if find_spec("distributed") is None:
+        print("distributed is not installed: no workers")
+        return
+    from distributed import Client, LocalCluster
+
+    ends = {}
+    for workers in (1, 2):
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
+        with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster) as client:
+            for what, X in sets.items():
+                where = f"{what} | worker processes on one device: {workers}"
+                result = compared(X, truths[what], where, 3, device="cuda", client=client)
+                ends.setdefault(what, []).append(result)
+    for what, (one, two) in ends.items():
+        same = all(
+            np.array_equal(getattr(one, side), getattr(two, side))
+            for side in ("samples", "features")
+        )
+        print(f"{what}: one and two workers have {'the same' if same else 'different'} bytes")
+
+
+def compared(X, truth, where, repeats=5, **options):
+    """The result of ``learn``; prints its times and the largest difference to another result."""
+    began = time.perf_counter()
+    result = cm.learn(X, EPS, TAU, tol=1e-8, **options)
+    first = time.perf_counter() - began
+    taken = seconds_of(lambda: cm.learn(X, EPS, TAU, tol=1e-8, **options), repeats)
+    pairs = [] if truth is None else zip(result.metrics, truth.metrics, strict=True)
+    gap = max((float(np.abs(one - other).max()) for one, other in pairs), default=0.0)
+    print(
+        f"| {where} | {len(result.history)} | {first:.2f} | {taken:.3f} | {gap:.1e} |", flush=True
+    )
+    return result
+
+
 def read(folder, name):
     return sparse.load_npz(folder / f"{name}.npz").astype(np.float64).tocsr()
 
@@ -450,6 +505,7 @@ def main():
         "large",
         "growth",
         "largest",
+        "devices",
         "wsingular",
     ]
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
@@ -472,6 +528,8 @@ def main():
         growth()
     if "largest" in asked.only:
         largest(asked.sizes)
+    if "devices" in asked.only:
+        devices(asked.data)
     if "wsingular" in asked.only:
         reference(asked.data)
 

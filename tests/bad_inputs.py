@@ -160,8 +160,9 @@ def options():
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass True or False"
     for value in (3, "print", [print]):
         yield f"callback = {value!r}", {"callback": value}, "`callback` is .*; pass a function"
-    for value in (3, None, ["cuda"]):
+    for value in (3, None, [], ["cuda", 3]):
         yield f"device = {value!r}", {"device": value}, "`device` is .*; pass 'cpu' or 'cuda'"
+    yield "device a list with cpu", {"device": ["cpu", "cuda"]}, "`device` is .*names GPUs only"
     for value, eps in (("cuda", 0.0), ("cuda", np.inf), ("cuda:1", 0)):
         words = "`device` is 'cuda.*runs on the CPU"
         yield f"device = {value}, eps = {eps}", {"device": value, "eps": eps}, words

@@ -16,6 +16,7 @@ from cometric.core.cones import hilbert_distance, ratio_bounds
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
+from cometric.maps.devices import DevicesMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
@@ -25,6 +26,7 @@ from cometric.maps.regularized import Regularized, couple
 from cometric.maps.tiled import TiledMap
 from cometric.maps.tree import TreeMap
 from cometric.maps.warm import TiledEntropicMap, TiledExactMap
+from cometric.maps.warm_torch import TiledTensorMap
 from cometric.solvers.power import PowerIteration
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
@@ -91,6 +93,16 @@ def entropic_tensors(hist):
     return TensorEntropicMap(hist, 0.5, device="cpu")
 
 
+def entropic_devices(hist):
+    pytest.importorskip("torch")
+    return DevicesMap(hist, 0.5, devices=["torch:cpu", "torch:cpu"])
+
+
+def entropic_tensor_tiles(hist):
+    pytest.importorskip("torch")
+    return TiledTensorMap(hist, 0.5, device="torch:cpu", strips=2)
+
+
 def unbalanced(hist):
     return EntropicMap(hist, 0.5, rho=0.7)
 
@@ -124,6 +136,8 @@ ENTROPIC_MAPS = {
     "entropic": entropic,
     "entropic tiles": entropic_tiles,
     "entropic tensors": entropic_tensors,
+    "entropic devices": entropic_devices,
+    "entropic tensor tiles": entropic_tensor_tiles,
     "saturated entropic": saturated_entropic,
     "unbalanced": unbalanced,
     "unbalanced tiles": unbalanced_tiles,

@@ -135,7 +135,7 @@ def test_options_reach_learn(data, monkeypatch):
         "--eps inf --transport limit --tau 0.5 --restart 0.25 --saturate 0.3 --norm 3 "
         "--solver power --tol 1e-3 "
         "--max-iter 7 "
-        "--sweeps 2 --device cuda --dtype float32 --start random --seed 4 --threads 1 "
+        "--sweeps 2 --device cuda:0,cuda:1 --dtype float32 --start random --seed 4 --threads 1 "
         "--memory-limit 0.5 "
         "--normalization-steps 2 --smoothing 0.1 --drop-empty --transpose "
         "--checkpoint saved --checkpoint-every 60"
@@ -156,7 +156,7 @@ def test_options_reach_learn(data, monkeypatch):
         "tol": 1e-3,
         "max_iter": 7,
         "sweeps": 2,
-        "device": "cuda",
+        "device": ["cuda:0", "cuda:1"],
         "dtype": "float32",
         "start": "random",
         "random_state": 4,

@@ -1,6 +1,8 @@
 """The entropic map on tensors: the CPU's answers, its precisions, its memory."""
 
+import itertools
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
 from cometric.machine.devices import torch_device  # noqa: E402
-from cometric.maps import entropic_torch  # noqa: E402
+from cometric.maps import sweeps_torch  # noqa: E402
+from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
 PLACES = [
@@ -150,9 +153,9 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
         return distances(given)
 
     monkeypatch.setattr(phi, "_distances", failing)
-    before = phi._scratch
+    before = phi._layout.scratch
     assert_allclose(phi(cost), cm.EntropicMap(hist, 0.2, tol=1e-12)(cost), atol=1e-11)
-    assert phi._scratch == before / 2
+    assert phi._layout.scratch == before / 2
     failures = 1000
     with pytest.raises(MemoryError, match="ran out of memory on cpu: one source needs"):
         phi(cost)
@@ -160,12 +163,15 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
 
 def test_blocks_cover_all_pairs_once(lift):
     phi = TensorEntropicMap(lift[0], 0.2, device="cpu")
-    assert phi._blocks[0].first == 0
-    assert phi._blocks[-1].last == 20
-    for one, other in zip(phi._blocks[:-1], phi._blocks[1:], strict=True):
-        assert one.last == other.first
-    for block in phi._blocks:
-        assert phi._sizes[block.first : block.last].max() <= block.width
+    layout = phi._layout
+    parts = [layout.strip(*ends).blocks for ends in ((0, 7), (7, 8), (8, 20))]
+    for blocks in (phi._strip.blocks, [*itertools.chain(*parts)]):
+        assert blocks[0].first == 0
+        assert blocks[-1].last == 20
+        for one, other in itertools.pairwise(blocks):
+            assert one.last == other.first
+        for block in blocks:
+            assert phi._sizes[block.first : block.last].max() <= block.width
 
 
 @pytest.mark.parametrize(
@@ -173,8 +179,8 @@ def test_blocks_cover_all_pairs_once(lift):
 )
 def test_sparse_histograms_are_cropped_where_that_is_possible(size, engine):
     sizes = np.full(10, size)
-    assert entropic_torch._choose("auto", True, sizes, 1034)[0] == engine
-    assert entropic_torch._choose("auto", False, sizes, 1034)[0] == "dense"
+    assert choose_engine("auto", True, sizes, 1034)[0] == engine
+    assert choose_engine("auto", False, sizes, 1034)[0] == "dense"
 
 
 @pytest.mark.parametrize(
@@ -239,17 +245,16 @@ def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch
     hist, cost = uneven()
     options = {"sweeps": sweeps, "tol": 1e-9, "rho": rho, "device": "cpu"}
     plain, mixed = (TensorEntropicMap(hist, 0.05, **options) for _ in range(2))
-    monkeypatch.setattr(entropic_torch, "prefers_products", lambda *_: True)
-    monkeypatch.setattr(entropic_torch, "ROUND", 7)
-    mixed._mixed, mixed._scratch = True, 1e6
-    mixed._apply_precision()
+    monkeypatch.setattr(sweeps_torch, "prefers_products", lambda *_: True)
+    monkeypatch.setattr(sweeps_torch, "ROUND", 7)
+    mixed._mixed, mixed._layout = True, replace(mixed._layout, scratch=1e6)
     chunks = []
     products = mixed._products
     monkeypatch.setattr(mixed, "_products", lambda *args: chunks.append(1) or products(*args))
     for change in (0.0, 0.1):
         now = cost + change * cost.mean() * (cost > 0)
         assert_allclose(mixed(now), plain(now), rtol=1e-7, atol=1e-9)
-    assert len(chunks) > 2 * len(mixed._blocks)  # several chunks of each block
+    assert len(chunks) > 2 * len(mixed._strip.blocks)  # several chunks of each block
 
 
 @pytest.mark.gpu
@@ -257,22 +262,24 @@ def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch
 def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypatch):
     # With a few large histograms among many small ones, one warp would sweep the largest pairs.
     hist, cost = uneven(n=1500, d=1200)
-    monkeypatch.setattr("cometric.maps.blocks.LAUNCHES", 0.0)
-    monkeypatch.setattr("cometric.maps.blocks.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
+    monkeypatch.setattr("cometric.maps.rates.LAUNCHES", 0.0)
+    monkeypatch.setattr("cometric.maps.rates.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
     phi = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=None, dtype=precision)
     assert phi.engine == "cropped"
-    assert 0 < sum(phi._dense) < len(phi._dense)
+    dense = [phi._is_dense(block) for block in phi._strip.blocks]
+    assert 0 < sum(dense) < len(dense)
     truth = cm.EntropicMap(hist, 0.1)(cost)
     assert_allclose(phi(cost), truth, rtol=0, atol=1e-9 if precision == "float64" else 3e-5)
     one = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, dtype="float64")
     other = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, engine="cropped")
-    assert not any(other._dense)
+    assert not any(map(other._is_dense, other._strip.blocks))
     for _ in range(3):
         assert_allclose(one(cost), other(cost), rtol=0, atol=1e-6 * truth.max())
 
 
 def test_products_are_preferred_for_wide_blocks_and_supports_for_narrow_ones():
-    from cometric.maps.blocks import Block, prefers_products
+    from cometric.maps.blocks import Block
+    from cometric.maps.rates import prefers_products
 
     sizes = np.sort(np.concatenate([np.full(900, 40), np.full(100, 1500)]))
     for itemsize in (4, 8):

@@ -1,5 +1,7 @@
 """Learning with entropic transport: one sweep per iteration, and the same answer."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -88,7 +90,8 @@ def test_the_iterations_of_both_stages_count():
     )
 
 
-def test_a_cluster_and_another_device_exclude_each_other():
-    pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="`client` and device 'cpu:0' exclude each other"):
-        cm.learn([[2, 1], [1, 2]], client="local", device="cpu:0")
+def test_each_worker_of_a_cluster_has_one_device():
+    with pytest.raises(
+        ValueError, match=r"`device` is \['cuda:0', 'cuda:1'\], but each worker of a"
+    ):
+        cm.learn([[2, 1], [1, 2]], client=SimpleNamespace(submit=None), device=["cuda:0", "cuda:1"])

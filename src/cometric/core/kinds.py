@@ -279,22 +279,32 @@ class Named(Kind):
 
 @dataclass(frozen=True)
 class Device(Kind):
-    """The name of a device."""
+    """The name of a device, or a list of them; on the command line, separated by commas."""
 
-    allowed: str = "cpu, cuda, or cuda:0, cuda:1 and so on"
+    allowed: str = "cpu, cuda, or cuda:0, cuda:1 and so on, or several as in cuda:0,cuda:1"
     metavar = "DEVICE"
 
     def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, str) and type(value).__name__ != "device":
-            raise ValueError(f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda'.")
+        several = isinstance(value, list | tuple)
+        devices = value if several else [value]
+        if not devices or not all(map(_is_device, devices)):
+            raise ValueError(
+                f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda', or several GPUs as in "
+                "['cuda:0', 'cuda:1']."
+            )
+        if several and "cpu" in map(str, devices):
+            raise ValueError(
+                f"`{name}` is {shown(value)}; a list names GPUs only. Pass 'cpu' alone, or leave "
+                "it out of the list."
+            )
 
-    def read(self, text: str) -> str:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+    def read(self, text: str) -> str | list[str]:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?(,cuda(:\d+)?)*", text):
             raise ValueError
-        return text
+        return text.split(",") if "," in text else text
 
-    def to_json(self, value: Any) -> str:
-        return str(value)
+    def to_json(self, value: Any) -> str | list[str]:
+        return [str(each) for each in value] if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True)
@@ -363,6 +373,11 @@ def _check_size(name: str, value: Any) -> None:
             float(value)
     except OverflowError:
         raise ValueError(f"`{name}` is {shown(value)}; it is too large.") from None
+
+
+def _is_device(value: Any) -> bool:
+    """Whether this is a name, or a device of torch."""
+    return isinstance(value, str) or type(value).__name__ == "device"
 
 
 def shown(value: Any) -> str:

@@ -40,6 +40,7 @@ from cometric.large.rows import (
 )
 from cometric.large.samples import Samples
 from cometric.large.searching import IndexSearch
+from cometric.machine.devices import check_single
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
@@ -296,6 +297,7 @@ def has_bounds(result: Result) -> bool:
 
 def check_device(device: Any, search: str) -> bool:
     """Whether neighbors are found on the CPU; raises if a GPU does not do this search."""
+    check_single(device)
     on_cpu = device is None or str(device) == "cpu"
     if search == "index" and not on_cpu:
         raise ValueError(

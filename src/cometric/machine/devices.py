@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 SHARE_ON_DEVICES = 0.7
@@ -37,9 +38,30 @@ def free_on(device: Any) -> float:
     return float(torch.cuda.mem_get_info(device)[0] + cached)
 
 
+def free_on_all(devices: Sequence[Any]) -> float:
+    """Bytes that can be allocated on devices together, the same on each; a name may repeat."""
+    places = [(device.type, device.index or 0) for device in devices]
+    pairs = zip(devices, places, strict=True)
+    return len(devices) * min(free_on(device) / places.count(place) for device, place in pairs)
+
+
 def usable_memory(device: Any) -> float:
-    """Bytes that scalings may take."""
-    return SHARE_ON_DEVICES * free_on(torch_device(device))
+    """Bytes that scalings may take on a device, or on several together."""
+    return SHARE_ON_DEVICES * free_on_all([torch_device(name) for name in device_names(device)])
+
+
+def device_names(device: Any) -> tuple[str, ...]:
+    """The names of one device or of several."""
+    several = isinstance(device, list | tuple)
+    return tuple(str(name) for name in device) if several else (str(device),)
+
+
+def check_single(device: Any) -> None:
+    """Raise if several devices are named."""
+    if isinstance(device, list | tuple):
+        raise ValueError(
+            f"`device` is {device!r}; only `learn` divides its work among devices. Pass one name."
+        )
 
 
 def torch_device(name: Any) -> Any:
@@ -47,6 +69,7 @@ def torch_device(name: Any) -> Any:
 
     "torch:cpu" is torch on the CPU: slower than Numba, for tests.
     """
+    check_single(name)
     try:
         import torch
     except ImportError as missing:
@@ -58,6 +81,6 @@ def torch_device(name: Any) -> Any:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"`device` is {str(name)!r}, but PyTorch sees {torch.cuda.device_count()} CUDA "
-            "devices. Install a CUDA build of PyTorch and check `nvidia-smi`, or pass device='cpu'."
+            "devices. Install a CUDA build of PyTorch and check nvidia-smi, or pass device='cpu'."
         )
     return device

@@ -1,31 +1,28 @@
-"""Blocks of pairs on a device, and which of two kernels is expected to be faster for them.
+"""Pairs of histograms divided into blocks of sources, for Sinkhorn sweeps on tensors.
 
-A block is a range of sources, in the order of their sizes, with the same partners: all histograms
-from its first source on. Times are those of one NVIDIA H200, measured block by block on three data
-sets (docs/notes/gpu-kernel.md); only their ratios matter.
+Histograms are numbered by the size of their supports, the smallest first, and the smaller one of
+a pair is its source. A block is some sources with all partners from the first source on; only
+pairs above the diagonal count. A strip is the blocks of a range of sources.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cometric.core.arrays import to_numpy
-from cometric.core.types import Index
+from cometric.core.types import Index, Vector
+from cometric.maps.rates import ENTRIES, PRODUCTS, TRAFFIC, pair_ratio
 
-ENTRIES = {4: 1.1e12, 8: 0.5e12}
-"""Entries of the kernel matrix that sweeps on supports read per second, by bytes of a number."""
+LANES = 16
+"""Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
 
-ENTRIES_OF_WARP = {4: 1.4e9, 8: 0.52e9}
-"""The same for one warp, which sweeps a pair: a block takes at least as long as its largest."""
-
-PRODUCTS, TRAFFIC = 45e12, 3.5e12
-"""Operations of matrix products, and bytes of memory, per second."""
-
-LAUNCHES = 2e-4
-"""Seconds for the launches of a sweep by products."""
+NEAR = 0.125
+"""Share of a device's work by which it may differ so that blocks stay whole."""
 
 
 class Block(NamedTuple):
@@ -81,29 +78,159 @@ class Task:
         return [(part, rows[place:], int(count)) for part, place, count in found if count]
 
 
-def pair_ratio(size: float, d: int, itemsize: int = 8) -> float:
-    """Time of a pair on its supports, of ``size`` bins out of ``d``, relative to products.
+@dataclass
+class Strip:
+    """Consecutive blocks, and what is stored for them."""
 
-    Supports take size^2 entries of the kernel, each at the cost of a load. Products take
-    4 size d operations at the rate of matrix units, and 4 passes over d numbers.
+    blocks: list[Block]
+    scalings: dict[int, Any] = field(default_factory=dict)  # of pairs, by the number of the block
+    supports: list[tuple[Any, Any]] = field(default_factory=list)  # bins and masses, by block
+    dtype: Any = None  # of these masses
+
+    @property
+    def first(self) -> int:
+        return self.blocks[0].first
+
+    @property
+    def last(self) -> int:
+        return self.blocks[-1].last
+
+    def shapes(self, n: int) -> list[tuple[int, int, int]]:
+        """Shapes of the scalings of each block, for ``n`` histograms."""
+        return [(last - first, n - first, width) for first, last, width in self.blocks]
+
+    def unpack(self, scalings: Any, n: int) -> None:
+        """Store the scalings of all blocks, given one after the other; they are not copied."""
+        shapes = self.shapes(n)
+        stops = np.cumsum([0, *map(np.prod, shapes)]).tolist()
+        if tuple(scalings.shape) != (stops[-1],):
+            raise ValueError(
+                f"the stored scalings have shape {tuple(scalings.shape)}; these histograms need "
+                f"{(stops[-1],)}."
+            )
+        self.scalings = {
+            number: scalings[stops[number] : stops[number + 1]].view(shape)
+            for number, shape in enumerate(shapes)
+        }
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How sources are divided into blocks.
+
+    ``sizes`` are those of the supports, increasing, ``bins`` the padded number of bins, ``scratch``
+    the bytes for the intermediate tensors of a block.
     """
-    return (size**2 / ENTRIES[itemsize]) / _product(size, d, itemsize)
+
+    sizes: Index
+    bins: int
+    engine: str
+    scratch: float
+
+    @cached_property
+    def widths(self) -> Index:
+        """The bins to which the support of each source is padded."""
+        widths: Index = self.sizes + -self.sizes % LANES
+        return widths
+
+    def strip(self, first: int = 0, last: int | None = None) -> Strip:
+        """The blocks of a range of sources; at its ends, the parts of a block that are inside.
+
+        These keep their padding, so that the sweeps on supports give the same bits for any ranges.
+        """
+        last = len(self.sizes) if last is None else last
+        return Strip(
+            [
+                Block(max(first, block.first), min(last, block.last), block.width)
+                for block in self._blocks
+                if block.first < last and first < block.last
+            ]
+        )
+
+    @cached_property
+    def _blocks(self) -> list[Block]:
+        return list(self._cut())
+
+    def _cut(self) -> Iterator[Block]:
+        """Blocks of sources of similar size, as large as the scratch allows in any precision."""
+        n, widths = len(self.sizes), self.widths
+        exponents = np.frexp(widths - 1.0)[1]  # Triton rounds widths up to powers of two
+        most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is wasted
+        first, last = 0, 1
+        while last <= n:
+            fits = last < n and (
+                exponents[last] == exponents[first]
+                and (last - first < 64 or widths[last] <= 1.25 * widths[first])
+                and (last + 1 - first) * self.scratch_of(first, widths[last]) <= self.scratch
+                and last - first < most
+            )
+            if not fits:
+                yield Block(first, last, int(widths[last - 1]))
+                first = last
+            last += 1
+
+    def scratch_of(self, first: int, width: int) -> float:
+        """Bytes of intermediate tensors that one source of a block needs."""
+        partners = len(self.sizes) - first
+        numbers = partners * (self.bins + 4.0 * width)
+        if self.engine == "cropped":
+            numbers = float(self.sizes[first:].sum()) + 4.0 * partners
+        return 8.0 * (self.bins * float(width) + float(numbers))
+
+    def shares(self, count: int) -> Index:
+        """The ends of at most ``count`` ranges of sources of about the same work.
+
+        Products sweep all pairs of a block equally often: for them a range ends with a block if
+        one ends nearby, so that distances are those of a single range, bit by bit.
+        """
+        work = self.row_work()
+        cuts = even_cuts(work, count)
+        if self.engine == "dense":
+            done = np.cumsum(work) / work.sum()
+            ends = np.array([block.last for block in self._blocks])
+            for k, cut in enumerate(cuts[1:-1], start=1):
+                gaps = np.abs(done[ends - 1] - done[cut - 1])
+                if gaps.min() <= NEAR / count:
+                    cuts[k] = ends[gaps.argmin()]
+        return np.unique(cuts)
+
+    def row_work(self) -> Vector:
+        """A model of the seconds of a sweep of the pairs of each source.
+
+        Per pair, cropping reads s_i s_j entries of the kernel, each at the cost of a load;
+        products take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
+        """
+        size = self.sizes.astype(float)
+        work: Vector
+        if self.engine == "cropped":
+            work = size * (np.cumsum(size[::-1])[::-1] - size) / ENTRIES[8]
+        else:
+            partners = np.arange(len(size), 0, -1)
+            work = partners * (4.0 * size * self.bins / PRODUCTS + 32.0 * self.bins / TRAFFIC)
+        return work
+
+    def row_memory(self) -> Vector:
+        """Bytes of the scalings of the pairs of each source in float64."""
+        memory: Vector = 8.0 * self.widths * np.arange(len(self.sizes), 0.0, -1)
+        return memory
 
 
-def prefers_products(block: Block, sizes: Index, d: int, itemsize: int) -> bool:
-    """Whether products are expected to sweep a block faster than the kernel on supports.
+def even_cuts(work: Vector, count: int) -> Index:
+    """The ends of at most ``count`` ranges of rows of about the same work: 0, ..., n."""
+    done, n = np.cumsum(work), len(work)
+    inner = np.searchsorted(done, done[-1] * np.arange(1, count) / count) + 1
+    cuts: Index = np.unique(np.concatenate([[0], np.minimum(inner, n - 1), [n]]))
+    return cuts
 
-    ``sizes`` are those of all histograms, in increasing order.
+
+def choose_engine(engine: str, can_crop: bool, sizes: Index, d: int) -> tuple[str, float]:
+    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense.
+
+    The model of :meth:`Layout.row_work` for supports of mean size.
     """
-    first, last, width = block
-    partners = sizes[first:].sum() - np.cumsum(sizes[first:last])
-    entries = float(sizes[first:last] @ partners)
-    largest = float(width * sizes[-1])
-    supports = max(entries / ENTRIES[itemsize], largest / ENTRIES_OF_WARP[itemsize])
-    pairs = (last - first) * (len(sizes) - first)
-    return supports > LAUNCHES + pairs * _product(width, d, itemsize)
-
-
-def _product(size: float, d: int, itemsize: int) -> float:
-    """Seconds of a sweep of a pair by products."""
-    return 4.0 * size * d / PRODUCTS + 4.0 * itemsize * d / TRAFFIC
+    if engine not in ("auto", "cropped", "dense"):
+        raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
+    ratio = pair_ratio(float(sizes.mean()), d)
+    if engine == "auto":
+        engine = "cropped" if can_crop and ratio < 1.0 else "dense"
+    return engine, ratio

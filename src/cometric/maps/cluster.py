@@ -202,6 +202,13 @@ class Cluster:
         )
 
 
+def as_cluster(client: Any, patience: float = PATIENCE) -> Cluster | None:
+    """The cluster of a client, or the cluster itself; None without one."""
+    if client is None or isinstance(client, Cluster):
+        return client
+    return Cluster(client, patience)
+
+
 def _identity(value: Any) -> Any:
     return value
 

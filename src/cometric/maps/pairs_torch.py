@@ -10,7 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Matrix
-from cometric.maps.entropic_torch import LANES, WIDEST
+from cometric.maps.blocks import LANES
+from cometric.maps.entropic_torch import WIDEST
 from cometric.maps.norms_torch import Rows
 from cometric.maps.sinkhorn import SAFE, SELF_TOL
 

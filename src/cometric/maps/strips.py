@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from cometric.core.arrays import to_numpy
 from cometric.core.histograms import Histograms
 from cometric.core.types import Vector
 from cometric.maps.ground import Ground
@@ -172,10 +173,15 @@ def apply_frozen(
 
 
 def take_copy(key: str, number: int, call: int) -> Entry | None:
-    """The entry of a strip after this call, if this worker has it."""
+    """The entry of a strip after this call, if this worker has it; tensors become arrays."""
     store = _stores.get((key, worker_address()))
     entry = None if store is None else store.entries.get(number)
-    return entry if entry is not None and entry.call == call else None
+    if entry is None or entry.call != call:
+        return None
+    if entry.memory is None:
+        return entry
+    arrays = {name: to_numpy(array) for name, array in entry.memory.items()}
+    return entry._replace(memory=arrays)
 
 
 def keep_copy(

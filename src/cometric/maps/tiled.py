@@ -19,7 +19,7 @@ import numpy as np
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_index
-from cometric.maps.cluster import LOST, PATIENCE, Cluster, ClusterLost, compare_versions
+from cometric.maps.cluster import LOST, PATIENCE, ClusterLost, as_cluster, compare_versions
 from cometric.maps.strips import worker_threads
 
 TILE = 512
@@ -53,7 +53,8 @@ class TiledMap:
     hist
         Histograms as rows, each summing to 1.
     client
-        A ``distributed.Client``, or None for this process. Tiles are the same either way.
+        A ``distributed.Client`` or a :class:`~cometric.maps.cluster.Cluster`, or None for this
+        process. Tiles are the same either way.
     tile
         Histograms on each edge of a tile.
     patience
@@ -70,15 +71,15 @@ class TiledMap:
         patience: float = PATIENCE,
     ) -> None:
         self._make = make
-        self._cluster = None if client is None else Cluster(client, patience)
+        self._cluster = as_cluster(client, patience)
         self._hist = Histograms.of(hist)
         n = self._hist.shape[0]
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
         self.error = 0.0
         self.on_progress: Callable[[int, int], None] | None = None
         self._shared: Any = None  # future of the histograms on the workers
-        if client is not None:
-            compare_versions(client)
+        if self._cluster is not None:
+            compare_versions(self._cluster.client)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ import numpy as np
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps import strips
+from cometric.maps.blocks import even_cuts
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import PATIENCE, Cluster, compare_versions
 from cometric.maps.entropic import EntropicMap
@@ -77,10 +78,11 @@ class StripMap:
         patience: float = PATIENCE,
     ) -> None:
         self._make, self._hist, self._remember = make, Histograms.of(hist), remember
-        self._phi = make(self._hist)  # for its layout and settings; the workers have their own
         self._key = uuid.uuid4().hex
-        self._cluster = None if client is None else Cluster(client, patience)
-        self._client, self._patience = client, patience
+        if client is not None:
+            compare_versions(client)
+        self._cluster = None if client is None else self._connect(client, patience)
+        self._phi = self._lay_out()
         self._calls = itertools.count(START + 1)
         self._lineage = Lineage()
         self._restored: dict[int, dict[str, Any]] = {}
@@ -90,16 +92,24 @@ class StripMap:
         self._pairs_only: TiledMap | None = None
         workers = 0
         if self._cluster is not None:
-            compare_versions(client)
             workers = len(self._cluster.wait_for_workers())
         self._cut(strips or max(STRIPS, STRIPS_PER_WORKER * workers))
 
+    def _connect(self, client: Any, patience: float) -> Cluster:
+        """The cluster of a client."""
+        return Cluster(client, patience)
+
+    def _lay_out(self) -> Any:
+        """A map for the layout of strips and for settings; the workers have their own."""
+        return self._make(self._hist)
+
+    def _fixed_memory(self) -> float:
+        """Bytes that every worker needs beside its strips."""
+        return fixed_memory(self.shape[1], self._hist.rows.nnz)
+
     def _cut(self, count: int) -> None:
         """Cut the rows into strips of about the same work."""
-        done = np.cumsum(self._phi.row_work())
-        inner = np.searchsorted(done, done[-1] * np.arange(1, count) / count) + 1
-        n = self.shape[0]
-        self._set_cuts(np.unique(np.concatenate([[0], np.minimum(inner, n - 1), [n]])))
+        self._set_cuts(even_cuts(self._phi.row_work(), count))
 
     def _set_cuts(self, cuts: Index) -> None:
         ends = cuts.tolist()
@@ -112,8 +122,7 @@ class StripMap:
                 np.add.reduceat(each, cuts[:-1])
                 for each in (self._phi.row_work(), self._phi.row_memory())
             )
-            fixed = fixed_memory(self.shape[1], self._hist.rows.nnz)
-            self._owners = Owners(self._cluster, self._key, work, memory, fixed)
+            self._owners = Owners(self._cluster, self._key, work, memory, self._fixed_memory())
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -134,7 +143,7 @@ class StripMap:
         index = check_index(index, self.shape[0])
         if self._pairs_only is None:
             make = partial(self._make, memory_limit=0)
-            self._pairs_only = TiledMap(make, self._hist, self._client, patience=self._patience)
+            self._pairs_only = TiledMap(make, self._hist, self._cluster)
         return self._pairs_only.pairs(cost, index)
 
     def settings(self) -> dict[str, Any]:
@@ -249,6 +258,7 @@ class TiledEntropicMap(StripMap):
     """The strips of an :class:`EntropicMap`; adds its accuracy controls."""
 
     names = ("own", "scalings")
+    _kind: Any = EntropicMap  # of the maps of the workers
 
     def __init__(
         self,
@@ -265,7 +275,7 @@ class TiledEntropicMap(StripMap):
     ) -> None:
         self.eps, self.sweeps, self.tol, self.margin = eps, sweeps, tol, np.inf
         limit = math.inf if remember else 0.0
-        make = partial(EntropicMap, eps=eps, rho=rho, tol=tol, dtype=dtype, memory_limit=limit)
+        make = partial(self._kind, eps=eps, rho=rho, tol=tol, dtype=dtype, memory_limit=limit)
         super().__init__(make, hist, client, remember=remember, **options)
 
     @property

@@ -43,7 +43,7 @@ def learn(
     tol: float = DEFAULT_TOL,
     max_iter: int = 1000,
     sweeps: int = 1,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     dtype: Any = np.float64,
     start: Any = None,
     random_state: int | None = None,
@@ -121,7 +121,9 @@ def learn(
     device
         "cpu" (Numba), or a GPU by its name in PyTorch, "cuda" or "cuda:1", for 0 < eps < infinity:
         float32 at first and float64 at the end, for any ``dtype``. The metrics are NumPy arrays,
-        or tensors on the device if ``X`` is there; a ``callback`` receives tensors.
+        or tensors on the device if ``X`` is there; a ``callback`` receives tensors. A list,
+        ["cuda:0", "cuda:1"], divides the pairs among several GPUs. With a ``client``, "cuda" is
+        the GPU of each worker. See docs/scale.md.
     start, random_state
         Where to start: a distance matrix between samples, a pair (samples, features), "random"
         with this seed, or None for the l1 distances between histograms.
@@ -131,9 +133,9 @@ def learn(
         Bytes that maps may use to store trees, couplings or scalings (both sides together); half
         of the free memory by default. If they do not fit, slower methods are used.
     client
-        A ``distributed.Client``: its workers compute the distances, tile by tile. The result is the
-        same, bit by bit, for any number of workers, even if some are lost; "local" computes the
-        same tiles in this process. See docs/scale.md.
+        A ``distributed.Client``: its workers compute the distances, tile by tile, on their CPU
+        or on their ``device``. The result is the same, bit by bit, for any number of workers, even
+        if some are lost; "local" computes the same tiles in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback

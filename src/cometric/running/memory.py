@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cometric.core.problem import Problem
-from cometric.machine.devices import SHARE_ON_DEVICES, free_memory, free_on
+from cometric.machine.devices import SHARE_ON_DEVICES, free_memory, free_on, free_on_all
 from cometric.running.settings import Settings
 
 
@@ -52,17 +52,20 @@ def memory_for_maps(
     """Bytes that maps may store between calls; raises if the metrics alone do not fit.
 
     ``promised`` are the bytes that maps will use of a ``memory_limit``, ``allocated`` those that
-    the metrics use already. For a device this is about its memory, where the metrics are.
+    the metrics use already. For devices this is about their memory, the metrics are on the first.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
-    kind, on_cpu = settings.kind_of_memory, settings.torch_device is None
-    free = (free_memory() if on_cpu else free_on(settings.torch_device)) + allocated
+    kind, devices = settings.kind_of_memory, settings.torch_devices
+    free = (free_on(devices[0]) if devices else free_memory()) + allocated
+    promised *= devices.count(devices[0]) / len(devices) if devices else 1.0
     saturated = settings.formula.saturate > 0.0
     needed = dense_memory(n, m, kind, saturated)
     if needed + promised <= free:
         if settings.memory_limit is not None:
             return float(settings.memory_limit)
-        return min(free / 2, free - needed) if on_cpu else SHARE_ON_DEVICES * free
+        if devices:
+            return SHARE_ON_DEVICES * (free_on_all(devices) + allocated)
+        return min(free / 2, free - needed)
     remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
     power = dense_memory(n, m, "plain", saturated)
     if kind in ("accelerated", "linear") and power + promised <= free:

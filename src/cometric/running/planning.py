@@ -13,7 +13,7 @@ from cometric.core.inputs import counted
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
-from cometric.machine.devices import free_memory, free_on
+from cometric.machine.devices import free_memory, free_on_all
 from cometric.machine.progress import counting, duration
 from cometric.running import learning
 from cometric.running.clusters import WORKERS, OnWorkers, load_of, measure, predict, verdict
@@ -217,7 +217,7 @@ def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
     memory = _memory(run, lifts, share_of_moves=1.0)
     on_cpu = settings.torch_device is None
-    available = free_memory() if on_cpu else free_on(settings.torch_device)
+    available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
     planned = Plan(
         samples=hist.shape[0],
         features=hist.shape[1],
@@ -246,7 +246,7 @@ def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
             iterations=(estimated.iterations[0], estimated.iterations[2]),
             measured=estimated.measured,
         )
-        if client is not None and hasattr(lifts[0], "row_memory"):
+        if client is not None and on_cpu and hasattr(lifts[0], "row_memory"):
             serial = min(middle, reading + estimated.serial)
             calls = estimated.calls * max(1, estimated.iterations[1])
             load = load_of(lifts, middle - serial, serial, calls)

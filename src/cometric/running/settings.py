@@ -33,7 +33,7 @@ from cometric.core.kinds import (
     check_kinds,
 )
 from cometric.core.types import Traits, traits_of
-from cometric.machine.devices import torch_device
+from cometric.machine.devices import device_names, torch_device
 from cometric.maps.references import NAMES
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Resources, Transport
@@ -166,7 +166,9 @@ class Settings:
         1000, Count(floats=True), "Largest number of iterations.", answer=False
     )
     sweeps: int = _setting(1, Count(), "Sinkhorn sweeps per iteration.")
-    device: Any = _setting("cpu", Device(), "cpu, or a GPU: cuda, cuda:1.")
+    device: Any = _setting(
+        "cpu", Device(), "cpu, or a GPU: cuda, cuda:1. Several GPUs: cuda:0,cuda:1."
+    )
     dtype: Any = _setting(
         np.float64,
         Precision(),
@@ -229,7 +231,8 @@ class Settings:
     # Computed from the options.
     fixed: str = field(init=False, repr=False, compare=False)  # the side whose metric is given
     formula: Formula = field(init=False, repr=False, compare=False)
-    torch_device: Any = field(init=False, repr=False, compare=False)  # None for the CPU
+    devices: tuple[str, ...] = field(init=False, repr=False, compare=False)  # none on the CPU
+    torch_devices: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # of this process
     solver_traits: Traits = field(init=False, repr=False, compare=False)
     kind_of_memory: str = field(init=False, repr=False, compare=False)  # see ``memory.NEEDS``
 
@@ -250,9 +253,16 @@ class Settings:
             else transport.kind_of_memory(
                 formula.is_plain, automatic, self.solver_traits.keeps_history
             ),
-            torch_device=None if str(self.device) == "cpu" else self._find_device(),
         )
+        names = device_names(self.device)
+        self._set(devices=() if names == ("cpu",) else names)
+        self._set(torch_devices=self._find_devices())
         self._check_together()
+
+    @property
+    def torch_device(self) -> Any:
+        """Where the metrics are during a solve; None for NumPy arrays."""
+        return self.torch_devices[0] if self.torch_devices else None
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -288,8 +298,9 @@ class Settings:
         If one metric is given, there is a single call: pairs are solved in it, in float64, and
         nothing is stored for a next one.
         """
+        device = self.devices if len(self.devices) > 1 else device_names(self.device)[0]
         resources = Resources(
-            self.n_threads, memory, str(self.device), self.client, self.dtype, self.sweeps, self.tol
+            self.n_threads, memory, device, self.client, self.dtype, self.sweeps, self.tol
         )
         if not self.fixed:
             return resources
@@ -369,16 +380,17 @@ class Settings:
                 f"`solver` is policy iteration, which freezes the plans of exact transport; "
                 f"{transport.name} ({transport}) has none. Leave `solver` out, or pass `eps=0`."
             )
-        if self.torch_device is not None and self.solver_traits.samples_pairs:
+        if self.devices and self.solver_traits.samples_pairs:
             raise ValueError(
-                f"`device` is {str(self.device)!r}, but stochastic iteration runs on the CPU: "
+                f"`device` is {self._device_text}, but stochastic iteration runs on the CPU: "
                 "leave `device` out, or pass another `solver`."
             )
         if self.client is None:
             return
-        if self.torch_device is not None:
+        if len(self.devices) > 1:
             raise ValueError(
-                f"`client` and device {str(self.device)!r} exclude each other: leave one out."
+                f"`device` is {self._device_text}, but each worker of a `client` has one device: "
+                "pass 'cuda', and start a worker for each device."
             )
         if not transport.on_clusters:
             raise ValueError(
@@ -390,17 +402,25 @@ class Settings:
                 "uniqueness is decided on one machine."
             )
 
-    def _find_device(self) -> Any:
-        device = str(self.device)
-        if not self.transport.on_devices:
+    @property
+    def _device_text(self) -> str:
+        """``device`` for messages."""
+        return repr(Device().to_json(self.device))
+
+    def _find_devices(self) -> tuple[Any, ...]:
+        """The torch devices of this process; none on the CPU, and none for those of workers."""
+        if self.devices and not self.transport.on_devices:
             raise ValueError(
-                f"`device` is {device!r}, but {self.transport.name} runs on the CPU: leave "
-                "`device` out, or pass a positive, finite `eps`."
+                f"`device` is {self._device_text}, but {self.transport.name} runs on the CPU: "
+                "leave `device` out, or pass a positive, finite `eps`."
             )
+        if self.client is not None and self.client != "local":
+            return ()
         try:
-            return torch_device(device)
+            found = tuple(map(torch_device, self.devices))
         except RuntimeError as problem:
-            raise ValueError(f"`device` is {device!r}; pass 'cpu' or 'cuda'.") from problem
+            raise ValueError(f"`device` is {self._device_text}; pass 'cpu' or 'cuda'.") from problem
+        return found if self.client is None else ()
 
 
 POSITIONAL = ("eps", "tau")

@@ -41,7 +41,7 @@ class Resources:
 
     n_threads: int | None = None
     memory_limit: float | None = None
-    device: str = "cpu"
+    device: str | tuple[str, ...] = "cpu"  # several, for one process
     client: Any = None
     dtype: Any = np.float64
     sweeps: int | None = None

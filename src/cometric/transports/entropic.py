@@ -27,9 +27,11 @@ from cometric.core.types import (
 )
 from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
+from cometric.maps.devices import DevicesMap
 from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.warm import TiledEntropicMap
+from cometric.maps.warm_torch import TiledTensorMap
 from cometric.solvers.loop import Limits, Solution
 from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
 from cometric.transports.solving import Solving
@@ -81,13 +83,17 @@ class Entropic(Transport):
     def __post_init__(self) -> None:
         check_eps(self.eps)
 
-    def lift(self, hist: Histograms, resources: Resources) -> EntropicMap | TensorEntropicMap:
+    def lift(
+        self, hist: Histograms, resources: Resources
+    ) -> EntropicMap | TensorEntropicMap | DevicesMap:
         options = self.map_options() | {
             "sweeps": resources.sweeps,
             "memory_limit": resources.memory_limit,
         }
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol)
+        if isinstance(resources.device, tuple):
+            return DevicesMap(hist, devices=resources.device, **options)
         if resources.device != "cpu":
             return TensorEntropicMap(hist, device=resources.device, **options)
         return EntropicMap(hist, dtype=resources.dtype, n_threads=resources.n_threads, **options)
@@ -98,11 +104,13 @@ class Entropic(Transport):
 
     def tiles(self, hist: Histograms, resources: Resources) -> TiledEntropicMap:
         client = None if resources.client == "local" else resources.client
-        options = self.map_options() | {"sweeps": resources.sweeps, "dtype": resources.dtype}
+        options = self.map_options() | {"sweeps": resources.sweeps}
+        options["remember"] = resources.memory_limit != 0.0
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol)
-        remember = resources.memory_limit != 0.0
-        return TiledEntropicMap(hist, client=client, remember=remember, **options)
+        if resources.device != "cpu":
+            return TiledTensorMap(hist, client=client, device=str(resources.device), **options)
+        return TiledEntropicMap(hist, client=client, dtype=resources.dtype, **options)
 
     # ------------------------------------------------------------------------- solving
 
@@ -209,9 +217,9 @@ class Entropic(Transport):
     # ------------------------------------------------------------------------ planning
 
     def engine(self, lifts: Lifts, solver: str) -> str:
-        if isinstance(lifts[0], TensorEntropicMap):
-            engines = " and ".join(dict.fromkeys(lift.engine for lift in lifts))
-            return f"Sinkhorn on {lifts[0].device}, {engines}"
+        engines = _engines(lifts)
+        if engines:
+            return f"Sinkhorn on {lifts[0].place}, {' and '.join(engines)}"
         sides = zip(("samples", "features"), lifts, strict=True)
         return "; ".join(f"{name}: Sinkhorn, {_form(lift)}" for name, lift in sides)
 
@@ -221,7 +229,7 @@ class Entropic(Transport):
     def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
         squares = n * mean_square
         cells, pairs = ((n * mean) ** 2 - squares) / 2, n * (n - 1) / 2
-        if isinstance(lift, TensorEntropicMap):
+        if _engines([lift]):
             return cells + PAIR * n
         if lift.logs:
             return LOG_CELL * (cells + SELF * squares) + PAIR * pairs
@@ -256,9 +264,9 @@ def _on_device(device: Any, solving: Solving) -> Solving:
 def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) -> Iterable[Level]:
     """The accuracy of each stage; the last one solves every pair."""
     rough, sweeps = lifts[0].precision, lifts[0].sweeps
-    engines = {lift.engine for lift in lifts if isinstance(lift, TensorEntropicMap)}
+    engines = _engines(lifts)
     if engines:
-        rough = "tf32" if engines == {"dense"} else "float32"
+        rough = "tf32" if engines == ["dense"] else "float32"
     elif all(getattr(lift, "panels", False) for lift in lifts):
         rough = "float32"
     if traits.samples_pairs:  # full sweeps follow
@@ -291,6 +299,11 @@ def _tightening(
             callback(now, record)
 
     return tighten
+
+
+def _engines(lifts: Iterable[Any]) -> list[str]:
+    """The engines of maps on tensors, wherever they are; none for maps on the CPU."""
+    return list(dict.fromkeys(lift.engine for lift in lifts if hasattr(lift, "engine")))
 
 
 def _form(lift: EntropicMap) -> str:

@@ -1,0 +1,154 @@
+"""The entropic map on several devices of one machine, each of which has a share of the pairs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from cometric.core.arrays import is_tensor
+from cometric.core.types import Index, Matrix, Vector
+from cometric.machine.devices import torch_device, usable_memory
+from cometric.maps.blocks import choose_engine
+from cometric.maps.checks import check_histograms
+from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
+
+
+def _shared(name: str) -> Any:
+    """A property that all maps have in common."""
+
+    def get(self: DevicesMap) -> Any:
+        return getattr(self.maps[0], name)
+
+    def put(self: DevicesMap, value: Any) -> None:
+        for phi in self.maps:
+            setattr(phi, name, value)
+
+    return property(get, put, doc=f"``{name}`` of the maps of all devices.")
+
+
+class DevicesMap:
+    """The distances of a :class:`TensorEntropicMap`, computed on several devices.
+
+    Pairs are divided into shares of about the same modeled time, one for each device, where their
+    scalings stay. Costs go to all devices, distances come back. Every device is driven by a
+    thread, the first one by the thread of the caller: tensors are returned on it, and only it
+    reports progress.
+
+    Parameters
+    ----------
+    hist, eps, rho
+        As for :class:`TensorEntropicMap`.
+    devices
+        Names of torch devices. One may be named twice, to try this on a machine with one device.
+    memory_limit
+        Bytes for the stored scalings on all devices together.
+    options
+        Further options of :class:`TensorEntropicMap`.
+    """
+
+    sweeps, tol, max_sweeps, margin = map(_shared, ("sweeps", "tol", "max_sweeps", "margin"))
+    precision = _shared("precision")
+
+    def __init__(
+        self,
+        hist: Any,
+        eps: float,
+        *,
+        devices: Sequence[Any],
+        rho: float | None = None,
+        memory_limit: float | None = None,
+        **options: Any,
+    ) -> None:
+        rows = check_histograms(hist, any_mass=rho is not None)
+        found = [torch_device(name) for name in devices]
+        limit = usable_memory(devices) if memory_limit is None else memory_limit
+        sizes, d = np.diff(rows.indptr), rows.shape[1]
+        able = all(map(can_crop, found))
+        engine, _ = choose_engine(options.get("engine", "auto"), able, sizes, d)
+        cuts = lay_out(sizes, d, engine, scratch_on(found[0])).shares(len(found)).tolist()
+        share: dict[str, Any] = {"rho": rho, "memory_limit": limit / len(found), **options}
+        self.maps = [
+            TensorEntropicMap(rows, eps, device=device, rows=pair, **share)
+            for device, pair in zip(found, itertools.pairwise(cuts), strict=False)
+        ]
+        self.shape, self.device = self.maps[0].shape, self.maps[0].device
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"DevicesMap({n} histograms on {d} bins, on {self.place})"
+
+    @property
+    def place(self) -> str:
+        """The names of the devices."""
+        return " and ".join(phi.place for phi in self.maps)
+
+    @property
+    def engine(self) -> str:
+        """The engines of the devices, usually one."""
+        return " and ".join(dict.fromkeys(phi.engine for phi in self.maps))
+
+    @property
+    def memory(self) -> float:
+        """Bytes of the stored scalings on all devices."""
+        return float(sum(phi.memory for phi in self.maps))
+
+    @property
+    def error(self) -> float:
+        """The largest marginal error of the last call."""
+        return max(phi.error for phi in self.maps)
+
+    @property
+    def on_progress(self) -> Any:
+        """Called with the number of finished sources of the first device, and all of its share."""
+        return self.maps[0].on_progress
+
+    @on_progress.setter
+    def on_progress(self, report: Any) -> None:
+        self.maps[0].on_progress = report
+
+    def __call__(self, cost: Matrix) -> Matrix:
+        """All distances: a sum, as each device returns those of its share, and 0 for others."""
+        from cometric.kernels.sinkhorn_torch import fast_products
+
+        first, *others = self.maps
+        # One setting for all threads: each of them would restore what another one has set
+        with fast_products(self.precision == "tf32"), ThreadPoolExecutor(len(self.maps)) as pool:
+            started = [pool.submit(phi, cost) for phi in others]
+            distances: Any = first(cost)
+            for future in started:
+                part: Any = future.result()
+                distances += part.to(self.device) if is_tensor(part) else part
+        if len({phi.precision for phi in self.maps}) > 1:  # one ran out of the range of float32
+            self.precision = "float64"
+        matrix: Matrix = distances
+        return matrix
+
+    def pairs(self, cost: Matrix, index: Index) -> Vector:
+        """Divergences of pairs, on the first device."""
+        return self.maps[0].pairs(cost, index)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What all devices store; the scalings of histograms to themselves are the same on each."""
+        memory = {
+            f"{number}.{name}": value
+            for number, phi in enumerate(self.maps)
+            for name, value in phi.snapshot().items()
+        }
+        for number in range(1, len(self.maps)):
+            del memory[f"{number}.self"]
+        return memory
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        """Continue from a snapshot of a map of the same devices."""
+        for number, phi in enumerate(self.maps):
+            prefix = f"{number}."
+            part = {
+                name.removeprefix(prefix): value
+                for name, value in memory.items()
+                if name.startswith(prefix)
+            }
+            phi.restore({"self": memory["0.self"], **part})

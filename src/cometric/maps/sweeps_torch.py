@@ -1,0 +1,179 @@
+"""Sinkhorn sweeps on tensors: of blocks on the supports of their pairs, or by matrix products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cometric.core.types import Index
+from cometric.maps.blocks import Block, Layout, Part, Task
+from cometric.maps.rates import prefers_products
+from cometric.maps.sinkhorn import SinkhornMap
+
+ROUND = 20
+"""Sweeps by products after which solved sources are left out, in maps that mix both engines."""
+
+NEGATIVE_SWEEPS = (3, 10, 100)
+"""Further sweeps of pairs with a negative divergence, before they are solved."""
+
+
+class TensorSweeps(SinkhornMap):
+    """The sweeps of a map on tensors; it is in ``entropic_torch``, with its memory and layout."""
+
+    device: Any
+    engine: str
+    _layout: Layout
+    _range: tuple[int, int]  # of the sources
+    _sizes: Index
+    _padded_bins: int
+    _indptr: Any
+    _columns: Any
+    _weight: Any
+    _partners: Any  # dense histograms in the precision of the sweeps, for products
+    _cropping: Any  # the kernels on supports
+    _triton: bool  # whether these can run
+    _mixed: bool  # whether the engine is chosen for each block
+    _croppable: float  # the share of pairs up to which these kernels are faster than products
+
+    def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
+        for task in tasks:
+            jobs = [self._job(task, part) for part in task.parts if not part.dense]
+            self._crop(jobs, kernel, max(1, limit), tol)
+            for part in task.parts:
+                if part.dense:
+                    self._multiply(task, part, kernel, max(1, limit), tol)
+                    self._report_until(part.block.last)
+            self._report_until(task.last)
+
+    def _report_until(self, last: int) -> None:
+        first, end = self._range
+        self._report(last - first, end - first)
+
+    def _resume(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
+        for task in tasks:
+            jobs = []
+            for part, rows, count in task.select(task.errors > tol):
+                few = count <= self._croppable * task.of(part, task.errors).numel()
+                if self._is_wide(part) if self._mixed else part.dense and not few:
+                    self._multiply(task, part, kernel, limit, tol, rows)
+                else:
+                    jobs.append(self._job(task, part, rows))
+            self._crop(jobs, kernel, limit, tol)
+
+    def _is_dense(self, block: Block) -> bool:
+        """Whether a block is swept by products."""
+        if not self._mixed:
+            return self.engine == "dense"
+        return prefers_products(block, self._sizes, self.shape[1], self.dtype.itemsize)
+
+    def _is_wide(self, part: Part) -> bool:
+        """Whether even a few pairs are better swept by products: one program would sweep each."""
+        from cometric.kernels import sinkhorn_cuda
+
+        if math.isinf(self.ratio) and sinkhorn_cuda.can_run(self.device):
+            return sinkhorn_cuda.choose(part.block.width, self.dtype.itemsize) is None
+        return part.dense
+
+    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
+        if self.sweeps is None:
+            return ()
+        return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
+
+    def _is_negative(self, task: Task, levels: Any) -> Any:
+        half = 0.5 * levels
+        return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
+
+    def _sweep_negative(self, task: Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+        jobs = []
+        errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
+        for part, rows, _ in task.select(mask):
+            if self._is_wide(part) if self._mixed else not self._triton:
+                self._multiply(task, part, kernel, limit, tol, rows)
+            else:
+                jobs.append(self._job(task, part, rows))
+        self._crop(jobs, kernel, limit, tol)
+        task.errors = errors
+
+    def _multiply(
+        self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any = None
+    ) -> None:
+        """Sweep a block by products; in a mixed map only sources with ``rows`` > 0, if given."""
+        if self._mixed:
+            self._multiply_sources(task, part, kernel, limit, tol, rows)
+            return
+        values, errors = self._products(kernel, part, limit, tol, self._croppable)
+        errors.triu_(1)  # pairs below the diagonal do not count
+        task.of(part, task.values).copy_(values)
+        task.of(part, task.errors).copy_(errors)
+        if self._croppable and limit > 1:
+            rows = (errors > tol).sum(1)
+            if rows.any():
+                self._crop([self._job(task, part, rows)], kernel, limit, tol)
+
+    def _multiply_sources(
+        self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any
+    ) -> None:
+        """Sweep the pairs of some sources by products, some sources at a time.
+
+        Every ``ROUND`` sweeps, those whose pairs are all solved are left out.
+        """
+        import torch
+
+        values, errors = task.of(part, task.values), task.of(part, task.errors)
+        count, partners = errors.shape
+        width = part.block.width
+        bytes_each = self._padded_bins * width + partners * (self._padded_bins + 4 * width)
+        at_once = max(1, int(self._layout.scratch / (bytes_each * kernel.element_size())))
+        column = torch.arange(partners, device=self.device)
+        number = column[:count] if rows is None else rows[:count].nonzero()[:, 0]
+        while limit > 0 and len(number):
+            for some in number.split(at_once):
+                whole = len(some) == count
+                chosen = part if whole else part.at(some)
+                found, wrong = self._products(kernel, chosen, min(limit, ROUND), tol, 0.0)
+                if whole:
+                    values.copy_(found)
+                    errors.copy_(wrong.triu_(1))
+                    continue
+                part.scalings[some], values[some] = chosen.scalings, found
+                errors[some] = torch.where(column > some[:, None], wrong, 0.0)
+            limit -= ROUND
+            if limit > 0:
+                number = number[(errors[number] > tol).any(1)]
+
+    def _products(
+        self, kernel: Any, part: Part, limit: int, tol: float, few: float
+    ) -> tuple[Any, Any]:
+        """Values and errors of the pairs of a part after sweeps by products."""
+        from cometric.kernels import sinkhorn_torch
+
+        fused: Any = sinkhorn_torch
+        if self._triton:
+            from cometric.kernels import sinkhorn_triton
+
+            fused = sinkhorn_triton
+        with sinkhorn_torch.fast_products(self.precision == "tf32"):
+            values, errors = sinkhorn_torch.sweep(
+                kernel, part.bins, part.masses, self._partners[part.block.first :], part.scalings,
+                limit, tol, fused.divide, fused.update, few, self.ratio,
+            )  # fmt: skip
+        return values, errors
+
+    def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
+        """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
+        from cometric.kernels.cropping import Job
+
+        results = task.of(part, task.values), task.of(part, task.errors)
+        return Job(part.block.first, *part[1:4], *results, wanted)
+
+    def _crop(self, jobs: list[Any], kernel: Any, limit: int, tol: float) -> None:
+        """Sweep on the supports only; where jobs say so, only pairs whose error exceeds ``tol``."""
+        if not jobs:
+            return
+        from cometric.kernels.cropping import Cropping
+
+        if self._cropping is None:
+            weight = self._weight.to(self.dtype)
+            self._cropping = Cropping(self._indptr, self._columns, weight, self._sizes, self.ratio)
+        self._cropping(kernel, jobs, limit, tol)
