@@ -17,8 +17,9 @@ from cometric.core.errors import UnknownKind
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.machine.interruption import Interruption
+from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap, ReplayedMap
+from cometric.maps.exact import ExactMap
 from cometric.running.run import Run
 from cometric.running.settings import DEFAULT_EPS, DEFAULT_TAU, DEFAULT_TOL, Settings
 from cometric.saving.checkpoint import Checkpoint
@@ -295,7 +296,7 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
         learn(X, eps=0.0, tau=0.1).certify()
         phi = ExactMap(hist)
         phi.plans(cost, np.array([[0, 1]]))
-        ReplayedMap(phi._solve_all(cost))(cost)
+        ReplayedMap(phi.shape, phi._solve_all(cost))(cost)
     if "entropic" in kinds:
         for eps, dtype in ((0.5, np.float64), (0.5, np.float32), (1e-3, np.float64)):
             EntropicMap(hist, eps, dtype=dtype)(cost)

@@ -27,7 +27,8 @@ from cometric.core.types import (
 )
 from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
-from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.warm import TiledEntropicMap
 from cometric.solvers.loop import Limits, Solution
