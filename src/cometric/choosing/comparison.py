@@ -25,6 +25,7 @@ from cometric.choosing.hiding import (
 )
 from cometric.core.inputs import counted, read_matrix
 from cometric.core.kinds import Count, check_count, shown
+from cometric.core.names import checks_options
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
@@ -68,6 +69,7 @@ LEAST_FEATURES = 4
 """Least number of features that can be split."""
 
 
+@checks_options
 def choose(
     X: Any,
     candidates: Mapping[str, Mapping[str, Any]] | None = None,

@@ -14,6 +14,7 @@ import numpy as np
 from cometric.answers.result import Result
 from cometric.core.arrays import on_device
 from cometric.core.errors import UnknownKind
+from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.machine.interruption import Interruption
@@ -29,6 +30,7 @@ from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
 
 
+@checks_options
 def learn(
     X: Any,
     eps: float = DEFAULT_EPS,
@@ -178,6 +180,7 @@ def learn(
     return result
 
 
+@checks_options
 def resume(
     checkpoint: str | os.PathLike[str],
     *,
