@@ -49,6 +49,7 @@ def main() -> None:
         "--check", type=int, default=200, help="samples of `cells` compared with all"
     )
     parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
+    parser.add_argument("--search", default="auto", help="of neighbors: exhaustive, index or auto")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     parts = asked.parts or list(CHOICES)
@@ -196,7 +197,8 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         15,
         max_candidates=asked.candidates,
         tol=asked.tol,
-        restart=asked.restart,
+        search=asked.search,
+        **({"restart": asked.restart} if asked.restart else {"tau": 1e-3}),
         check=20,
         n_threads=2,
         progress=True,
@@ -252,7 +254,17 @@ def read(folder: Path, name: str) -> sparse.csr_array:
 
 CELL_GENES = 2000
 SWEEPS = 10  # of every pair, for the model
-OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells", "check")
+OPTIONS = (
+    "data",
+    "landmarks",
+    "tol",
+    "candidates",
+    "samples",
+    "restart",
+    "search",
+    "cells",
+    "check",
+)
 CHOICES = {
     "citeseq": citeseq,
     "simulated": simulated,
