@@ -134,9 +134,9 @@ def learn(
         Bytes that maps may use to store trees, couplings or scalings (both sides together); half
         of the free memory by default. If they do not fit, slower methods are used.
     client
-        A ``distributed.Client``: its workers compute the distances, tile by tile. The result is the
-        same, bit by bit, for any number of workers, even if some are lost; "local" computes the
-        same tiles in this process. See docs/scale.md.
+        A ``distributed.Client``: its workers compute the distances, each for some of the rows. The
+        result is the same, bit by bit, for any number of workers, even if some are lost; "local"
+        computes it in the same way in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback
@@ -213,7 +213,7 @@ def resume(
         raise CheckpointError(
             f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
-    arrays, stored = read_data(folder, saved), dict(saved.asked)
+    arrays, stored = read_data(folder, saved), dict(saved.options)
     try:
         stored["norm"] = _stored_norm(stored["norm"], arrays)
         if client is not None and not stored["client"]:
@@ -267,7 +267,7 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
         if saved is not None:
             compare(folder, saved, stored)
     else:
-        stored = saved.asked
+        stored = saved.options
     used = {
         # The memory determines the precision in which maps store scalings: it must not change.
         "memory_limit": run.memory if saved is None else saved.used["memory_limit"],

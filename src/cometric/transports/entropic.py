@@ -111,9 +111,9 @@ class Entropic(Transport):
         """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
 
         A lower precision is used down to the residuals in ``TRUSTED``: on devices, for dense data,
-        and if it was set. Iterations with unsolved
-        pairs may not converge: all pairs are solved after 100 iterations without a lower residual,
-        and from the start if distances became negative.
+        and if it was set. Iterations with unsolved pairs may not converge: all pairs are solved
+        after 100 iterations without a lower residual, and from the start if distances became
+        negative.
         """
         device = getattr(lifts[0], "device", None)
         if device is not None:
