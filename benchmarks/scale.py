@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument(
         "--check", type=int, default=200, help="samples of `cells` compared with all"
     )
-    parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
+    parser.add_argument("--tau", default="0.001", help="a number, or auto, the default of learn")
+    parser.add_argument("--restart", type=float, default=0.0, help="instead of tau")
     parser.add_argument("--search", default="auto", help="of neighbors: exhaustive, index or auto")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -198,7 +199,7 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         max_candidates=asked.candidates,
         tol=asked.tol,
         search=asked.search,
-        **({"restart": asked.restart} if asked.restart else {"tau": 1e-3}),
+        **({"restart": asked.restart} if asked.restart else {"tau": number_or_name(asked.tau)}),
         check=20,
         n_threads=2,
         progress=True,
@@ -209,6 +210,10 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         f"  seconds          {learning:.0f} for the landmarks, {seconds - learning:.0f} for the "
         "neighbors and the check of 20"
     )
+
+
+def number_or_name(text: str) -> float | str:
+    return text if text.isalpha() else float(text)
 
 
 def model(_: argparse.Namespace) -> None:
@@ -260,6 +265,7 @@ OPTIONS = (
     "tol",
     "candidates",
     "samples",
+    "tau",
     "restart",
     "search",
     "cells",
