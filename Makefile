@@ -27,7 +27,7 @@ docs: $(VENV)/.docs ## Build the site, running its examples: docs/_build/html/in
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy src
+	$(RUN) -m mypy
 	$(RUN) -m pytest
 
 check: $(VENV)/.test ## Format, then the same as test

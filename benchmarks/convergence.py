@@ -9,8 +9,8 @@ failure is a solve that ends above its tolerance, or with an exception, or after
 seconds power iteration may take, although power iteration ends below it; the limits need not agree,
 since entropic maps may have several. Every failure is listed with its number, and the exit code is
 1 if there is one. Answers below their tolerance for which some Sinkhorn problem could not be solved
-to its own (LOOSE) are counted apart: no choice of steps changes that. 5,000 problems take about
-25 minutes on two cores.
+to its own (INNER_NOT_CONVERGED) are counted apart: no choice of steps changes that. 5,000 problems
+take about 25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def failures(found: Comparison) -> list[Ending]:
     plain, *others = found.endings
     if plain.status != "CONVERGED":
         return []
-    return [end for end in others if end.status not in ("CONVERGED", "LOOSE")]
+    return [end for end in others if end.status not in ("CONVERGED", "INNER_NOT_CONVERGED")]
 
 
 def search(problems: int, seed: int, processes: int = PROCESSES) -> Iterator[Comparison]:
@@ -253,7 +253,7 @@ def table(results: list[Comparison]) -> str:
             continue
         done = [end.status == "CONVERGED" for _, end in ends]
         plain_done = [plain.status == "CONVERGED" for plain, _ in ends]
-        loose = [plain.status != end.status == "LOOSE" for plain, end in ends]
+        loose = [plain.status != end.status == "INNER_NOT_CONVERGED" for plain, end in ends]
         failed = sum(end.solver == name for one in results for end in failures(one))
         ratios = {
             one.number: max(1, end.sweeps) / max(1, one.endings[0].sweeps)

@@ -157,11 +157,11 @@ def load(name, folder):
     return anndata.read_h5ad(folder / f"{name}.h5ad").X
 
 
-def timed(X, eps, *, solver="power", tau=1e-3, **options):
+def timed(X, eps, *, solver="power", tau=1e-3, tol=1e-6, **options):
     """The result, and the seconds after each iteration."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = cm.learn(X, eps=eps, tau=tau, solver=solver, drop_empty=True, **options)
+        result = cm.learn(X, eps, tau, tol=tol, solver=solver, drop_empty=True, **options)
     return result, [line.seconds for line in result.history]
 
 

@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument(
         "--check", type=int, default=200, help="samples of `cells` compared with all"
     )
-    parser.add_argument("--restart", type=float, default=0.0, help="instead of tau = 0.001")
+    parser.add_argument("--tau", default="0.001", help="a number, or auto, the default of learn")
+    parser.add_argument("--restart", type=float, default=0.0, help="instead of tau")
+    parser.add_argument("--search", default="auto", help="of neighbors: exhaustive, index or auto")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     parts = asked.parts or list(CHOICES)
@@ -196,7 +198,8 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         15,
         max_candidates=asked.candidates,
         tol=asked.tol,
-        restart=asked.restart,
+        search=asked.search,
+        **({"restart": asked.restart} if asked.restart else {"tau": number_or_name(asked.tau)}),
         check=20,
         n_threads=2,
         progress=True,
@@ -207,6 +210,10 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         f"  seconds          {learning:.0f} for the landmarks, {seconds - learning:.0f} for the "
         "neighbors and the check of 20"
     )
+
+
+def number_or_name(text: str) -> float | str:
+    return text if text.isalpha() else float(text)
 
 
 def model(_: argparse.Namespace) -> None:
@@ -252,7 +259,18 @@ def read(folder: Path, name: str) -> sparse.csr_array:
 
 CELL_GENES = 2000
 SWEEPS = 10  # of every pair, for the model
-OPTIONS = ("data", "landmarks", "tol", "candidates", "samples", "restart", "cells", "check")
+OPTIONS = (
+    "data",
+    "landmarks",
+    "tol",
+    "candidates",
+    "samples",
+    "tau",
+    "restart",
+    "search",
+    "cells",
+    "check",
+)
 CHOICES = {
     "citeseq": citeseq,
     "simulated": simulated,

@@ -150,7 +150,7 @@ def pbmc3k(asked):
     if asked.full is not None and asked.full.exists():
         full = cm.load(asked.full)
     else:
-        full = cm.learn(cells.X, 0.1, 1e-3)
+        full = cm.learn(cells.X, 0.1, 1e-3, tol=1e-6)
         if asked.full is not None:
             full.save(asked.full)
     print(

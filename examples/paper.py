@@ -35,7 +35,7 @@ from cometric.solvers.loop import Limits, solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
 TAUS = (0.001, 0.01, 0.1, 1.0)
-EPS, TAU, ALPHA = 0.1, 1e-3, 0.1  # the paper's eps and tau, and the default restart
+EPS, TAU, ALPHA = 0.1, 1e-3, 0.1  # the paper's eps and tau, and a restart with l1
 EARLY = 5  # iterations after which the marker genes are still well separated
 NOT_HERE = "not run: no gene2vec*.txt in the data folder"
 

@@ -128,6 +128,11 @@ def test_every_module_has_a_folder():
         folder_of(module)
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_can_be_read_in_one_sitting(module):
+    assert len(MODULES[module].read_text("utf-8").splitlines()) <= 500, "divide it"
+
+
 def test_no_two_folders_know_each_other():
     order = list(FOLDERS)
     for name, folder in FOLDERS.items():

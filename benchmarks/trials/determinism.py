@@ -20,7 +20,7 @@ from typing import Any
 import cometric as cm
 from cometric import EntropicMap, ExactMap
 from cometric.core.digest import digest
-from cometric.maps import entropic, exact
+from cometric.maps import entropic_pairs, exact_pairs
 from cometric.maps.norms import norm_matrices
 from cometric.maps.tiled import TiledMap
 from trials import Outcome
@@ -57,7 +57,7 @@ def block_sizes(tiles: tuple[int, ...]) -> Outcome:
     """The same runs with the work of a call cut more and less finely, and maps in tiles."""
 
     def work(cells: float, tile: int) -> str:
-        exact.CELLS_PER_BLOCK = entropic.CELLS_PER_BLOCK = cells
+        exact_pairs.CELLS_PER_BLOCK = entropic_pairs.CELLS_PER_BLOCK = cells
         problem = cm.Problem.from_data(X)
         norms = norm_matrices(problem, "l1")
         maps = {

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -540,7 +542,21 @@ def test_info_knows_this_machine():
     assert facts["numpy"] == np.__version__
     assert facts["threads"] >= 1
     assert "kernels" in facts["kernel cache"]
+    assert re.search(r"[\d.]+ GB free, [\d.]+ GB in all", facts["memory"])
+    assert {"python", "system", "cores", "gpu"} <= set(facts)
     assert "python" in run("info").stdout
+
+
+def test_info_lists_every_library_that_the_package_can_use():
+    from cometric.cli.machine import EXTRAS, LIBRARIES
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    def names(requirements):
+        return {re.match(r"[\w-]+", text)[0] for text in requirements}
+
+    assert set(LIBRARIES) == names(project["dependencies"])
+    assert set(EXTRAS) == names(chain(*project["optional-dependencies"].values()))
 
 
 def test_warmup_says_how_long(monkeypatch):

@@ -159,7 +159,7 @@ def test_a_log_of_pairs_gets_few_lines_in_a_day(monkeypatch, capsys):
 
 
 def test_a_log_says_how_far_a_long_map_is(capsys, chatty, monkeypatch):
-    monkeypatch.setattr("cometric.maps.exact.CELLS_PER_BLOCK", 200)
+    monkeypatch.setattr("cometric.maps.exact_pairs.CELLS_PER_BLOCK", 200)
     cm.learn(X, eps=0.0, tau=0.1, progress=True)
     said = capsys.readouterr().err
     assert re.search(r"features \d+ %", said)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-import cometric.maps.exact as module
 import naive
-from cometric.maps.exact import ExactMap, FrozenMap, ReplayedMap
+from cometric.maps.couplings import FrozenMap, ReplayedMap
+from cometric.maps.exact import ExactMap
 from strategies import costs, fewer, lifts, positive_costs
 
 HIST = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.25, 0.75, 0.0], [0.1, 0.2, 0.3, 0.4]])
@@ -197,7 +197,7 @@ def test_without_room_for_trees_nothing_can_be_frozen():
 
 
 def test_progress_is_told_after_each_block(monkeypatch):
-    monkeypatch.setattr(module, "CELLS_PER_BLOCK", 20.0)
+    monkeypatch.setattr("cometric.maps.exact_pairs.CELLS_PER_BLOCK", 20.0)
     rng = np.random.default_rng(0)
     hist, told = rng.dirichlet(np.ones(4), 6), []
     phi = ExactMap(hist)
@@ -300,9 +300,9 @@ def test_rounding_in_sums_and_in_symmetry_is_forgiven():
 @given(lift=lifts())
 def test_masses_are_integers_that_add_up_exactly(lift):
     phi = ExactMap(lift[0])
-    rows = np.split(phi._mass, phi._indptr[1:-1])
+    rows = np.split(phi._integer.mass, phi._integer.indptr[1:-1])
     assert [sum(row.tolist()) for row in rows] == [2**62] * len(rows)
-    assert phi._mass.min() > 0
+    assert phi._integer.mass.min() > 0
 
 
 @fewer(2)

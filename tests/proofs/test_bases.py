@@ -12,7 +12,8 @@ import cometric as cm
 import naive
 from cometric.kernels.nodes import NO_TREE
 from cometric.maps.checks import all_pairs
-from cometric.maps.exact import Bases, ExactMap, _Batch
+from cometric.maps.exact import Bases, ExactMap
+from cometric.maps.exact_pairs import PairBatch
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_bounds_of_poor_trees_are_worse_but_not_wrong(lift):
     hist, cost, truth = lift
     points = np.random.default_rng(8).random((9, 2))
     elsewhere = solved(hist, np.abs(points[:, None] - points).sum(axis=-1))
-    batch = _Batch(ExactMap(hist), all_pairs(7))
+    batch = ExactMap(hist)._batch(all_pairs(7))
     batch.start_from(elsewhere.tree, elsewhere.state)
     lower, upper = batch.bounds(cost)  # without a solve
     assert (lower <= truth + 1e-12).all()
@@ -103,7 +104,7 @@ def test_bounds_of_poor_trees_are_worse_but_not_wrong(lift):
 def test_damaged_trees_are_dropped_and_others_used(lift):
     hist, cost, _ = lift
     bases = solved(hist, cost)
-    batch = _Batch(ExactMap(hist), all_pairs(7))
+    batch = ExactMap(hist)._batch(all_pairs(7))
     tree = bases.tree.copy()
     tree[batch.room[4] : batch.room[5]] = 60000
     batch.start_from(tree, bases.state)
@@ -112,9 +113,9 @@ def test_damaged_trees_are_dropped_and_others_used(lift):
 
 def test_a_certificate_from_bases_equals_a_fresh_one(result, monkeypatch):
     used = []
-    start_from = _Batch.start_from
+    start_from = PairBatch.start_from
     monkeypatch.setattr(
-        _Batch, "start_from", lambda batch, *trees: (used.append(1), start_from(batch, *trees))
+        PairBatch, "start_from", lambda batch, *trees: (used.append(1), start_from(batch, *trees))
     )
     warm = result.certify()
     assert used

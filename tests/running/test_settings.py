@@ -93,10 +93,38 @@ def test_the_command_line_has_an_option_for_every_setting_with_a_help_text():
 
 
 def test_unknown_options_are_refused_by_what_mirrors_learn():
-    with pytest.raises(TypeError, match="plan.* unexpected keyword argument 'alpha'"):
+    with pytest.raises(TypeError, match="`plan` has no option 'alpha'.$"):
         cm.plan(X, alpha=1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'alpha'"):
         cm.WassersteinSingularVectors(alpha=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "option", "meant"),
+    [
+        (cm.learn, "epss", "eps"),
+        (cm.plan, "epss", "eps"),
+        (cm.resume, "maxiter", "max_iter"),
+        (cm.choose, "n_split", "n_splits"),
+        (cm.learn_landmarks, "n_landmark", "n_landmarks"),
+        (cm.learn_landmarks, "epss", "eps"),
+        (cm.learn_trees, "grouppower", "group_power"),
+        (cm.neighbor_graph, "serch", "search"),
+        (cm.modules, "resolutoin", "resolution"),
+        (cm.rank_features, "n_feature", "n_features"),
+        (cm.smooth, "keeps", "keep"),
+        (cm.transfer_labels, "n_neighbours", "n_neighbors"),
+    ],
+)
+def test_a_misspelled_option_is_asked_about(function, option, meant):
+    message = f"`{function.__name__}` has no option '{option}'. Did you mean '{meant}'\\?"
+    with pytest.raises(TypeError, match=message):
+        function(X, **{option: 1})
+
+
+def test_a_missing_argument_is_named_as_before():
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'X'"):
+        cm.learn()
 
 
 def test_a_mirror_is_called_with_all_options_by_name():

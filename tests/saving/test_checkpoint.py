@@ -805,7 +805,7 @@ def test_what_is_noted_stays_through_a_resume(tmp_path):
     assert latest(tmp_path).origin == {"path": "here"}
     origin, arrays = source(tmp_path)
     assert origin == {"path": "here"}
-    assert digest(arrays) == latest(tmp_path).asked["data"]
+    assert digest(arrays) == latest(tmp_path).options["data"]
 
 
 def test_where_nothing_was_noted_nothing_is_known(tmp_path):

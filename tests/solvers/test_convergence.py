@@ -31,7 +31,7 @@ def test_a_few_dozen_random_problems_converge(convergence):
 def test_a_failure_is_one(convergence):
     good = convergence.Ending("power", "CONVERGED", 1e-7, 10, 10)
     bad = convergence.Ending("auto", "MAX_ITER", 1e-2, 3000, 3000)
-    loose = convergence.Ending("auto", "LOOSE", 1e-7, 30, 30)
+    loose = convergence.Ending("auto", "INNER_NOT_CONVERGED", 1e-7, 30, 30)
     one = convergence.Comparison(0, "", [good, bad, loose], 1e-6)
     assert convergence.failures(one) == [bad]
     assert convergence.failures(one._replace(endings=[bad, bad])) == []

@@ -226,7 +226,7 @@ def check_norm(result: Result, of: str) -> None:
     """Raise if new items have no distances: their metric was given, or the norm is a matrix."""
     if result.problem.fixed == of:
         raise ValueError(
-            f"The distances between {of} were given, not learned, so there are none of new {of}."
+            f"The distances between {of} were given, not learned, so new {of} have none."
         )
     if result.problem.formula.has_norm and name_for(result.parameters.norm, of) == "matrix":
         raise ValueError(

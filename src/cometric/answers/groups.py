@@ -10,6 +10,7 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count
+from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Matrix, Vector
 
@@ -28,6 +29,7 @@ class Ranked(NamedTuple):
     outside: float  # and in the other samples
 
 
+@checks_options
 def rank_features(
     result: Result,
     labels: Any,

@@ -18,6 +18,7 @@ from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
 from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.names import checks_options
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets
@@ -38,6 +39,7 @@ FEWEST = 3
 """With fewer items than this in the foreground there is no graph to cluster."""
 
 
+@checks_options
 def modules(
     result: Result,
     of: str = "features",

@@ -10,12 +10,14 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
+from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
 from cometric.core.types import Index, Matrix
 
 SIDES = ("samples", "features")
 
 
+@checks_options
 def smooth(
     X: Any, distances: Any, n_neighbors: int = 15, *, of: str = "samples", keep: float = 1.0
 ) -> Any:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.inputs import check_distances, counted, unwrap
+from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
 from cometric.core.types import Index, Matrix, Vector
 
@@ -69,6 +70,7 @@ class Transfer:
     __repr__ = __str__
 
 
+@checks_options
 def transfer_labels(
     distances: Any, labels: Any, n_neighbors: int = 15, *, within: Any = None
 ) -> Transfer:

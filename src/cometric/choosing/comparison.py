@@ -25,6 +25,7 @@ from cometric.choosing.hiding import (
 )
 from cometric.core.inputs import counted, read_matrix
 from cometric.core.kinds import Count, check_count, shown
+from cometric.core.names import checks_options
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
@@ -59,7 +60,7 @@ OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
 Method = Callable[[sparse.csr_array], Matrix]
 
 MOST_SAMPLES, MOST_FEATURES = 500, 500
-"""Size of the part of the data to learn from, where no other is asked for."""
+"""Size of the part of the data to learn from, unless another is passed."""
 
 MOST_ENTRIES = 40_000
 """Nonzero entries of that part: with more, there are fewer samples and features in it."""
@@ -68,6 +69,7 @@ LEAST_FEATURES = 4
 """Least number of features that can be split."""
 
 
+@checks_options
 def choose(
     X: Any,
     candidates: Mapping[str, Mapping[str, Any]] | None = None,
@@ -122,8 +124,8 @@ def choose(
 
     Notes
     -----
-    With the defaults it takes one to two minutes on two cores, for data of any size that fits
-    into memory. Time grows with ``n_splits`` and about as the square of ``n_samples`` and of
+    With the defaults it takes half a minute to two minutes on two cores, for data of any size that
+    fits into memory. Time grows with ``n_splits`` and about as the square of ``n_samples`` and of
     ``n_features``. Candidates are learned to ``tol=0.05`` in single precision, unless they have
     these options themselves.
 

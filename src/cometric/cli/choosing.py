@@ -26,7 +26,7 @@ def choose(
     """Compare settings of `learn`, and common distances, by how they predict hidden data.
 
     Needs no labels: half of the features are hidden, and the nearest samples predict them. Takes
-    one to two minutes, on a part of the data, and says which options to learn with, if any.
+    half a minute to two, on a part of the data, and says which options to learn with, if any.
     """
     _, matrix = read_source(console, path, source)
     choice = cometric.choose(

@@ -14,15 +14,34 @@ import cometric
 from cometric.core.inputs import counted
 from cometric.machine.devices import free_memory
 
-LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
-EXTRAS = ("anndata", "scanpy", "torch", "matplotlib", "jinja2", "dask")
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "psutil", "threadpoolctl", "tqdm")
+"""Libraries that the package needs, in the order of pyproject.toml."""
+
+EXTRAS = (
+    "torch",
+    "anndata",
+    "igraph",
+    "scanpy",
+    "matplotlib",
+    "umap-learn",
+    "jinja2",
+    "typer",
+    "rich",
+    "dask",
+    "zarr",
+    "POT",
+)
+"""Libraries of its optional parts."""
 
 
 def describe() -> dict[str, Any]:
     """Names and values of what bug reports should contain."""
     import numba
+    import psutil
 
-    cache = os.environ.get("NUMBA_CACHE_DIR") or Path(cometric.__file__).parent / "kernels"
+    from cometric.kernels.simplex import optimize
+
+    total = psutil.virtual_memory().total
     return {
         "cometric": cometric.__version__,
         "python": platform.python_version(),
@@ -31,9 +50,9 @@ def describe() -> dict[str, Any]:
         **{name: _installed(name) for name in EXTRAS},
         "cores": os.cpu_count(),
         "threads": numba.get_num_threads(),
-        "free memory": f"{free_memory() / 1e9:.1f} GB",
+        "memory": f"{free_memory() / 1e9:.1f} GB free, {total / 1e9:.1f} GB in all",
         "gpu": _gpu(),
-        "kernel cache": _cache(Path(cache)),
+        "kernel cache": _cache(getattr(optimize, "stats", None)),
     }
 
 
@@ -72,11 +91,15 @@ def _gpu() -> str:
         return "none: torch is not installed"
     if not torch.cuda.is_available():
         return "none that torch can use"
-    return str(torch.cuda.get_device_name())
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return f"{torch.cuda.get_device_name()}, {memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
 
 
-def _cache(folder: Path) -> str:
-    compiled = list(folder.rglob("*.nbc"))
+def _cache(stats: Any) -> str:
+    if stats is None:
+        return "none: NUMBA_DISABLE_JIT is set"
+    folder = Path(stats.cache_path)
+    compiled = list(folder.glob("*.nbc"))
     if not compiled:
         return f"{folder}: empty, see `cometric warmup`"
     size = sum(path.stat().st_size for path in compiled)

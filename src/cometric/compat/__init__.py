@@ -1,1 +1,1 @@
-"""The names of other packages on our engines."""
+"""Interfaces of other packages, computed by this one."""

@@ -105,7 +105,7 @@ def _check(matrix: Matrix, name: str) -> None:
             )
     top = float(matrix.max())
     if top == 0.0:
-        raise ValueError(f"`{name}` is zero everywhere, so nothing can be told apart by it.")
+        raise ValueError(f"`{name}` is zero everywhere: all {name} would be equal. Pass distances.")
     if np.diagonal(matrix).max() > ROUNDING * top:
         raise ValueError(
             f"`{name}` has a non-zero diagonal; an item is at distance 0 from itself. Pass "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 SHOWN = 3
 """Most names that a message lists."""
@@ -15,6 +17,8 @@ LIKENESS = 0.5
 
 MEANT = 0.6
 """Least similarity of the one name that a message asks about."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def find(
@@ -86,6 +90,18 @@ def check_options(given: Iterable[str], known: Iterable[str], function: str) -> 
     for name in given:
         if name not in known:
             raise TypeError(f"`{function}` has no option {name!r}.{suggestion(name, known)}")
+
+
+def checks_options(function: Function) -> Function:
+    """The same function, with an error for unknown options that suggests the most similar name."""
+    known = signature(function).parameters
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        check_options(options, known, function.__name__)
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
 
 
 def quoted(names: Sequence[Any]) -> str:

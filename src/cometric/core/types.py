@@ -215,5 +215,5 @@ class Status(Enum):
 
     @property
     def is_expected(self) -> bool:
-        """Whether there is nothing to warn of: converged, or as far as trees can come."""
+        """Whether there is nothing to warn of: converged, or trees that keep changing."""
         return self.ok or self is Status.CHANGING

@@ -76,7 +76,7 @@ def limits(values: Any) -> tuple[float, float]:
     """The values of the first and the last color, by quantiles of those that are finite.
 
     Where most values are equal, as those of a gene that few cells have, the last color is at a
-    quantile of the others. Few values are all told apart.
+    quantile of the others. Few values all get colors of their own.
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
@@ -160,7 +160,7 @@ def _by_category(
         ax.scatter(
             x[members],
             y[members],
-            s=size if turn == 0 else LARGER * size,  # shapes are told apart only when large
+            s=size if turn == 0 else LARGER * size,  # shapes differ visibly only when large
             color=palette[color],
             marker=MARKERS[turn % len(MARKERS)],
             lw=0,

@@ -106,5 +106,5 @@ def _title(color: Any) -> str:
 
 
 def _order(color: Any) -> tuple[str, ...]:
-    """The order of categories; numbers with a decimal point are none."""
+    """The order of categories; empty for floating-point numbers."""
     return () if np.asarray(color).dtype.kind == "f" else categories_of(color)

@@ -42,7 +42,7 @@ class Groups:
         return len(self.groups) - self.background
 
     def take(self, chosen: Index) -> Groups:
-        """Those of some of the items, without groups that become empty."""
+        """The groups of some of the items, without those that become empty."""
         present, codes = np.unique(self.codes[chosen], return_inverse=True)
         last = len(self.groups) - 1
         colors = self.colors or range(len(self.groups))
@@ -74,7 +74,7 @@ class Numbers:
     values: Vector
 
     def take(self, chosen: Index) -> Numbers:
-        """Those of some of the items."""
+        """The numbers of some of the items."""
         return Numbers(self.name, self.values[chosen])
 
     def payload(self) -> dict[str, Any]:

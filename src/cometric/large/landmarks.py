@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import sparse
 from cometric.answers.result import Result, load
 from cometric.core.digest import digest
 from cometric.core.inputs import read_samples
+from cometric.core.names import check_options
 from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
@@ -150,6 +152,8 @@ def learn_landmarks(
     >>> cm.learn_landmarks(X, 8, n_neighbors=2, eps=0, tau=0.1)
     Sketch(12 samples, 10 features, 8 landmarks)
     """
+    known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
+    check_options(options, known, "learn_landmarks")
     source = as_rows(X)
     X = X if source is None else source
     check_device(device, search)

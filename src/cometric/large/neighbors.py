@@ -22,6 +22,7 @@ from cometric.core.digest import digest
 from cometric.core.inputs import BadData, Fault, read_samples
 from cometric.core.kinds import check_count
 from cometric.core.matching import describe_differences, find_bins, select
+from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Status
@@ -122,6 +123,7 @@ class Neighbors:
         return words
 
 
+@checks_options
 def neighbor_graph(
     result: Result,
     X: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +22,11 @@ SHARE = 0.25
 """Part of the memory limit that one stored array may take; a larger one goes to a file."""
 
 
-class RowSource(Protocol):
-    """Samples that are read in parts: files, lazy arrays.
-
-    ``source[start:stop]`` and ``source[numbers]``, with increasing numbers, return these rows as a
-    dense or a sparse array. Optional attributes ``sample_names`` and ``feature_names`` are lists.
-    """
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    def __getitem__(self, rows: Any) -> Any: ...
-
-
 def is_source(X: Any) -> bool:
-    """Whether ``X`` has to be read in chunks, other than data that are in memory."""
+    """Whether ``X`` is a source, which is read in chunks: a file or a lazy array, not in memory.
+
+    ``X[start:stop]`` and ``X[numbers]``, with increasing numbers, are these rows, dense or sparse.
+    """
     in_memory = isinstance(X, np.ndarray) or sparse.issparse(X)
     known = ("obs_names", "to_numpy", "detach", "__dask_graph__", "__dlpack__")
     if in_memory or any(hasattr(X, name) for name in known):

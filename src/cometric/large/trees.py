@@ -21,6 +21,7 @@ from cometric.core.cones import log_width
 from cometric.core.errors import REMEDIES, ConvergenceWarning
 from cometric.core.histograms import Histograms
 from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import Record, Status, Vector
@@ -93,6 +94,7 @@ class Trees:
         )
 
 
+@checks_options
 def learn_trees(
     X: Any,
     *,

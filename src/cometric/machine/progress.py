@@ -150,14 +150,14 @@ def bar_of_pairs(
     display = _Counter(count, unit, doing) if redraws() else _LoggedCounter(count, unit, doing)
     before = 0
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal before
         display.reach(before + done)
         before += total if done == total else 0
 
     try:
         with announce_compilation(display.write):
-            yield tell
+            yield report
     finally:
         display.close()
 

@@ -23,7 +23,7 @@ ANSWER = 2.0
 """Seconds after which it is checked whether the worker that has a result is still there."""
 
 LATE = 5.0
-"""Seconds after which a result that was there and is not any more counts as lost."""
+"""Seconds after which a result that was reported, and is missing, counts as lost."""
 
 NO_WORKER = "no worker has been available"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from cometric.kernels import few, panels, sinkhorn, sinkhorn_log, thread_count
 from cometric.machine.devices import free_memory
 from cometric.machine.threads import one_blas_thread
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
+from cometric.maps.entropic_pairs import PairGroup, PairTask
 from cometric.maps.ground import Ground
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
@@ -26,9 +26,6 @@ NEGATIVE_TOL = 1e-10
 
 FEWER_SOURCES = 4
 """Factor by which taking the first histograms as sources must reduce their number."""
-
-CELLS_PER_BLOCK = 2e9
-"""Products per kernel call: about a second."""
 
 DENSE, WIDE = 0.5, 128
 """Share of nonzero bins, and number of bins, from which sweeps are matrix products."""
@@ -129,9 +126,9 @@ class EntropicMap(SinkhornMap):
         self._choose_storage(kinds, self.scalings, limit - layout)
         self.memory += layout
         self.few_targets = False  # of each source, in ``pairs``: K is copied pair by pair
-        self._all: _Group | None = None
-        self._parts: list[_Group] = []  # see ``divide``
-        self._strips: dict[tuple[int, int], _Group] = {}  # see ``advance``
+        self._all: PairGroup | None = None
+        self._parts: list[PairGroup] = []  # see ``divide``
+        self._strips: dict[tuple[int, int], PairGroup] = {}  # see ``advance``
         self._ground: Ground | None = None
 
     def __repr__(self) -> str:
@@ -150,7 +147,7 @@ class EntropicMap(SinkhornMap):
         n = self.shape[0]
         group = self._all
         if group is None:
-            group = _Group(self._rows[0], all_pairs(n), self.stored)
+            group = PairGroup(self._rows[0], all_pairs(n), self.stored)
         values = self._divergences(group, cost)
         if self.stored is not None:
             self._all = group
@@ -224,7 +221,7 @@ class EntropicMap(SinkhornMap):
         group = self._strips.get((first, last))
         if group is None:
             index = all_pairs(self.shape[0], first, last)
-            group = self._strips[first, last] = _Group(self._rows[0], index, self.stored)
+            group = self._strips[first, last] = PairGroup(self._rows[0], index, self.stored)
         self._ground = ground
         before = self._first_scalings() if memory is None else memory["own"]
         own, self._self_scalings = ground.once("own", lambda: self._own_terms(ground, before))
@@ -273,7 +270,7 @@ class EntropicMap(SinkhornMap):
         self._divergences(group, cost)
         low, high = np.empty(len(index)), np.empty(len(index))
         low[order], high[order] = self._brackets(group, cost)
-        diagonal = _Group(self._rows[0], np.stack([np.arange(n)] * 2, axis=1), FLOAT64)
+        diagonal = PairGroup(self._rows[0], np.stack([np.arange(n)] * 2, axis=1), FLOAT64)
         self_low, self_high = self._brackets(diagonal, cost)
         i, j = self._rank[index].T
         return (
@@ -304,7 +301,7 @@ class EntropicMap(SinkhornMap):
         return self._renew(group, order, cost, own)
 
     def _renew(
-        self, group: _Group, order: Index, cost: Matrix, own: SelfTerms | None = None
+        self, group: PairGroup, order: Index, cost: Matrix, own: SelfTerms | None = None
     ) -> Vector:
         """Divergences of a group in the order of its pairs before they were sorted."""
         divergences = np.empty(len(order))
@@ -312,17 +309,17 @@ class EntropicMap(SinkhornMap):
         divergences[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
         return divergences
 
-    def _divergences(self, group: _Group, cost: Matrix, own: SelfTerms | None = None) -> Vector:
+    def _divergences(self, group: PairGroup, cost: Matrix, own: SelfTerms | None = None) -> Vector:
         """Divergences of the pairs of a group; ``own`` are the self terms if known."""
         count = len(group.index)
-        task = _Task(group, cost, np.zeros(count), np.full(count, np.inf))
+        task = PairTask(group, cost, np.zeros(count), np.full(count, np.inf))
         unit, _ = self._solve(cost, [[task]] if count else [], own)
         if task.level is None:  # no pairs, or all costs are zero
             return task.values
         divergences: Vector = unit * (task.values - task.level)
         return divergences
 
-    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[_Group, Index]:
+    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
         """The pairs sorted by their sources, and the order that sorts them.
 
         The source is the larger histogram, unless there are far fewer first histograms: the
@@ -334,7 +331,7 @@ class EntropicMap(SinkhornMap):
         if not (fewer or self.few_targets):
             pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
-        return _Group(self._rows[0], pairs[order], stored), order
+        return PairGroup(self._rows[0], pairs[order], stored), order
 
     def snapshot(self) -> dict[str, Any]:
         groups = self._groups_by_name().items()
@@ -345,14 +342,14 @@ class EntropicMap(SinkhornMap):
         super().restore(memory)
         self._all = None
         if "scalings" in memory:
-            self._all = _Group(self._rows[0], all_pairs(self.shape[0]), self.stored)
+            self._all = PairGroup(self._rows[0], all_pairs(self.shape[0]), self.stored)
         for name, group in self._groups_by_name().items():
             group.scalings = None
             if name in memory:
                 group.scalings = np.empty(group.offsets[-1], self.stored)
                 fill(group.scalings, memory[name], "scalings")
 
-    def _groups_by_name(self) -> dict[str, _Group]:
+    def _groups_by_name(self) -> dict[str, PairGroup]:
         """The groups whose scalings are stored between calls."""
         parts = {f"part{k}": group for k, group in enumerate(self._parts)}
         return parts if self._all is None else {"scalings": self._all, **parts}
@@ -385,7 +382,7 @@ class EntropicMap(SinkhornMap):
             return None
         return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
 
-    def _sweep(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _sweep(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
         """The first sweeps; of full solves of dense histograms, most in float32.
 
         The scalings of float32 have the marginal errors of ``_rounding``. Sweeps in float64 follow,
@@ -401,13 +398,13 @@ class EntropicMap(SinkhornMap):
         for task in tasks:
             self._sweep_pairs(task, task.errors, kernel, limit, tol, self._report)
 
-    def _resume(self, tasks: list[_Task], kernel: Any, limit: int, tol: float) -> None:
+    def _resume(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:  # the kernel skips the pairs within ``tol``
             self._sweep_pairs(task, task.errors, kernel, limit, tol)
 
     def _sweep_pairs(
         self,
-        task: _Task,
+        task: PairTask,
         errors: Any,
         kernel: Any,
         limit: int,
@@ -439,7 +436,7 @@ class EntropicMap(SinkhornMap):
             if report is not None:  # only the first sweeps count as progress
                 report(part.stop, len(group.index))
 
-    def _initial(self, group: _Group, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _initial(self, group: PairGroup, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The scalings to start from: those of each target to itself."""
         offsets = group.offsets[part.start : part.stop + 1]
         scalings = np.empty(offsets[-1] - offsets[0], dtype)
@@ -448,13 +445,13 @@ class EntropicMap(SinkhornMap):
         )
         return scalings
 
-    def _repair(self, tasks: list[_Task]) -> None:
+    def _repair(self, tasks: list[PairTask]) -> None:
         """Solve in the log domain the pairs whose scalings overflowed."""
         for task in tasks:
             lost = np.flatnonzero(~np.isfinite(task.errors))
             if not len(lost):
                 continue
-            group = _Group(self._rows[0], task.group.index[lost], None)
+            group = PairGroup(self._rows[0], task.group.index[lost], None)
             scaled = task.cost / (self.eps * task.cost.max())
             task.values[lost], task.errors[lost] = sinkhorn_log.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
@@ -466,17 +463,19 @@ class EntropicMap(SinkhornMap):
         final = max(NEGATIVE_TOL, self._rounding[self.precision])
         return (self.max_sweeps, self._tolerance), (self.max_sweeps, final)
 
-    def _is_negative(self, task: _Task, levels: Vector) -> Any:
+    def _is_negative(self, task: PairTask, levels: Vector) -> Any:
         if task.level is None:
             i, j = task.group.index.T
             task.level = 0.5 * (levels[i] + levels[j])
         return task.values < task.level
 
-    def _sweep_negative(self, task: _Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
+    def _sweep_negative(
+        self, task: PairTask, mask: Any, kernel: Any, limit: int, tol: float
+    ) -> None:
         errors = np.where(mask, np.inf, 0.0)  # those of the task stay as they are
         self._sweep_pairs(task, errors, kernel, limit, tol)
 
-    def _brackets(self, group: _Group, cost: Matrix) -> tuple[Vector, Vector]:
+    def _brackets(self, group: PairGroup, cost: Matrix) -> tuple[Vector, Vector]:
         """Bounds of the transport costs over eps, from the stored scalings without a sweep."""
         if group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
@@ -486,40 +485,3 @@ class EntropicMap(SinkhornMap):
             self._threads,
         )  # fmt: skip
         return lower, upper
-
-
-class _Group:
-    """Pairs sorted by their sources, the layout of their scalings, and the stored scalings.
-
-    Histograms are numbered by size here, the largest first.
-    """
-
-    def __init__(self, indptr: Index, index: Index, stored: np.dtype[Any] | None) -> None:
-        self.index, self.stored = index, stored
-        self.scalings: NDArray[Any] | None = None
-        self.target = index[:, 1].astype(np.int32)
-        sizes = np.diff(indptr)
-        self.offsets = np.zeros(len(index) + 1, np.int64)
-        np.cumsum(sizes[self.target], out=self.offsets[1:])
-        self.start = np.searchsorted(index[:, 0], np.arange(len(indptr))).astype(np.int64)
-        cells = np.concatenate([[0], np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])])
-        per_source = cells[self.start]
-        cuts = np.searchsorted(per_source, np.arange(0, per_source[-1], CELLS_PER_BLOCK))
-        self.cuts = np.unique(np.concatenate([cuts, [len(sizes)]]))
-
-    def blocks(self) -> Iterator[tuple[slice, Index]]:
-        """Ranges of pairs with whole sources, and ``start`` relative to the range."""
-        for first, last in zip(self.cuts[:-1], self.cuts[1:], strict=True):
-            part = slice(int(self.start[first]), int(self.start[last]))
-            yield part, np.clip(self.start - part.start, 0, part.stop - part.start)
-
-
-@dataclass
-class _Task:
-    """A group under one cost."""
-
-    group: _Group
-    cost: Matrix
-    values: Vector
-    errors: Vector
-    level: Vector | None = None  # the mean of the two self terms of each pair

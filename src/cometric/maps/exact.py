@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,58 +12,22 @@ from scipy import sparse
 from cometric.core.arrays import symmetric
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import duals, geometry, plans, thread_count, threads, trees
+from cometric.kernels import thread_count, threads
 from cometric.kernels.transport import Histograms as Rows
-from cometric.kernels.transport import Trees, transport
 from cometric.machine.devices import free_memory
-from cometric.maps.checks import (
-    all_pairs,
-    check_cost,
-    check_index,
-    fill,
-)
+from cometric.maps.checks import all_pairs, check_cost, check_index, fill
+from cometric.maps.couplings import FrozenMap, ReplayedMap, apply_moves
+from cometric.maps.exact_pairs import Moves, PairBatch, Plans, is_metric, rescale_pow2
 from cometric.maps.ground import Ground
-
-METRIC_TOLERANCE = 2.0**-48
-"""Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
-
-CELLS_PER_BLOCK = 2e8
-"""Arcs per call of the kernel: about a second between reports of progress and checks for Ctrl-C."""
 
 REPLAYED = 3
 """Copies of the trees if couplings are read from them: the current one, and the last two."""
-
-SMALL = 2e5
-"""Number of arcs below which one thread is faster than several."""
-
 
 PAIR = 20.0
 """Time of a pair, in arcs of its problem."""
 
 LAYOUT = 33
 """Bytes per pair beside its tree: both histograms, where the tree is, its state, its value."""
-
-Moves = tuple[Index, Index, Vector]
-"""Couplings as start, cells (source * bins + target), amounts."""
-
-
-class Plans(NamedTuple):
-    """Optimal plans of some pairs, one after the other.
-
-    Plan p moves ``mass[e]`` from bin ``source[e]`` to bin ``target[e]`` for e in
-    ``start[p] : start[p + 1]``. Its duals f (on the bins of the first histogram) and g (on
-    those of the second) satisfy f_k + g_l <= C_kl and <a, f> + <b, g> = ``bounds[p]``, a lower
-    bound of the true distance, of which ``values[p]`` is an upper bound.
-    """
-
-    values: Vector
-    bounds: Vector
-    start: Index
-    source: Index
-    target: Index
-    mass: Vector
-    f: list[Vector]
-    g: list[Vector]
 
 
 class Memory(NamedTuple):
@@ -131,13 +94,13 @@ class ExactMap:
     ) -> None:
         checked = Histograms.of(hist)
         self._hist = checked.rows
-        self._indptr, self._bins, self._mass = checked.integer_parts
+        self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)
         self._threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
-        self._all: _Batch | None = None  # the trees of all pairs, after the first call
-        self._parts: list[_Batch] = []  # the trees of parts of the pairs, see ``divide``
+        self._all: PairBatch | None = None  # the trees of all pairs, after the first call
+        self._parts: list[PairBatch] = []  # the trees of parts of the pairs, see ``divide``
         self.first_bases: Bases | None = None  # where ``bounds`` starts from, instead of anew
         self.pivots = True  # False: ``advance`` returns plans that are near optimal
         self.on_progress: Callable[[int, int], None] | None = (
@@ -172,7 +135,7 @@ class ExactMap:
         return symmetric(batch.values, self.shape[0])
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        batch = _Batch(self, check_index(index, self.shape[0]), keep_trees=False)
+        batch = self._batch(check_index(index, self.shape[0]), keep_trees=False)
         batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
@@ -180,17 +143,17 @@ class ExactMap:
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """For each part of the pairs, its distances as a function of the cost; trees are stored."""
         n = self.shape[0]
-        self._parts = [_Batch(self, check_index(index, n), self.keeps_trees) for index in parts]
+        self._parts = [self._batch(check_index(index, n), self.keeps_trees) for index in parts]
         return [partial(self._renew, batch) for batch in self._parts]
 
-    def _renew(self, batch: _Batch, cost: Matrix) -> Vector:
+    def _renew(self, batch: PairBatch, cost: Matrix) -> Vector:
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values.copy()
 
     def plans(self, cost: Matrix, index: Index) -> Plans:
         """Optimal plans and duals of the pairs ``index`` (p, 2)."""
         cost = check_cost(cost, self.shape[1])
-        batch = _Batch(self, check_index(index, self.shape[0]))
+        batch = self._batch(check_index(index, self.shape[0]))
         batch.on_progress = self.on_progress
         batch.solve(cost)
         batch.on_progress = None  # only solving reports progress, not reading the plans
@@ -219,7 +182,7 @@ class ExactMap:
         """
         if self._all is not None or not self.keeps_trees:
             return None
-        batch = _Batch(self, all_pairs(self.shape[0]))
+        batch = self._batch(all_pairs(self.shape[0]))
         batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]), pivots=False)
         batch.on_progress = None
@@ -232,21 +195,21 @@ class ExactMap:
             raise ValueError("no couplings are stored yet; call `freeze` first.")
         return self._couplings_of(batch)
 
-    def _couplings_of(self, batch: _Batch) -> FrozenMap | ReplayedMap:
+    def _couplings_of(self, batch: PairBatch) -> FrozenMap | ReplayedMap:
         if self.memory.trees + self.memory.moves > self._memory_limit:
-            return ReplayedMap(batch)
+            return ReplayedMap(self.shape, batch)
         return FrozenMap(self.shape, batch.moves(full=False), self._threads)
 
     def row_work(self) -> Vector:
         """A model of the time for the pairs (i, j > i) of each histogram i."""
-        sizes = np.diff(self._indptr).astype(float)
+        sizes = np.diff(self._integer.indptr).astype(float)
         after = np.cumsum(sizes[::-1])[::-1] - sizes
         work: Vector = sizes * after + PAIR * np.arange(len(sizes) - 1, -1, -1)
         return work
 
     def row_memory(self) -> Vector:
         """Bytes of the trees of the pairs of each histogram, and of their layout."""
-        sizes = np.diff(self._indptr).astype(float)
+        sizes = np.diff(self._integer.indptr).astype(float)
         pairs = np.arange(len(sizes) - 1, -1, -1)
         nodes = sizes * pairs + np.cumsum(sizes[::-1])[::-1] - sizes
         memory: Vector = (4 if 2 * sizes.max() >= 2**16 else 2) * nodes + LAYOUT * pairs
@@ -278,8 +241,8 @@ class ExactMap:
         """The matrix of the distances that :meth:`advance` returned, range by range."""
         return symmetric(values, self.shape[0])
 
-    def _strip(self, first: int, last: int, memory: dict[str, Any] | None) -> _Batch:
-        batch = _Batch(self, all_pairs(self.shape[0], first, last), self.keeps_trees)
+    def _strip(self, first: int, last: int, memory: dict[str, Any] | None) -> PairBatch:
+        batch = self._batch(all_pairs(self.shape[0], first, last), self.keeps_trees)
         if memory is not None:
             fill(batch.tree, memory["tree"], "trees")
             fill(batch.state, memory["state"], "states of the trees")
@@ -292,14 +255,17 @@ class ExactMap:
         return memory
 
     def restore(self, memory: dict[str, Any]) -> None:
-        self._all = _Batch(self, all_pairs(self.shape[0])) if "tree" in memory else None
+        self._all = self._batch(all_pairs(self.shape[0])) if "tree" in memory else None
         for name, batch in self._stored().items():
             fill(batch.tree, memory[f"{name}tree"], "trees")
             fill(batch.state, memory[f"{name}state"], "states of the trees")
             if batch.drop_invalid():
                 raise ValueError("the stored trees do not match these histograms.")
 
-    def _stored(self) -> dict[str, _Batch]:
+    def _batch(self, index: Index, keep_trees: bool = True) -> PairBatch:
+        return PairBatch(self._integer, self.shape[1], index, keep_trees, self._threads)
+
+    def _stored(self) -> dict[str, PairBatch]:
         """The batches whose trees are stored between calls, by name."""
         parts = {f"part{k}_": batch for k, batch in enumerate(self._parts)}
         return parts if self._all is None else {"": self._all, **parts}
@@ -318,16 +284,16 @@ class ExactMap:
         index = all_pairs(n) if index is None else check_index(index, n)
         lower, upper = np.empty(len(index)), np.empty(len(index))
         # Block by block: trees are stored for one block at a time.
-        whole = _Batch(self, index, keep_trees=False)
+        whole = self._batch(index, keep_trees=False)
         whole.on_progress = self.on_progress
         with threads(whole.threads):
             metric = is_metric(cost)
         room = np.zeros(len(index) + 1, np.int64)
-        np.cumsum(np.diff(self._indptr)[index].sum(axis=1), out=room[1:])
+        np.cumsum(np.diff(self._integer.indptr)[index].sum(axis=1), out=room[1:])
         if bases is not None and (len(bases.tree), len(bases.state)) != (room[-1], len(index)):
             bases = None  # of other histograms
         for part in whole.blocks():
-            block = _Batch(self, index[part])
+            block = self._batch(index[part])
             if bases is not None:
                 trees_of_part = slice(room[part.start], room[part.stop])
                 block.start_from(bases.tree[trees_of_part], bases.state[part])
@@ -351,213 +317,12 @@ class ExactMap:
         """Whether policy iteration stays within the limit, with couplings or copies of trees."""
         return self.memory_used > self.memory.trees
 
-    def _solve_all(self, cost: Matrix) -> _Batch:
+    def _solve_all(self, cost: Matrix) -> PairBatch:
         batch = self._all
         if batch is None:
-            batch = _Batch(self, all_pairs(self.shape[0]), keep_trees=self.keeps_trees)
+            batch = self._batch(all_pairs(self.shape[0]), keep_trees=self.keeps_trees)
         batch.on_progress = self.on_progress
         batch.solve(cost)
         if self.keeps_trees:
             self._all = batch
         return batch
-
-
-class FrozenMap:
-    """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
-
-    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
-        self.shape = shape
-        self._start, self._cells, self._amounts = moves
-        self._threads = threads
-
-    @property
-    def moves(self) -> int:
-        """The number of moves in all couplings."""
-        return len(self._cells)
-
-    def __repr__(self) -> str:
-        n, d = self.shape
-        return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
-
-    def __call__(self, cost: Matrix) -> Matrix:
-        moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
-        return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
-
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances
-
-
-class ReplayedMap:
-    """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
-
-    def __init__(self, batch: _Batch) -> None:
-        self.shape = batch.phi.shape
-        self._batch = copy(batch)
-        self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
-
-    def __repr__(self) -> str:
-        n, d = self.shape
-        return f"ReplayedMap({n} histograms on {d} bins)"
-
-    def __call__(self, cost: Matrix) -> Matrix:
-        return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
-
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances
-
-
-class _Batch:
-    """Some pairs of a map, their values and their trees."""
-
-    def __init__(self, phi: ExactMap, index: Index, keep_trees: bool = True) -> None:
-        self.phi = phi
-        self.on_progress: Callable[[int, int], None] | None = None
-        self.index = index
-        sizes = np.diff(phi._indptr)
-        nodes = sizes[index[:, 0]] + sizes[index[:, 1]]
-        self.room = np.zeros(len(index) + 1, np.int64)
-        if keep_trees:
-            np.cumsum(nodes, out=self.room[1:])
-        small = nodes.max(initial=0) < 2**16
-        self.tree = np.zeros(self.room[-1], np.uint16 if small else np.int32)
-        self.state = np.zeros(len(index), np.uint8)
-        self.values = np.zeros(len(index))
-        self.moves_of: Any = None  # numbers of moves, after a solve
-        work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
-        total = work[-1] if len(work) else 0
-        steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
-        self.threads = 1 if total < SMALL else phi._threads
-        self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
-
-    def _data(self, part: slice | None = None) -> tuple[Rows, Trees]:
-        """The arguments of the kernels: histograms, and some pairs (or all) with their trees."""
-        part = slice(0, len(self.index)) if part is None else part
-        offsets = self.room[part.start : part.stop + 1]
-        return (
-            Rows(self.phi._indptr, self.phi._bins, self.phi._mass),
-            Trees(self.index[part], self.tree, offsets, self.state[part]),
-        )
-
-    def blocks(self) -> Iterator[slice]:
-        for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
-            yield slice(int(start), int(stop))
-            if self.on_progress is not None:
-                self.on_progress(int(stop), len(self.index))
-
-    def solve(self, cost: Matrix, metric: bool | None = None, pivots: bool = True) -> None:
-        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known.
-
-        Without ``pivots``, values and trees are those of the initial plans.
-        """
-        cost, unit = rescale_pow2(cost)
-        moves = np.zeros(len(self.index), np.int32)
-        self.moves_of = None
-        with threads(self.threads):
-            cancel = is_metric(cost) if metric is None else metric
-            for part in self.blocks():
-                values, moves[part] = transport(
-                    *self._data(part), cost, cancel, pivots, self.threads
-                )
-                self.values[part] = values * unit
-        self.moves_of = moves
-
-    def bounds(self, cost: Matrix) -> tuple[Vector, Vector]:
-        """Lower and upper bounds of the distances, in exact arithmetic: dual and primal values."""
-        cost, unit = rescale_pow2(cost)
-        lower, upper = np.empty(len(self.index)), np.empty(len(self.index))
-        nodes, empty = 2 * self.phi.shape[1] + 8, np.empty(0)
-        with threads(self.threads):
-            for part in self.blocks():
-                values, gaps = duals.values_and_gaps(
-                    *self._data(part), cost, empty, empty, self.threads
-                )
-                gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
-                margins = (
-                    16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
-                )  # includes the rounding of these lines
-                lower[part] = unit * (values - gaps - margins)
-                upper[part] = unit * (values + margins)
-        return lower, upper
-
-    def replay(self, cost: Matrix) -> Vector:
-        """Cost of the stored plans under another cost."""
-        values = np.empty(len(self.index))
-        with threads(self.threads):
-            for part in self.blocks():
-                values[part] = plans.tree_costs(*self._data(part), cost, self.threads)
-        return values
-
-    def drop_invalid(self) -> int:
-        """Forget the stored trees that do not match the histograms; return their number."""
-        with threads(self.threads):
-            return int(trees.drop_invalid(*self._data(), self.threads))
-
-    def start_from(self, tree: Index, state: Index) -> None:
-        """Copy trees; those of other histograms, or damaged ones, are not used."""
-        self.tree[:] = tree
-        self.state[:] = state
-        self.drop_invalid()
-
-    def moves(self, full: bool) -> Moves:
-        """The stored plans as start, cells (source * bins + target), amounts.
-
-        Mass that stays in its bin is listed only if ``full``.
-        """
-        d = self.phi.shape[1]
-        start = np.zeros(len(self.index) + 1, np.int64)
-        with threads(self.threads):
-            counts: Any = None if full else self.moves_of
-            if counts is None:
-                counts = plans.count_moves(*self._data(), full, self.threads)
-            np.cumsum(counts, out=start[1:])
-            cells = np.empty(start[-1], np.int32 if d * d < 2**31 else np.int64)
-            amounts = np.empty(start[-1])
-            plans.write_moves(*self._data(), full, d, start, cells, amounts, self.threads)
-        return start, cells, amounts
-
-    def plans(self, cost: Matrix) -> Plans:
-        """The stored plans with their duals."""
-        start, cells, mass = self.moves(full=True)
-        source, target = np.divmod(cells.astype(np.int64), self.phi.shape[1])
-        f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
-        cost, unit = rescale_pow2(cost)
-        with threads(self.threads):
-            _, gaps = duals.values_and_gaps(*self._data(), cost, f, g, self.threads)
-        f *= unit
-        g *= unit
-        sizes = np.diff(self.phi._indptr)[self.index]
-        ends = self.room[:-1, None] + sizes
-        return Plans(
-            self.values,
-            self.values - unit * gaps,
-            start,
-            source,
-            target,
-            mass,
-            [f[a:b] for a, b in zip(self.room[:-1], ends[:, 0], strict=True)],
-            [g[a:b] for a, b in zip(self.room[:-1], ends[:, 1], strict=True)],
-        )
-
-
-def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
-    """The costs of couplings under a cost."""
-    count = 1 if len(moves[1]) < SMALL else n_threads
-    with threads(count):
-        values: Vector = plans.move_costs(*moves, cost.reshape(-1), count)
-    return values
-
-
-def is_metric(cost: Matrix) -> bool:
-    """Whether a cost satisfies the triangle inequality, up to rounding."""
-    violation: float = geometry.triangle_violation(cost)
-    return bool(violation <= METRIC_TOLERANCE * cost.max(initial=0.0))
-
-
-def rescale_pow2(cost: Matrix) -> tuple[Matrix, float]:
-    """The cost divided by a power of 2 where it is very large or small, and that power; exact."""
-    unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
-    return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))

@@ -268,7 +268,7 @@ class Owners:
         cluster.finish({stored: owner})
 
     def _usable(self, workers: dict[str, int]) -> list[str]:
-        """The workers with enough memory; those without are refused in words."""
+        """The workers with enough memory; warns of the others."""
         if set(workers) - self._known:  # some are new
             self._known |= set(workers)
             limits = self._cluster.memory()

@@ -8,7 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Metrics
-from cometric.maps.exact import ExactMap, Plans
+from cometric.maps.exact import ExactMap
+from cometric.maps.exact_pairs import Plans
 
 
 class Uniqueness(NamedTuple):

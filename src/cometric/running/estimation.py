@@ -20,7 +20,7 @@ from cometric.core.histograms import Histograms
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.kernels import threads
-from cometric.maps.exact import is_metric
+from cometric.maps.exact_pairs import is_metric
 from cometric.maps.norms import is_pair, norm_matrix, norm_name
 from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
 from cometric.running.run import Run

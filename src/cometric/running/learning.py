@@ -14,11 +14,13 @@ import numpy as np
 from cometric.answers.result import Result
 from cometric.core.arrays import on_device
 from cometric.core.errors import UnknownKind
+from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
 from cometric.machine.interruption import Interruption
+from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap, ReplayedMap
+from cometric.maps.exact import ExactMap
 from cometric.running.run import Run
 from cometric.running.settings import DEFAULT_EPS, DEFAULT_TAU, DEFAULT_TOL, Settings
 from cometric.saving.checkpoint import Checkpoint
@@ -28,6 +30,7 @@ from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
 
 
+@checks_options
 def learn(
     X: Any,
     eps: float = DEFAULT_EPS,
@@ -133,9 +136,10 @@ def learn(
         Bytes that maps may use to store trees, couplings or scalings (both sides together); half
         of the free memory by default. If they do not fit, slower methods are used.
     client
-        A ``distributed.Client``: its workers compute the distances, tile by tile, on their CPU
-        or on their ``device``. The result is the same, bit by bit, for any number of workers, even
-        if some are lost; "local" computes the same tiles in this process. See docs/scale.md.
+        A ``distributed.Client``: its workers compute the distances, each for some of the rows, on
+        their CPU or on their ``device``. The result is the same, bit by bit, for any number of
+        workers, even if some are lost; "local" computes it in the same way in this process. See
+        docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback
@@ -179,6 +183,7 @@ def learn(
     return result
 
 
+@checks_options
 def resume(
     checkpoint: str | os.PathLike[str],
     *,
@@ -211,7 +216,7 @@ def resume(
         raise CheckpointError(
             f"`{checkpoint}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."
         )
-    arrays, stored = read_data(folder, saved), dict(saved.asked)
+    arrays, stored = read_data(folder, saved), dict(saved.options)
     try:
         stored["norm"] = _stored_norm(stored["norm"], arrays)
         if client is not None and not stored["client"]:
@@ -265,7 +270,7 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
         if saved is not None:
             compare(folder, saved, stored)
     else:
-        stored = saved.asked
+        stored = saved.options
     used = {
         # The memory determines the precision in which maps store scalings: it must not change.
         "memory_limit": run.memory if saved is None else saved.used["memory_limit"],
@@ -297,7 +302,7 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
         learn(X, eps=0.0, tau=0.1).certify()
         phi = ExactMap(hist)
         phi.plans(cost, np.array([[0, 1]]))
-        ReplayedMap(phi._solve_all(cost))(cost)
+        ReplayedMap(phi.shape, phi._solve_all(cost))(cost)
     if "entropic" in kinds:
         for eps, dtype in ((0.5, np.float64), (0.5, np.float32), (1e-3, np.float64)):
             EntropicMap(hist, eps, dtype=dtype)(cost)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.inputs import counted
+from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
@@ -120,6 +121,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@checks_options
 @mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.

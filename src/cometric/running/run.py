@@ -57,7 +57,7 @@ class Run:
         """Solve; warns if not converged, raises if interrupted."""
         with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
             if self.checkpoint is not None:
-                self.checkpoint.tell = bar.say
+                self.checkpoint.announce = bar.say
             lifts = self.lifts()
             try:
                 solution = self.solve(lifts, bar)

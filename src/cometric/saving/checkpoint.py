@@ -50,7 +50,7 @@ _origin: ContextVar[dict[str, Any] | None] = ContextVar("origin", default=None)
 def noting(origin: dict[str, Any]) -> Iterator[None]:
     """Store ``origin``, as JSON, in all checkpoints of runs that begin inside.
 
-    It tells where the data come from, for callers that need more of them than histograms. It does
+    It tells where the data come from, for callers that need more than their histograms. It does
     not affect the answer: a run with another origin may continue from the checkpoint.
     """
     token = _origin.set(origin)
@@ -69,7 +69,7 @@ class Checkpoint:
         Where they are written.
     every
         Seconds between two of them; 0 writes one after each iteration.
-    asked
+    options
         The options that change the answer, by name, as JSON.
     used
         Values chosen for options that were not given; read from the checkpoint, if there is one.
@@ -85,7 +85,7 @@ class Checkpoint:
         self,
         folder: Path,
         every: float,
-        asked: dict[str, Any],
+        options: dict[str, Any],
         used: dict[str, Any],
         data: Callable[[], Arrays],
         interruption: Interruption,
@@ -93,9 +93,9 @@ class Checkpoint:
     ) -> None:
         self._given_folder = folder
         folder = folder.absolute()  # a callback may change the working directory
-        self.folder, self.every, self.asked, self.used = folder, every, asked, used
+        self.folder, self.every, self.options, self.used = folder, every, options, used
         self.interruption = interruption
-        self.tell: Callable[[str], Any] | None = None  # shows the size before the first is written
+        self.announce: Callable[[str], Any] | None = None  # called with the size, before the first
         self._data = data
         self._saved = saved
         self._stages = 0
@@ -146,15 +146,15 @@ class Checkpoint:
 
     def _tell_size(self) -> None:
         """Show, once, how large a checkpoint is and how often it will be written."""
-        if self.tell is None or self._latest is None:
+        if self.announce is None or self._latest is None:
             return
         arrays = [*self._data().values(), *self._latest[2].values()]
         size = sum(getattr(array, "nbytes", 8) for array in arrays)
         often = f"every {self.every:g} s" if self.every > 0.0 else "after each iteration"
-        self.tell(
+        self.announce(
             f"checkpoints in {self._given_folder}: about {amount(size)} each, {often}; two are kept"
         )
-        self.tell = None
+        self.announce = None
 
     def _write(self, stage: int, iterate: dict[str, Any], arrays: Arrays) -> None:
         number = next_number(self.folder)
@@ -167,7 +167,7 @@ class Checkpoint:
             "schema": SCHEMA,
             "number": number,
             "versions": versions(),
-            "asked": self.asked,
+            "asked": self.options,
             "used": self.used,
             "origin": self._origin,
             "stage": stage,

@@ -41,7 +41,7 @@ class Saved:
     """The content of one checkpoint."""
 
     number: int
-    asked: dict[str, Any]  # options that change the answer
+    options: dict[str, Any]  # options that change the answer
     used: dict[str, Any]  # values chosen for options that were not given
     stage: int
     iterate: dict[str, Any]  # its fields; arrays are named in their place
@@ -107,10 +107,10 @@ def source(folder: Path) -> tuple[dict[str, Any], Arrays]:
     return {}, {}
 
 
-def compare(folder: Path, saved: Saved, asked: dict[str, Any]) -> None:
-    """Raise if the checkpoint has other data or other options than those ``asked`` for."""
-    here = json.loads(json.dumps(asked))
-    differences = list(_differences(here, saved.asked))
+def compare(folder: Path, saved: Saved, options: dict[str, Any]) -> None:
+    """Raise if the checkpoint has other data or other options than these."""
+    here = json.loads(json.dumps(options))
+    differences = list(_differences(here, saved.options))
     if differences:
         raise CheckpointError(
             f"`{folder}` holds a checkpoint of another run: {'; '.join(differences)}. "
@@ -166,7 +166,7 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
         state = state_name(number)
         saved = Saved(
             number=number,
-            asked=ADDED | dict(content["asked"]),
+            options=ADDED | dict(content["asked"]),
             used=dict(content["used"]),
             stage=int(content["stage"]),
             iterate=dict(content["iterate"]),

@@ -28,7 +28,8 @@ from cometric.core.types import (
 from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
 from cometric.maps.devices import DevicesMap
-from cometric.maps.entropic import CELLS_PER_BLOCK, EntropicMap
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.warm import TiledEntropicMap
 from cometric.maps.warm_torch import TiledTensorMap
@@ -118,9 +119,9 @@ class Entropic(Transport):
         """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
 
         A lower precision is used down to the residuals in ``TRUSTED``: on devices, for dense data,
-        and if it was set. Iterations with unsolved
-        pairs may not converge: all pairs are solved after 100 iterations without a lower residual,
-        and from the start if distances became negative.
+        and if it was set. Iterations with unsolved pairs may not converge: all pairs are solved
+        after 100 iterations without a lower residual, and from the start if distances became
+        negative.
         """
         device = getattr(lifts[0], "device", None)
         if device is not None:

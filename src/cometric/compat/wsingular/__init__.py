@@ -1,4 +1,4 @@
-"""The functions of ``wsingular`` 0.1.7, the code of the paper, on our engines.
+"""The functions of ``wsingular`` 0.1.7, the code of the paper, computed by this package.
 
 A script written for it runs when ``import wsingular`` becomes
 ``import cometric.compat.wsingular as wsingular``: names, order of arguments, defaults and torch
@@ -9,7 +9,7 @@ New code should use :func:`cometric.learn`, which stops when it has converged.
 What differs, on purpose:
 
 - Everything is computed in float64, on the CPU; Sinkhorn on the GPU where ``device`` names one.
-  The answer has the ``dtype`` and ``device`` asked for.
+  The result has the ``dtype`` and ``device`` that were passed.
 - The solvers solve Sinkhorn problems to a marginal error of 1e-7, in the log domain where ``eps``
   is small. The maps follow ``stop_threshold`` and ``num_iter_max`` and warn if the threshold was
   not reached. ``eps=0`` is exact transport.
@@ -40,7 +40,7 @@ except ImportError as missing:
     ) from missing
 
 from cometric.compat.wsingular import distance, utils
-from cometric.compat.wsingular.distance import Lift, Tell
+from cometric.compat.wsingular.distance import Lift, OnProgress
 from cometric.compat.wsingular.utils import check_number, to_matrix
 from cometric.core.cones import hilbert_distance, normalize
 from cometric.core.types import Matrix
@@ -272,9 +272,9 @@ class _Run:
     def power(self, log_loss: bool) -> Pair | PairWithLosses:
         """Lift C to D and D to C, each divided by its maximum."""
 
-        def step(k: int, tell: Tell) -> None:
+        def step(k: int, on_progress: OnProgress) -> None:
             for side, other in ((self.D, self.C), (self.C, self.D)):
-                image = side.lift(other.metric, tell) + side.tau * side.R
+                image = side.lift(other.metric, on_progress) + side.tau * side.R
                 self._record(k, side, side.metric, image)
                 side.rescale(image)
 
@@ -285,13 +285,13 @@ class _Run:
     def stochastic(self, sample_prop: float, step_fn: Any, mult_update: bool) -> Pair:
         """Move the distances among some items toward their image over the singular value."""
 
-        def step(k: int, tell: Tell) -> None:
+        def step(k: int, on_progress: OnProgress) -> None:
             alpha = float(step_fn(k))
             self._write("step_size", alpha, k)
             names = {"C": "lambda", "D": "mu"}
             for side, other in ((self.C, self.D), (self.D, self.C)):
                 chosen = distance.draw(len(side.metric), sample_prop)
-                image = side.lift.among(other.metric, chosen, tell)
+                image = side.lift.among(other.metric, chosen, on_progress)
                 grid = np.ix_(chosen, chosen)
                 image += side.tau * side.R[grid]
                 old = side.metric[grid]
@@ -312,13 +312,15 @@ class _Run:
         sizes = [distance.draw_size(len(side.metric), sample_prop) for side in (self.C, self.D)]
         return self._repeat(step, range(1, self.n_iter + 1), sizes)
 
-    def _repeat(self, step: Callable[[int, Tell], None], numbers: range, sizes: list[int]) -> Pair:
+    def _repeat(
+        self, step: Callable[[int, OnProgress], None], numbers: range, sizes: list[int]
+    ) -> Pair:
         """All steps, each of which compares the pairs of ``sizes`` items."""
         pairs = self.n_iter * sum(map(distance.pair_count, sizes))
-        with bar_of_pairs(self.progress_bar, pairs) as tell:
+        with bar_of_pairs(self.progress_bar, pairs) as on_progress:
             for done, k in enumerate(numbers):
                 try:
-                    step(k, tell)
+                    step(k, on_progress)
                 except KeyboardInterrupt:
                     warn(f"interrupted after {done} of {self.n_iter} iterations.")
                     for side in (self.C, self.D):

@@ -30,7 +30,7 @@ ROUNDING = 1e-6
 """Sums this close to 1, and costs this close to symmetric, differ by float32 rounding only."""
 
 Drawn = tuple[torch.Tensor, Index, Index]
-Tell = Callable[[int, int], None]  # called with the pairs done and their number
+OnProgress = Callable[[int, int], None]  # called with the pairs done and their number
 
 
 def wasserstein_map(
@@ -44,8 +44,8 @@ def wasserstein_map(
 ) -> torch.Tensor:
     """All Wasserstein distances between the rows of ``A`` under the cost ``C``, plus tau R."""
     lift = Lift(A)
-    with bar_of_pairs(progress_bar, pair_count(len(A))) as tell:
-        D = lift(_cost(C), tell) + _regularizer(A, R, tau)
+    with bar_of_pairs(progress_bar, pair_count(len(A))) as on_progress:
+        D = lift(_cost(C), on_progress) + _regularizer(A, R, tau)
     return torch.as_tensor(D).to(dtype=dtype, device=device)
 
 
@@ -67,8 +67,8 @@ def sinkhorn_map(
     ``num_iter_max`` iterations; then there is a warning.
     """
     lift = Lift(A, eps, stop_threshold, num_iter_max, device)
-    with bar_of_pairs(progress_bar, pair_count(len(A))) as tell:
-        D = lift(_cost(C), tell) + _regularizer(A, R, tau)
+    with bar_of_pairs(progress_bar, pair_count(len(A))) as on_progress:
+        D = lift(_cost(C), on_progress) + _regularizer(A, R, tau)
     warn_if_not_converged(lift.error, stop_threshold)
     return torch.as_tensor(D).to(dtype=dtype, device=device)
 
@@ -147,21 +147,21 @@ class Lift:
         self._max_sweeps, self._device = max_sweeps, torch.device(device)
         self._phi: ExactMap | EntropicMap | TensorEntropicMap | None = None
 
-    def __call__(self, cost: Matrix, tell: Tell | None = None) -> Matrix:
+    def __call__(self, cost: Matrix, on_progress: OnProgress | None = None) -> Matrix:
         phi = self._bind(cost)
         if phi is None:
             return np.zeros((self._hist.shape[0],) * 2)
-        with _telling(phi, tell):
+        with _reporting(phi, on_progress):
             distances = phi(cost)
         return self._checked(distances, phi)
 
-    def among(self, cost: Matrix, chosen: Index, tell: Tell | None = None) -> Matrix:
+    def among(self, cost: Matrix, chosen: Index, on_progress: OnProgress | None = None) -> Matrix:
         """The distances between the histograms ``chosen``."""
         phi = self._bind(cost)
         if phi is None:
             return np.zeros((len(chosen),) * 2)
         index = chosen[all_pairs(len(chosen))]
-        with _telling(phi, tell):
+        with _reporting(phi, on_progress):
             distances = symmetric(phi.pairs(cost, index), len(chosen))
         return self._checked(distances, phi)
 
@@ -249,8 +249,8 @@ def _renew(
     chosen = draw(len(renewed), sample_prop)
     xx, yy = np.meshgrid(chosen, chosen)
     grid = np.ix_(chosen, chosen)
-    with bar_of_pairs(progress_bar, pair_count(len(chosen))) as tell:
-        image = lift.among(_cost(C), chosen, tell)
+    with bar_of_pairs(progress_bar, pair_count(len(chosen))) as on_progress:
+        image = lift.among(_cost(C), chosen, on_progress)
     if tau > 0:
         image += _regularizer(A, R, tau)[grid]
     renewed[grid] = image / gamma
@@ -294,9 +294,9 @@ def _regularizer(A: Any, R: Any, tau: float) -> Matrix:
 
 
 @contextmanager
-def _telling(phi: Any, tell: Tell | None) -> Iterator[None]:
+def _reporting(phi: Any, on_progress: OnProgress | None) -> Iterator[None]:
     """Report the progress of a map while inside."""
-    phi.on_progress = tell
+    phi.on_progress = on_progress
     try:
         yield
     finally:

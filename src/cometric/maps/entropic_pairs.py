@@ -1,0 +1,52 @@
+"""Pairs of histograms as the Sinkhorn kernels on the CPU take them, sorted by their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cometric.core.types import Index, Matrix, Vector
+
+CELLS_PER_BLOCK = 2e9
+"""Products per kernel call: about a second."""
+
+
+class PairGroup:
+    """Pairs sorted by their sources, the layout of their scalings, and the stored scalings.
+
+    Histograms are numbered by size here, the largest first.
+    """
+
+    def __init__(self, indptr: Index, index: Index, stored: np.dtype[Any] | None) -> None:
+        self.index, self.stored = index, stored
+        self.scalings: NDArray[Any] | None = None
+        self.target = index[:, 1].astype(np.int32)
+        sizes = np.diff(indptr)
+        self.offsets = np.zeros(len(index) + 1, np.int64)
+        np.cumsum(sizes[self.target], out=self.offsets[1:])
+        self.start = np.searchsorted(index[:, 0], np.arange(len(indptr))).astype(np.int64)
+        cells = np.concatenate([[0], np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])])
+        per_source = cells[self.start]
+        cuts = np.searchsorted(per_source, np.arange(0, per_source[-1], CELLS_PER_BLOCK))
+        self.cuts = np.unique(np.concatenate([cuts, [len(sizes)]]))
+
+    def blocks(self) -> Iterator[tuple[slice, Index]]:
+        """Ranges of pairs with whole sources, and ``start`` relative to the range."""
+        for first, last in zip(self.cuts[:-1], self.cuts[1:], strict=True):
+            part = slice(int(self.start[first]), int(self.start[last]))
+            yield part, np.clip(self.start - part.start, 0, part.stop - part.start)
+
+
+@dataclass
+class PairTask:
+    """A group under one cost: transport costs over eps, and marginal errors."""
+
+    group: PairGroup
+    cost: Matrix
+    values: Vector
+    errors: Vector
+    level: Vector | None = None  # the mean of the two self terms of each pair
