@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import prange
 from numba.core import types
-from numba.core.extending import intrinsic
+from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from cometric.kernels.candidates import replace_top

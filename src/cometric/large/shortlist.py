@@ -64,7 +64,7 @@ class Shortlist:
         return numbers
 
 
-def _padded(vectors: Matrix) -> Floats:
+def _padded(vectors: Matrix | Floats) -> Floats:
     """Vectors as columns, and zeros up to a multiple of the rows that the kernel takes at once."""
     n, d = vectors.shape
     columns = np.zeros((d, n + -n % TOGETHER), np.float32)

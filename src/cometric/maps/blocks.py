@@ -44,8 +44,9 @@ class Part(NamedTuple):
 
     def at(self, sources: Any) -> Part:
         """Copies of some sources, given by their places in the block."""
-        chosen = (each[sources] for each in (self.bins, self.masses, self.scalings))
-        return Part(self.block, *chosen, self.dense)
+        return self._replace(
+            bins=self.bins[sources], masses=self.masses[sources], scalings=self.scalings[sources]
+        )
 
 
 @dataclass
