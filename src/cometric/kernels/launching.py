@@ -10,6 +10,7 @@ All parallel kernels are made by :func:`parallel`, so that every call is guarded
   computed. So kernels whose threads allocate set a flag per finished task, and check the flags.
 """
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -54,6 +55,22 @@ def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
                 if is_caused_by(error, MemoryError):
                     raise MemoryError(NO_MEMORY) from None
                 raise
+
+    return launch
+
+
+def for_both(make: Callable[[bool], Callable[..., Any]], place: int) -> Callable[..., Any]:
+    """A kernel of balanced and of unbalanced transport, which are compiled apart.
+
+    Few users need both, and each takes half of the time to compile. ``make(balanced)`` returns one
+    of them; Numba leaves out the branches of the other. Argument number ``place`` is ``ratio``,
+    infinite for balanced transport.
+    """
+    kernels = {balanced: make(balanced) for balanced in (False, True)}
+
+    @wraps(kernels[True])
+    def launch(*args: Any) -> Any:
+        return kernels[math.isinf(args[place])](*args)
 
     return launch
 

@@ -41,7 +41,7 @@ from numba import prange
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import check_finished, for_both, parallel
 from cometric.kernels.scaling import (
     aligned_zeros,
     combine_rows,
@@ -148,59 +148,78 @@ def pad(indptr, bins, weight, like):
     return begin, padded, mass
 
 
-@njit
-def _sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active):
-    """One sweep of the pairs ``active`` of source i.
+def _source_sweep(balanced):
+    """The sweep of one source, for :func:`sweep`."""
 
-    The scalings of a pair are updated with the last chunk. A source with one chunk needs K u of one
-    pair at a time, which stays in the first-level cache.
-    """
-    indptr, bins, weight, mass = histograms
-    target, state, offsets, values, errors = pairs
-    chunk, u, ku, tail, numbers, exponent = work
-    lanes = BYTES // kernel.itemsize
-    balanced, power = np.isinf(ratio), 1.0 / (ratio + 1.0)
-    values[active] = 0.0
-    size = indptr[i + 1] - indptr[i]
-    pieces = -(-size // len(u))
-    piece = -(-size // (pieces * lanes)) * lanes
-    for first in range(0, size, piece):
-        count = min(piece, size - first)
-        width = -(-count // lanes) * lanes
-        copy_chunk(kernel, bins, indptr[i] + first, count, width, chunk)
-        at = 0
-        for p in active:
-            j, place = target[p], offsets[p]
-            begin, end = padded.begin[j], padded.begin[j + 1]
-            bins_b = indptr[j + 1] - indptr[j]
-            combine_rows(chunk, padded.bins, begin, begin + bins_b, state, place, u, width)
-            if balanced:
-                values[p] += divide_lanes(padded.weight, padded.begin[i] + first, u, width)
-            else:
-                values[p] += divide_damped(
-                    weight, indptr[i] + first, count, width, u, power, numbers, exponent
-                )
-            if first == 0:
-                ku[at : at + end - begin] = 0
-            project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
-            if first + piece >= size:
+    @njit
+    def sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active):
+        """One sweep of the pairs ``active`` of source i.
+
+        The scalings of a pair are updated with the last chunk. A source with one chunk needs K u of
+        one pair at a time, which stays in the first-level cache.
+        """
+        indptr, bins, weight, mass = histograms
+        target, state, offsets, values, errors = pairs
+        chunk, u, ku, tail, numbers, exponent = work
+        lanes = BYTES // kernel.itemsize
+        power = 1.0 / (ratio + 1.0)
+        values[active] = 0.0
+        size = indptr[i + 1] - indptr[i]
+        pieces = -(-size // len(u))
+        piece = -(-size // (pieces * lanes)) * lanes
+        for first in range(0, size, piece):
+            count = min(piece, size - first)
+            width = -(-count // lanes) * lanes
+            copy_chunk(kernel, bins, indptr[i] + first, count, width, chunk)
+            at = 0
+            for p in active:
+                j, place = target[p], offsets[p]
+                begin, end = padded.begin[j], padded.begin[j + 1]
+                bins_b = indptr[j + 1] - indptr[j]
+                combine_rows(chunk, padded.bins, begin, begin + bins_b, state, place, u, width)
                 if balanced:
-                    value, errors[p] = update(
-                        padded.weight, begin, bins_b, state, place, ku, at, tail
-                    )
-                    values[p] += value
+                    values[p] += divide_lanes(padded.weight, padded.begin[i] + first, u, width)
                 else:
-                    columns, errors[p] = update_damped(
-                        weight, indptr[j], bins_b, state, place, ku, at, power, numbers, exponent
+                    values[p] += divide_damped(
+                        weight, indptr[i] + first, count, width, u, power, numbers, exponent
                     )
-                    values[p], shift = relaxed_value(ratio, mass[i], mass[j], values[p], columns)
-                    factor = np.exp(shift)
-                    for e in range(bins_b):
-                        state[place + e] *= factor
-                if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
-                    values[p], errors[p] = np.nan, np.inf
-            if pieces > 1:
-                at += end - begin
+                if first == 0:
+                    ku[at : at + end - begin] = 0
+                project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
+                if first + piece >= size:
+                    if balanced:
+                        value, errors[p] = update(
+                            padded.weight, begin, bins_b, state, place, ku, at, tail
+                        )
+                        values[p] += value
+                    else:
+                        columns, errors[p] = update_damped(
+                            weight,
+                            indptr[j],
+                            bins_b,
+                            state,
+                            place,
+                            ku,
+                            at,
+                            power,
+                            numbers,
+                            exponent,
+                        )
+                        values[p], shift = relaxed_value(
+                            ratio, mass[i], mass[j], values[p], columns
+                        )
+                        factor = np.exp(shift)
+                        for e in range(bins_b):
+                            state[place + e] *= factor
+                    if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
+                        values[p], errors[p] = np.nan, np.inf
+                if pieces > 1:
+                    at += end - begin
+
+    return sweep_source
+
+
+_sweep_balanced, _sweep_unbalanced = _source_sweep(True), _source_sweep(False)
 
 
 @njit
@@ -213,51 +232,61 @@ def _largest_source(start, offsets):
     return most_pairs, most_scalings
 
 
-@parallel
-def sweep(
-    indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
-    ratio, sweeps, tol, tasks,
-):  # fmt: skip
-    """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
+def _sweep(balanced):
+    @parallel
+    def sweep(
+        indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
+        ratio, sweeps, tol, tasks,
+    ):  # fmt: skip
+        """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
 
-    Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these pairs.
-    ``kernel`` and ``state`` have the precision to work in; values are summed in float64. A pair
-    whose scalings overflow or underflow gets the value NaN and an infinite error.
-    """
-    sources = len(start) - 1
-    d = len(kernel)
-    lanes = BYTES // kernel.itemsize
-    largest = most_bins(indptr)
-    widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
-    most_pairs, most_scalings = _largest_source(start, offsets)
-    histograms = Histograms(indptr, bins, weight, mass_sums(indptr, weight))
-    begin, padded_bins, padded_weight = pad(indptr, bins, weight, kernel)
-    padded = Padded(begin, padded_bins, padded_weight)
-    pairs = Pairs(target, state, offsets, values, errors)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        work = Workspace(
-            aligned_zeros(d * widest, kernel.dtype),
-            aligned_zeros(widest, kernel.dtype),
-            np.empty(most_scalings + most_pairs * lanes, kernel.dtype),
-            aligned_zeros(lanes, kernel.dtype),
-            np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
-            np.empty(largest + BYTES),
-        )
-        active = np.empty(most_pairs, np.int64)
-        for i in range(task, sources, tasks):
-            for _ in range(sweeps):
-                count = 0
-                for p in range(start[i], start[i + 1]):
-                    if errors[p] > tol and not np.isnan(values[p]):
-                        active[count] = p
-                        count += 1
-                if count == 0:
-                    break
-                _sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active[:count])
-        finished[task] = True
-    check_finished(finished)
-    return values, errors
+        Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these
+        pairs. ``kernel`` and ``state`` have the precision to work in; values are summed in float64.
+        A pair whose scalings overflow or underflow gets the value NaN and an infinite error.
+        """
+        sources = len(start) - 1
+        d = len(kernel)
+        lanes = BYTES // kernel.itemsize
+        largest = most_bins(indptr)
+        widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
+        most_pairs, most_scalings = _largest_source(start, offsets)
+        histograms = Histograms(indptr, bins, weight, mass_sums(indptr, weight))
+        begin, padded_bins, padded_weight = pad(indptr, bins, weight, kernel)
+        padded = Padded(begin, padded_bins, padded_weight)
+        pairs = Pairs(target, state, offsets, values, errors)
+        finished = np.zeros(tasks, np.bool_)
+        for task in prange(tasks):
+            work = Workspace(
+                aligned_zeros(d * widest, kernel.dtype),
+                aligned_zeros(widest, kernel.dtype),
+                np.empty(most_scalings + most_pairs * lanes, kernel.dtype),
+                aligned_zeros(lanes, kernel.dtype),
+                np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
+                np.empty(largest + BYTES),
+            )
+            active = np.empty(most_pairs, np.int64)
+            for i in range(task, sources, tasks):
+                for _ in range(sweeps):
+                    count = 0
+                    for p in range(start[i], start[i + 1]):
+                        if errors[p] > tol and not np.isnan(values[p]):
+                            active[count] = p
+                            count += 1
+                    if count == 0:
+                        break
+                    some = active[:count]
+                    if balanced:
+                        _sweep_balanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+                    else:
+                        _sweep_unbalanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+            finished[task] = True
+        check_finished(finished)
+        return values, errors
+
+    return sweep
+
+
+sweep = for_both(_sweep, 10)
 
 
 @parallel
