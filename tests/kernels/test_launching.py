@@ -45,8 +45,11 @@ def functions():
                 yield node, [ast.unparse(one) for one in node.decorator_list]
 
 
-def calls(function):
-    return {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+def calls(node):
+    """The names of all functions called inside, but not in functions defined there."""
+    names = {ast.unparse(node.func)} if isinstance(node, ast.Call) else set()
+    inner = (x for x in ast.iter_child_nodes(node) if not isinstance(x, ast.FunctionDef))
+    return names.union(*map(calls, inner))
 
 
 def test_every_parallel_kernel_is_launched_with_care():
