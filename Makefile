@@ -28,7 +28,7 @@ test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile
 
 check: $(VENV)/.test ## Format, then the same as test
 	$(RUN) -m ruff check --fix --quiet .
