@@ -13,7 +13,9 @@ from bad_inputs import cases, outcome
 CASES = list(cases())
 
 
-@pytest.mark.parametrize(("name", "arguments", "words"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"), CASES, ids=[re.sub(" at 0x\\w+", "", case[0]) for case in CASES]
+)
 def test_bad_input_is_refused_by_name(name, arguments, words, monkeypatch):
     monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
     kind, said = outcome(arguments)

@@ -65,7 +65,9 @@ def link_to_nowhere(path):
 
 @posix
 @pytest.mark.parametrize(
-    "trap", [open_to_all, open_to_the_group, link, link_to_nowhere, Path.touch], ids=str
+    "trap",
+    [open_to_all, open_to_the_group, link, link_to_nowhere, Path.touch],
+    ids=lambda trap: trap.__name__,
 )
 def test_a_folder_that_somebody_else_may_have_made_is_left_alone(nowhere, trap):
     known = nowhere / f"cometric-cache-{os.getuid()}"
