@@ -141,7 +141,7 @@ def options():
         words = "`smoothing` is .*; (pass a number|it must)"
         yield f"smoothing = {value!r}", {"smoothing": value}, words
     for value in ("f2", "i4", complex, "no such", None, 3, str):
-        words = "`dtype` is .*; choose float64 or float32"
+        words = "`dtype` is .*; choose auto, float64 or float32"
         yield f"dtype = {value!r}", {"dtype": value}, words
     for value in (1.5, "seed", True, [1]):
         words = "`random_state` is .*; pass a whole number"

@@ -97,7 +97,7 @@ BAD_VALUES = [
     (["--sweeps", "many"], f"--sweeps is 'many'; {WHOLE}"),
     (["--device", "tpu"], "--device is 'tpu'; pass cpu, cuda, or cuda:0, cuda:1 and so on, or"),
     (["--device", "cpu,cuda"], "--device is 'cpu,cuda'; pass cpu, cuda, or cuda:0, cuda:1"),
-    (["--dtype", "int3"], "--dtype is 'int3'; pass float64 or float32."),
+    (["--dtype", "int3"], "--dtype is 'int3'; pass auto, float64 or float32."),
     (["--start", "here"], "--start is 'here'; pass random."),
     (["--seed", "-1"], "--seed is '-1'; pass a whole number, at least 0."),
     (["--threads", "0"], f"--threads is '0'; {WHOLE}"),

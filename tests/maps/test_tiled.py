@@ -72,12 +72,13 @@ def test_tiles_of_any_size_are_the_map_itself(make, tile):
     assert tiled.shape == (40, 20)
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.1])
-def test_workers_learn_the_bytes_of_one_process(client, eps):
-    there = cm.learn(X, eps=eps, client=client, **OPTIONS)
+@pytest.mark.parametrize(("eps", "dtype"), [(0.0, "auto"), (0.1, "auto"), (0.1, "float32")])
+def test_workers_learn_the_bytes_of_one_process(client, eps, dtype):
+    options = {"eps": eps, "dtype": dtype, **OPTIONS}
+    there = cm.learn(X, client=client, **options)
     assert there.converged
-    assert same_bytes(there, cm.learn(X, eps=eps, client="local", **OPTIONS))
-    assert same_bytes(there, cm.learn(X, eps=eps, **OPTIONS))
+    assert same_bytes(there, cm.learn(X, client="local", **options))
+    assert same_bytes(there, cm.learn(X, **options))
     assert not any(client.run(count_stores).values())  # nothing is left on the workers
 
 

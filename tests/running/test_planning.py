@@ -76,7 +76,7 @@ def test_it_takes_the_arguments_of_learn():
         ({"tol": -1.0}, "`tol` is -1.0; it must not be negative"),
         ({"max_iter": 0}, "`max_iter` is 0; pass a whole number"),
         ({"n_threads": 0}, "`n_threads` is 0; pass a whole number"),
-        ({"dtype": "no such"}, "`dtype` is 'no such'; choose float64 or float32"),
+        ({"dtype": "no such"}, "`dtype` is 'no such'; choose auto, float64 or float32"),
         ({"memory_limit": "1 GB"}, "`memory_limit` is '1 GB'; pass a number"),
         ({"norm": "no such"}, "`norm` is 'no such'; pass 'l1'"),
     ],

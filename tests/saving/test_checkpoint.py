@@ -258,7 +258,7 @@ def test_tensors_go_on_too(device, tmp_path):
         ({"eps": 0}, r"`transport` is exact\(\) here and entropic\(eps=0.1\) there"),
         ({"norm": "l2"}, "`norm` is 'l2' here and 'l1' there"),
         ({"norm": 3}, "`norm` is 3.0 here and 'l1' there"),
-        ({"dtype": "f4"}, "`dtype` is 'float32' here and 'float64' there"),
+        ({"dtype": "f4"}, "`dtype` is 'float32' here and 'auto' there"),
         ({"solver": "power"}, "`solver` is 'power' here and 'auto' there"),
         ({"solver": cm.AndersonIteration(memory=2)}, r"`solver` is AndersonIteration\(.*\) here"),
         ({"tol": 1e-5}, "`tol` is 1e-05 here and 0.001 there"),

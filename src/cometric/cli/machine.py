@@ -36,9 +36,9 @@ EXTRAS = (
 
 def describe() -> dict[str, Any]:
     """Names and values of what bug reports should contain."""
-    import numba
     import psutil
 
+    from cometric.kernels import thread_count
     from cometric.kernels.simplex import optimize
 
     total = psutil.virtual_memory().total
@@ -49,7 +49,7 @@ def describe() -> dict[str, Any]:
         **{name: metadata.version(name) for name in LIBRARIES},
         **{name: _installed(name) for name in EXTRAS},
         "cores": os.cpu_count(),
-        "threads": numba.get_num_threads(),
+        "threads": thread_count(None),
         "memory": f"{free_memory() / 1e9:.1f} GB free, {total / 1e9:.1f} GB in all",
         "gpu": _gpu(),
         "kernel cache": _cache(getattr(optimize, "stats", None)),

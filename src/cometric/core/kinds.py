@@ -117,26 +117,30 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Precision(Kind):
-    """A type of floating-point numbers."""
+    """A type of floating-point numbers, or "auto"."""
 
-    allowed: str = "float64 or float32"
-    metavar = "float64|float32"
+    allowed: str = "auto, float64 or float32"
+    metavar = "auto|float64|float32"
 
     def check(self, name: str, value: Any) -> None:
         try:
-            known = np.dtype(value) in (np.dtype(np.float64), np.dtype(np.float32))
+            known = _is_auto(value) or np.dtype(value) in (np.float64, np.float32)
         except TypeError:
             known = False
         if not known or value is None:
             raise ValueError(f"`{name}` is {shown(value)}; choose {self.allowed}.")
 
     def read(self, text: str) -> str:
-        if text not in ("float64", "float32"):
+        if text not in ("auto", "float64", "float32"):
             raise ValueError
         return text
 
     def to_json(self, value: Any) -> str:
-        return str(np.dtype(value).name)
+        return "auto" if _is_auto(value) else str(np.dtype(value).name)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 @dataclass(frozen=True)

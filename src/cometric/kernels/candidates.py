@@ -9,7 +9,6 @@ compared with all histograms at once, and the lowest bounds of each are collecte
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import (
@@ -23,7 +22,7 @@ from cometric.kernels.lanes import (
     store,
     zeros_like,
 )
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.scaling import aligned_zeros
 
 LANES = BYTES // 8
@@ -79,7 +78,6 @@ def replace_top(values, index, value, j):
     values[here], index[here] = value, j
 
 
-@parallel
 def lowest(indptr, bins, weight, first, p, q, images, means, share, extra, count, tasks):
     """The ``count`` lowest bounds of each row, in increasing order, and the histograms they are of.
 
@@ -87,40 +85,45 @@ def lowest(indptr, bins, weight, first, p, q, images, means, share, extra, count
     for themselves. Negative bounds are clipped to zero; ``extra`` is added then, and empty if there
     is nothing to add.
     """
+    bounds = np.full((len(images), count), np.inf)
+    index = np.zeros((len(images), count), np.int64)
+    _lowest(
+        indptr, bins, weight, first, p, q, images, means, share, extra, bounds, index, tasks
+    )  # fmt: skip
+    return bounds, index
+
+
+@threaded
+def _lowest(
+    indptr, bins, weight, first, p, q, images, means, share, extra, bounds, index, task, tasks
+):  # fmt: skip
     rows, m = images.shape
     n, references = len(indptr) - 1, means.shape[1]
-    bounds = np.full((rows, count), np.inf)
-    index = np.zeros((rows, count), np.int64)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        x, a = aligned_zeros(m * LANES, np.float64), aligned_zeros(m * LANES, np.float64)
-        r, out = aligned_zeros(references * LANES, np.float64), aligned_zeros(LANES, np.float64)
-        for begin in range(task * LANES, rows, tasks * LANES):
-            width = min(LANES, rows - begin)
-            a[:] = 0.0
+    x, a = aligned_zeros(m * LANES, np.float64), aligned_zeros(m * LANES, np.float64)
+    r, out = aligned_zeros(references * LANES, np.float64), aligned_zeros(LANES, np.float64)
+    for begin in range(task * LANES, rows, tasks * LANES):
+        width = min(LANES, rows - begin)
+        a[:] = 0.0
+        for t in range(width):
+            i = first + begin + t
+            for k in range(m):
+                x[k * LANES + t] = images[begin + t, k]
+            for e in range(indptr[i], indptr[i + 1]):
+                a[bins[e] * LANES + t] = weight[e]
+            for l in range(references):
+                r[l * LANES + t] = means[i, l]
+        for j in range(n):
+            _bounds(indptr, bins, weight, j, x, a, share, out)
+            if references:
+                _largest_gap(means, j, r, out)
             for t in range(width):
-                i = first + begin + t
-                for k in range(m):
-                    x[k * LANES + t] = images[begin + t, k]
-                for e in range(indptr[i], indptr[i + 1]):
-                    a[bins[e] * LANES + t] = weight[e]
-                for l in range(references):
-                    r[l * LANES + t] = means[i, l]
-            for j in range(n):
-                _bounds(indptr, bins, weight, j, x, a, share, out)
-                if references:
-                    _largest_gap(means, j, r, out)
-                for t in range(width):
-                    row = begin + t
-                    value = max(0.0, p[row] + q[j] + 2.0 * share + out[t])
-                    if extra.size:
-                        value += extra[row, j]
-                    if value < bounds[row, 0] and j != first + row:
-                        replace_top(bounds[row], index[row], value, j)
-            for t in range(width):
-                order = np.argsort(bounds[begin + t])
-                bounds[begin + t] = bounds[begin + t][order]
-                index[begin + t] = index[begin + t][order]
-        finished[task] = True
-    check_finished(finished)
-    return bounds, index
+                row = begin + t
+                value = max(0.0, p[row] + q[j] + 2.0 * share + out[t])
+                if extra.size:
+                    value += extra[row, j]
+                if value < bounds[row, 0] and j != first + row:
+                    replace_top(bounds[row], index[row], value, j)
+        for t in range(width):
+            order = np.argsort(bounds[begin + t])
+            bounds[begin + t] = bounds[begin + t][order]
+            index[begin + t] = index[begin + t][order]

@@ -1,29 +1,38 @@
 """Norms of differences of given pairs of histograms, Numba. Histograms are sorted CSR rows."""
 
 import numpy as np
-from numba import prange
 
+from cometric.kernels import chosen_threads
 from cometric.kernels.geometry import norm_of_difference
-from cometric.kernels.launching import parallel
+from cometric.kernels.launching import threaded
 
 
-@parallel
 def pair_norms(indptr, bins, values, index, p):
     """||a_i - a_j||_p for every row (i, j) of ``index``."""
     norms = np.empty(len(index))
-    for e in prange(len(index)):
+    _pair_norms(indptr, bins, values, index, p, norms, chosen_threads())
+    return norms
+
+
+@threaded
+def _pair_norms(indptr, bins, values, index, p, norms, task, tasks):
+    for e in range(task, len(index), tasks):
         i, j = index[e]
         norms[e] = norm_of_difference(
             indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
         )
-    return norms
 
 
-@parallel
 def pair_squares(indptr, bins, values, index):
     """||x_i - x_j||_2^2 for every row (i, j) of ``index``; the rows are any numbers."""
     squares = np.empty(len(index))
-    for e in prange(len(index)):
+    _pair_squares(indptr, bins, values, index, squares, chosen_threads())
+    return squares
+
+
+@threaded
+def _pair_squares(indptr, bins, values, index, squares, task, tasks):
+    for e in range(task, len(index), tasks):
         i, j = index[e]
         p, p_end, q, q_end = indptr[i], indptr[i + 1], indptr[j], indptr[j + 1]
         total = 0.0
@@ -45,4 +54,3 @@ def pair_squares(indptr, bins, values, index):
             total += values[q] ** 2
             q += 1
         squares[e] = total
-    return squares

@@ -12,10 +12,9 @@ the last bit; values are summed with compensation.
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.nodes import (
     NO_TREE,
     NODE,
@@ -101,7 +100,6 @@ def _subtract_shared_mass(histograms, i, j, f, g, gap):
     return gap
 
 
-@parallel
 def values_and_gaps(histograms, trees, cost, source, sink, tasks):
     """The cost of each stored plan, and how far it can be above the true transport cost.
 
@@ -109,38 +107,39 @@ def values_and_gaps(histograms, trees, cost, source, sink, tasks):
     and 4 more. Unless they are empty, ``source`` and ``sink`` receive f and g on the bins of each
     pair, from its offset in ``trees`` on.
     """
+    values, gaps = np.zeros((2, len(trees.pairs)))
+    _values_and_gaps(histograms, trees, cost, source, sink, values, gaps, tasks)
+    return values, gaps
+
+
+@threaded
+def _values_and_gaps(histograms, trees, cost, source, sink, values, gaps, task, tasks):
     pairs, parents, offsets, states = trees
     indptr, bins = histograms.indptr, histograms.bins
-    values, gaps = np.zeros(len(pairs)), np.zeros(len(pairs))
     nodes, _ = largest_pair(indptr, pairs)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        node = np.empty(nodes, NODE)
-        price, f, g = np.empty(nodes), np.empty(nodes), np.empty(nodes)
-        sinks = np.empty(nodes, np.int32)
-        for p in range(task, len(pairs), tasks):
-            i, j, state = pairs[p, 0], pairs[p, 1], states[p]
-            tree = parents[offsets[p] : offsets[p + 1]]
-            bins_i, bins_j = bins[indptr[i] : indptr[i + 1]], bins[indptr[j] : indptr[j + 1]]
-            s, t = 0, 0
-            f[: len(bins_i)] = 0.0  # equal histograms have no tree
-            if state != NO_TREE:
-                s, t = load_tree(node, histograms, i, j, tree, state, False)
-                _tree_prices(node, cost, price, s, t)
-                for y in range(s, s + t):
-                    sinks[y - s] = node[y].bin
-                for k in range(len(bins_i)):
-                    f[k] = _c_transform(cost[bins_i[k]], sinks[:t], price[s : s + t])
-            for l in range(len(bins_j)):
-                g[l] = _c_transform(cost[bins_j[l]], bins_i, f)
-            if state != NO_TREE:
-                value, gap = _plan_sums(node, cost, bins_i, bins_j, f, g, s, t)
-                if state == REDUCED_TREE:
-                    gap = _subtract_shared_mass(histograms, i, j, f, g, gap)
-                values[p], gaps[p] = value * QUANTUM, max(gap * QUANTUM, 0.0)
-            if len(source) > 0:
-                source[offsets[p] : offsets[p] + len(bins_i)] = f[: len(bins_i)]
-                sink[offsets[p] : offsets[p] + len(bins_j)] = g[: len(bins_j)]
-        finished[task] = True
-    check_finished(finished)
-    return values, gaps
+    node = np.empty(nodes, NODE)
+    price, f, g = np.empty(nodes), np.empty(nodes), np.empty(nodes)
+    sinks = np.empty(nodes, np.int32)
+    for p in range(task, len(pairs), tasks):
+        i, j, state = pairs[p, 0], pairs[p, 1], states[p]
+        tree = parents[offsets[p] : offsets[p + 1]]
+        bins_i, bins_j = bins[indptr[i] : indptr[i + 1]], bins[indptr[j] : indptr[j + 1]]
+        s, t = 0, 0
+        f[: len(bins_i)] = 0.0  # equal histograms have no tree
+        if state != NO_TREE:
+            s, t = load_tree(node, histograms, i, j, tree, state, False)
+            _tree_prices(node, cost, price, s, t)
+            for y in range(s, s + t):
+                sinks[y - s] = node[y].bin
+            for k in range(len(bins_i)):
+                f[k] = _c_transform(cost[bins_i[k]], sinks[:t], price[s : s + t])
+        for l in range(len(bins_j)):
+            g[l] = _c_transform(cost[bins_j[l]], bins_i, f)
+        if state != NO_TREE:
+            value, gap = _plan_sums(node, cost, bins_i, bins_j, f, g, s, t)
+            if state == REDUCED_TREE:
+                gap = _subtract_shared_mass(histograms, i, j, f, g, gap)
+            values[p], gaps[p] = value * QUANTUM, max(gap * QUANTUM, 0.0)
+        if len(source) > 0:
+            source[offsets[p] : offsets[p] + len(bins_i)] = f[: len(bins_i)]
+            sink[offsets[p] : offsets[p] + len(bins_j)] = g[: len(bins_j)]

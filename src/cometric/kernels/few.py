@@ -6,11 +6,10 @@ each pair gets its own block of K, copied once, and is swept until solved.
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES
-from cometric.kernels.launching import check_finished, for_both, parallel
+from cometric.kernels.launching import for_both, threaded
 from cometric.kernels.scaling import (
     FAST,
     aligned_zeros,
@@ -39,10 +38,10 @@ def _copy_block(kernel, bins, first, count, begin, size, width, block):
 
 
 def _sweep_few(balanced):
-    @parallel
+    @threaded
     def sweep_few(
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
-        ratio, sweeps, tol, tasks,
+        ratio, sweeps, tol, task, tasks,
     ):  # fmt: skip
         """As :func:`cometric.kernels.sinkhorn.sweep`, but faster for few targets per source."""
         lanes = BYTES // kernel.itemsize
@@ -51,56 +50,49 @@ def _sweep_few(balanced):
         power = 1.0 / (ratio + 1.0)
         mass = mass_sums(indptr, weight)
         place, _, padded = pad(indptr, bins, weight, kernel)
-        finished = np.zeros(tasks, np.bool_)
-        for task in prange(tasks):
-            block = aligned_zeros(widest * widest, kernel.dtype)
-            u, v = aligned_zeros(widest, kernel.dtype), aligned_zeros(widest, kernel.dtype)
-            ku, tail = aligned_zeros(widest, kernel.dtype), aligned_zeros(lanes, kernel.dtype)
-            numbers, exponent = np.empty(largest + BYTES), np.empty(largest + BYTES)
-            rows = np.arange(widest)
-            for i in range(task, len(start) - 1, tasks):
-                first, count = indptr[i], indptr[i + 1] - indptr[i]
-                height = place[i + 1] - place[i]
-                for p in range(start[i], start[i + 1]):
-                    if not errors[p] > tol or np.isnan(values[p]):
-                        continue
-                    begin, size = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
-                    width = -(-size // lanes) * lanes
-                    _copy_block(kernel, bins, first, count, begin, size, width, block)
-                    v[:size] = state[offsets[p] : offsets[p] + size]
-                    v[size:] = 0
-                    for _ in range(sweeps):
-                        u[:height] = 0
-                        project_rows(block, rows, 0, count, v, u, 0, width)
-                        u[count:height] = 1
-                        if balanced:
-                            values[p] = divide_lanes(padded, place[i], u, height)
-                        else:
-                            lost = divide_damped(
-                                weight, first, count, height, u, power, numbers, exponent
-                            )
-                        combine_rows(block, rows, 0, count, u, 0, ku, width)
-                        if balanced:
-                            value, errors[p] = update(
-                                padded, place[target[p]], size, v, 0, ku, 0, tail
-                            )
-                            values[p] += value
-                        else:
-                            columns, errors[p] = update_damped(
-                                weight, begin, size, v, 0, ku, 0, power, numbers, exponent
-                            )
-                            values[p], shift = relaxed_value(
-                                ratio, mass[i], mass[target[p]], lost, columns
-                            )
-                            v *= np.exp(shift)
-                        if not errors[p] > tol:
-                            break
-                    state[offsets[p] : offsets[p] + size] = v[:size]
-                    if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
-                        values[p], errors[p] = np.nan, np.inf
-            finished[task] = True
-        check_finished(finished)
-        return values, errors
+        block = aligned_zeros(widest * widest, kernel.dtype)
+        u, v = aligned_zeros(widest, kernel.dtype), aligned_zeros(widest, kernel.dtype)
+        ku, tail = aligned_zeros(widest, kernel.dtype), aligned_zeros(lanes, kernel.dtype)
+        numbers, exponent = np.empty(largest + BYTES), np.empty(largest + BYTES)
+        rows = np.arange(widest)
+        for i in range(task, len(start) - 1, tasks):
+            first, count = indptr[i], indptr[i + 1] - indptr[i]
+            height = place[i + 1] - place[i]
+            for p in range(start[i], start[i + 1]):
+                if not errors[p] > tol or np.isnan(values[p]):
+                    continue
+                begin, size = indptr[target[p]], indptr[target[p] + 1] - indptr[target[p]]
+                width = -(-size // lanes) * lanes
+                _copy_block(kernel, bins, first, count, begin, size, width, block)
+                v[:size] = state[offsets[p] : offsets[p] + size]
+                v[size:] = 0
+                for _ in range(sweeps):
+                    u[:height] = 0
+                    project_rows(block, rows, 0, count, v, u, 0, width)
+                    u[count:height] = 1
+                    if balanced:
+                        values[p] = divide_lanes(padded, place[i], u, height)
+                    else:
+                        lost = divide_damped(
+                            weight, first, count, height, u, power, numbers, exponent
+                        )
+                    combine_rows(block, rows, 0, count, u, 0, ku, width)
+                    if balanced:
+                        value, errors[p] = update(padded, place[target[p]], size, v, 0, ku, 0, tail)
+                        values[p] += value
+                    else:
+                        columns, errors[p] = update_damped(
+                            weight, begin, size, v, 0, ku, 0, power, numbers, exponent
+                        )
+                        values[p], shift = relaxed_value(
+                            ratio, mass[i], mass[target[p]], lost, columns
+                        )
+                        v *= np.exp(shift)
+                    if not errors[p] > tol:
+                        break
+                state[offsets[p] : offsets[p] + size] = v[:size]
+                if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
+                    values[p], errors[p] = np.nan, np.inf
 
     return sweep_few
 

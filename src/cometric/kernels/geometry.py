@@ -5,10 +5,10 @@ exact.
 """
 
 import numpy as np
-from numba import prange
 
+from cometric.kernels import chosen_threads
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 
 
 @njit
@@ -46,19 +46,24 @@ def norm_of_difference(a, a_end, b, b_end, bins, values, p):
     return np.sqrt(total) if p == 2.0 else top * total ** (1.0 / p)
 
 
-@parallel
 def pairwise_norms(indptr, bins, values, p):
     """All distances ||a_i - a_j||_p, symmetric with a zero diagonal."""
     n = len(indptr) - 1
     norms = np.zeros((n, n))
-    for first in prange((n + 1) // 2):  # a long row and a short one: equal work for every thread
+    _pairwise_norms(indptr, bins, values, p, norms, chosen_threads())
+    return norms
+
+
+@threaded
+def _pairwise_norms(indptr, bins, values, p, norms, task, tasks):
+    n = len(norms)
+    for first in range(task, (n + 1) // 2, tasks):  # a long row and a short one: equal work
         for i in range(first, n - first, max(1, n - 1 - 2 * first)):
             for j in range(i + 1, n):
                 norms[i, j] = norm_of_difference(
                     indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
                 )
                 norms[j, i] = norms[i, j]
-    return norms
 
 
 ROWS, CHUNK = 32, 512
@@ -89,18 +94,16 @@ def _violation_of(cost, first):
     return worst
 
 
-@parallel
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl), C symmetric: positive when a detour is shorter."""
-    blocks = (len(cost) + ROWS - 1) // ROWS
-    worst = np.zeros(blocks)
-    finished = np.zeros(blocks, np.bool_)
-    for one in prange((blocks + 1) // 2):  # a long and a short block: equal work for every thread
+    worst = np.zeros(-(-len(cost) // ROWS))
+    _triangle_violation(cost, worst, chosen_threads())
+    return worst.max(initial=0.0)
+
+
+@threaded
+def _triangle_violation(cost, worst, task, tasks):
+    blocks = len(worst)
+    for one in range(task, (blocks + 1) // 2, tasks):  # a long and a short block: equal work
         for block in range(one, blocks - one, max(1, blocks - 1 - 2 * one)):
             worst[block] = _violation_of(cost, block * ROWS)
-            finished[block] = True
-    check_finished(finished)
-    largest = 0.0
-    for block in range(blocks):
-        largest = max(largest, worst[block])
-    return largest

@@ -1,26 +1,20 @@
-"""How parallel kernels are started, and how errors of their threads are detected.
+"""How kernels run on several threads.
 
-All parallel kernels are made by :func:`parallel`, so that every call is guarded:
-
-- GNU OpenMP ends a forked process without a message. There a kernel raises instead.
-- Numba's workqueue ends the process when two threads start kernels at once. There a lock serializes
-  them.
-- Other Python threads run while a kernel does.
-- Numba drops the error of a thread that runs out of memory, and returns as if its part had been
-  computed. So kernels whose threads allocate set a flag per finished task, and check the flags.
+A kernel made by :func:`threaded` computes one of several tasks, and a call of it all of them, on
+Python threads: compiled code does not hold the interpreter's lock. Numba's own parallel loops would
+double the time to compile, end a forked process without a message, and return as if nothing had
+happened if a thread runs out of memory.
 """
 
 import math
 import os
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import wraps
 from typing import Any
 
-import numba
-
-from cometric.kernels import PARALLEL, check_process, is_caused_by
+from cometric.kernels import is_caused_by, thread_count
 from cometric.kernels.jit import njit
 
 NO_MEMORY = (
@@ -28,35 +22,76 @@ NO_MEMORY = (
     "machine with more memory."
 )
 
-_lock = threading.RLock()
+
+class _Threads:
+    """The threads on which tasks run beside the one that starts them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, compute: Callable[[int], None], task: int) -> Future[None]:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(thread_count(None), "cometric")
+            return self._pool.submit(compute, task)
 
 
-def _reset_lock() -> None:
-    """Replace the lock in a forked child: the thread that held it exists in the parent only."""
-    global _lock
-    _lock = threading.RLock()
+_threads = _Threads()
+
+
+def _replace_threads() -> None:
+    """Forget the threads in a forked child: they exist in the parent only."""
+    global _threads
+    _threads = _Threads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)
+    os.register_at_fork(after_in_child=_replace_threads)
 
 
-def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a kernel whose ``prange`` loops run on threads, with guarded calls."""
-    kernel = njit(parallel=PARALLEL, nogil=True)(function)
+def threaded(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile a kernel of one task; the result computes all tasks, and waits for them.
+
+    ``function`` takes the number of its task and the number of tasks last. The result takes the
+    number of tasks last, which is the number of threads.
+    """
+    kernel = njit(nogil=True)(function)
 
     @wraps(function)
-    def launch(*args: Any) -> Any:
-        check_process()
-        with _lock if needs_lock() else nullcontext():
-            try:
-                return kernel(*args)
-            except (MemoryError, SystemError) as error:
-                if is_caused_by(error, MemoryError):
-                    raise MemoryError(NO_MEMORY) from None
-                raise
+    def launch(*args: Any) -> None:
+        *inputs, tasks = args
+        try:
+            _run(lambda task: kernel(*inputs, task, tasks), tasks)
+        except (MemoryError, SystemError) as error:
+            if is_caused_by(error, MemoryError):
+                raise MemoryError(NO_MEMORY) from None
+            raise
 
     return launch
+
+
+def _run(compute: Callable[[int], None], tasks: int) -> None:
+    """Compute all tasks, the first one here; return or raise when none is running any more."""
+    others = [_threads.submit(compute, task) for task in range(1, tasks)]
+    try:
+        compute(0)
+    finally:
+        _wait(others)
+    for other in others:
+        other.result()
+
+
+def _wait(futures: list[Future[None]]) -> None:
+    """Wait for all tasks, which write to the arrays of the caller, even if interrupted."""
+    interruption: KeyboardInterrupt | None = None
+    while wait(futures, 0).not_done:
+        try:
+            wait(futures)
+        except KeyboardInterrupt as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def for_both(make: Callable[[bool], Callable[..., Any]], place: int) -> Callable[..., Any]:
@@ -73,19 +108,3 @@ def for_both(make: Callable[[bool], Callable[..., Any]], place: int) -> Callable
         return kernels[math.isinf(args[place])](*args)
 
     return launch
-
-
-def needs_lock() -> bool:
-    """Whether two threads must not start kernels at the same time."""
-    try:
-        return bool(numba.threading_layer() == "workqueue")
-    except ValueError:  # no kernel has run yet
-        return True
-
-
-@njit
-def check_finished(finished):
-    """Raise unless every task of a parallel loop has set its flag."""
-    for task in range(len(finished)):
-        if not finished[task]:
-            raise MemoryError("a thread ran out of memory")

@@ -6,10 +6,10 @@ depend on their order.
 """
 
 import numpy as np
-from numba import prange
 
+from cometric.kernels import chosen_threads
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 
 
 @njit
@@ -24,22 +24,31 @@ def _first_at_least(rows, begin, end, bound):
     return begin
 
 
-@parallel
 def l1_distances(left, right, upper):
     """The l1 distances of the rows of ``left`` (CSR) to the rows of ``right`` (CSC), as int64.
 
     ``left`` and ``right`` are (indptr, indices, values, sums of the rows). If ``upper``, both are
     the same rows: pairs i < j are computed, and the others filled in by symmetry.
     """
+    distances = np.empty((len(left[-1]), len(right[-1])), np.int64)
+    _l1_distances(left, right, upper, distances, chosen_threads())
+    if upper:
+        np.fill_diagonal(distances, 0)
+        below = np.tril_indices(len(distances), -1)
+        distances[below] = distances.T[below]
+    return distances
+
+
+@threaded
+def _l1_distances(left, right, upper, distances, task, tasks):
     starts, coordinates, values, totals = left
     columns, rows, others, other_totals = right
-    n, k = len(starts) - 1, len(other_totals)
-    distances = np.empty((n, k), np.int64)
-    finished = np.zeros(n, np.bool_)
-    for task in prange(n):
-        i = task // 2 if task % 2 == 0 else n - 1 - task // 2  # long rows and short ones in turn
+    n, k = distances.shape
+    common = np.empty(k, np.int64)
+    for turn in range(task, n, tasks):
+        i = turn // 2 if turn % 2 == 0 else n - 1 - turn // 2  # long rows and short ones in turn
         first = i + 1 if upper else 0
-        common = np.zeros(k, np.int64)
+        common[:] = 0
         for e in range(starts[i], starts[i + 1]):
             c, x = coordinates[e], values[e]
             end = columns[c + 1]
@@ -47,11 +56,3 @@ def l1_distances(left, right, upper):
                 common[rows[f]] += min(x, others[f])
         for j in range(first, k):
             distances[i, j] = totals[i] + other_totals[j] - 2 * common[j]
-        finished[i] = True
-    check_finished(finished)
-    if upper:
-        for i in range(n):
-            distances[i, i] = 0
-            for j in range(i):
-                distances[i, j] = distances[j, i]
-    return distances

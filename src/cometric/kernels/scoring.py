@@ -7,10 +7,9 @@ each pair the kernel returns three sums over the entries of j:
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.scaling import FAST
 
 
@@ -38,25 +37,25 @@ def _sums(bins, begin, end, one, two, three, x, low, z):
     return p + q, c + d, s + t
 
 
-@parallel
 def pair_sums(indptr, bins, one, two, three, x, low, z, index, tasks):
     """The three sums of row i with the candidates ``index[i]``, (3, rows, candidates).
 
     Entries of ``index`` below 0 stand for no candidate, and get zeros.
     """
-    rows, count = index.shape
-    sums = np.zeros((3, rows, count), x.dtype)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        for i in range(task, rows, tasks):
-            x_i, low_i, z_i = x[i], low[i], z[i]
-            for c in range(count):
-                j = index[i, c]
-                if j >= 0:
-                    begin, end = np.uint64(indptr[j]), np.uint64(indptr[j + 1])
-                    sums[0, i, c], sums[1, i, c], sums[2, i, c] = _sums(
-                        bins, begin, end, one, two, three, x_i, low_i, z_i
-                    )
-        finished[task] = True
-    check_finished(finished)
+    sums = np.zeros((3, *index.shape), x.dtype)
+    _pair_sums(indptr, bins, one, two, three, x, low, z, index, sums, tasks)
     return sums
+
+
+@threaded
+def _pair_sums(indptr, bins, one, two, three, x, low, z, index, sums, task, tasks):
+    rows, count = index.shape
+    for i in range(task, rows, tasks):
+        x_i, low_i, z_i = x[i], low[i], z[i]
+        for c in range(count):
+            j = index[i, c]
+            if j >= 0:
+                begin, end = np.uint64(indptr[j]), np.uint64(indptr[j + 1])
+                sums[0, i, c], sums[1, i, c], sums[2, i, c] = _sums(
+                    bins, begin, end, one, two, three, x_i, low_i, z_i
+                )

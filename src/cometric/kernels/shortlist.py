@@ -10,7 +10,6 @@ numbers per row and candidate.
 
 import numpy as np
 from llvmlite import ir
-from numba import prange
 from numba.core import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
@@ -32,7 +31,7 @@ from cometric.kernels.lanes import (
     store,
     zeros_like,
 )
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.scaling import FAST, aligned_zeros
 
 SCALE = 65500.0
@@ -184,10 +183,10 @@ def _keep(scores, width, own, number, best, index, first, top):
             top[t] = best[first + t, 0]
 
 
-@parallel
+@threaded
 def shortlist(
     pointers, columns, lows, zs, indptr, bins, low, z, features, own, p, q, products, dots, parts,
-    of_candidates, weight, farthest, offset, best, index, tasks,
+    of_candidates, weight, farthest, offset, best, index, task, tasks,
 ):  # fmt: skip
     """Keep the candidates of lowest score in heaps ``best`` and ``index``, one for each row.
 
@@ -203,52 +202,48 @@ def shortlist(
     n, stride = len(best), products.shape[1]
     flat_products, flat_dots = products.reshape(products.size), dots.reshape(dots.size)
     others, local = of_candidates.reshape(of_candidates.size), of_candidates.size > 0
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        table = aligned_zeros(2 * ROWS * features, np.uint16)
-        sums = aligned_zeros(2 * ROWS, np.uint16)
-        scores, top = aligned_zeros(ROWS, np.float32), aligned_zeros(ROWS, np.float32)
-        own_p, own_parts = aligned_zeros(ROWS, np.float32), aligned_zeros(6 * ROWS, np.float32)
-        for first in range(task * ROWS, n, tasks * ROWS):
-            width = min(ROWS, n - first)
-            top[:] = -np.inf
-            for t in range(width):
-                for e in range(indptr[first + t], indptr[first + t + 1]):
-                    at = 2 * ROWS * bins[e] + t
-                    table[at], table[at + ROWS] = low[e], z[e]
-                top[t], own_p[t] = best[first + t, 0], p[first + t]
-                for part in range(parts.shape[1]):
-                    own_parts[part * ROWS + t] = parts[first + t, part]
-            for c in range(len(q)):
-                _add_common(columns, lows, zs, pointers[c], pointers[c + 1], table, sums)
-                hit = False
-                for at in range(0, ROWS, HALF):
-                    place = c * stride + first + at
-                    norm = _norm(_as_floats(sums, at))
-                    if local:
-                        near, gap = _product_distances(
-                            _as_floats(sums, ROWS + at), load(flat_dots, place),
-                            load(own_parts, 5 * ROWS + at), item(others, 6 * c + 5),
-                        )  # fmt: skip
-                        norm = _multiply(_scale(own_parts, at, others, c, 0), norm)
-                        norm = multiply_add(_scale(own_parts, at, others, c, 1), near, norm)
-                        norm = multiply_add(_scale(own_parts, at, others, c, 2), gap, norm)
-                        norm = _relative(
-                            norm, load(own_parts, 3 * ROWS + at), item(others, 6 * c + 3),
-                            _scale(own_parts, at, others, c, 4), farthest,
-                        )  # fmt: skip
-                    moved = multiply_add(
-                        load(flat_products, place), spread(np.float32(-1)), load(own_p, at)
-                    )
-                    moved = maximum(add(moved, spread(item(q, c))), spread(np.float32(0)))
-                    score = multiply_add(norm, spread(weight), moved)
-                    store(scores, at, score)
-                    hit |= any_below(score, load(top, at))
-                if hit:
-                    _keep(scores, width, own, offset + c, best, index, first, top)
-            for t in range(width):
-                for e in range(indptr[first + t], indptr[first + t + 1]):
-                    at = 2 * ROWS * bins[e] + t
-                    table[at], table[at + ROWS] = 0, 0
-        finished[task] = True
-    check_finished(finished)
+    table = aligned_zeros(2 * ROWS * features, np.uint16)
+    sums = aligned_zeros(2 * ROWS, np.uint16)
+    scores, top = aligned_zeros(ROWS, np.float32), aligned_zeros(ROWS, np.float32)
+    own_p, own_parts = aligned_zeros(ROWS, np.float32), aligned_zeros(6 * ROWS, np.float32)
+    for first in range(task * ROWS, n, tasks * ROWS):
+        width = min(ROWS, n - first)
+        top[:] = -np.inf
+        for t in range(width):
+            for e in range(indptr[first + t], indptr[first + t + 1]):
+                at = 2 * ROWS * bins[e] + t
+                table[at], table[at + ROWS] = low[e], z[e]
+            top[t], own_p[t] = best[first + t, 0], p[first + t]
+            for part in range(parts.shape[1]):
+                own_parts[part * ROWS + t] = parts[first + t, part]
+        for c in range(len(q)):
+            _add_common(columns, lows, zs, pointers[c], pointers[c + 1], table, sums)
+            hit = False
+            for at in range(0, ROWS, HALF):
+                place = c * stride + first + at
+                norm = _norm(_as_floats(sums, at))
+                if local:
+                    near, gap = _product_distances(
+                        _as_floats(sums, ROWS + at), load(flat_dots, place),
+                        load(own_parts, 5 * ROWS + at), item(others, 6 * c + 5),
+                    )  # fmt: skip
+                    norm = _multiply(_scale(own_parts, at, others, c, 0), norm)
+                    norm = multiply_add(_scale(own_parts, at, others, c, 1), near, norm)
+                    norm = multiply_add(_scale(own_parts, at, others, c, 2), gap, norm)
+                    norm = _relative(
+                        norm, load(own_parts, 3 * ROWS + at), item(others, 6 * c + 3),
+                        _scale(own_parts, at, others, c, 4), farthest,
+                    )  # fmt: skip
+                moved = multiply_add(
+                    load(flat_products, place), spread(np.float32(-1)), load(own_p, at)
+                )
+                moved = maximum(add(moved, spread(item(q, c))), spread(np.float32(0)))
+                score = multiply_add(norm, spread(weight), moved)
+                store(scores, at, score)
+                hit |= any_below(score, load(top, at))
+            if hit:
+                _keep(scores, width, own, offset + c, best, index, first, top)
+        for t in range(width):
+            for e in range(indptr[first + t], indptr[first + t + 1]):
+                at = 2 * ROWS * bins[e] + t
+                table[at], table[at + ROWS] = 0, 0

@@ -30,18 +30,17 @@ enough to stay in the cache. All its pairs use contiguous rows of a chunk: no ga
 operations outside the supports. Sources should be the larger histograms of their pairs: ``state``
 then holds the shorter scalings, and long rows vectorize better.
 
-The parallel kernels take plain arrays; inside, arrays that belong together travel as records.
+Callers pass plain arrays; inside, arrays that belong together travel as records.
 Validation belongs to the map that calls us.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES
-from cometric.kernels.launching import check_finished, for_both, parallel
+from cometric.kernels.launching import for_both, threaded
 from cometric.kernels.scaling import (
     aligned_zeros,
     combine_rows,
@@ -109,11 +108,8 @@ def mass_sums(indptr, weight):
 
 @njit
 def most_bins(indptr):
-    """The most bins of a histogram. As an array expression, it would make Numba warn users."""
-    largest = 0
-    for i in range(len(indptr) - 1):
-        largest = max(largest, indptr[i + 1] - indptr[i])
-    return largest
+    """The most bins of a histogram."""
+    return np.max(indptr[1:] - indptr[:-1])
 
 
 @njit
@@ -233,7 +229,40 @@ def _largest_source(start, offsets):
 
 
 def _sweep(balanced):
-    @parallel
+    @threaded
+    def sweep_task(histograms, padded, kernel, start, pairs, ratio, sweeps, tol, task, tasks):
+        """The sources of one task of :func:`sweep`."""
+        indptr, values, errors = histograms.indptr, pairs.values, pairs.errors
+        sources = len(start) - 1
+        d = len(kernel)
+        lanes = BYTES // kernel.itemsize
+        largest = most_bins(indptr)
+        widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
+        most_pairs, most_scalings = _largest_source(start, pairs.offsets)
+        work = Workspace(
+            aligned_zeros(d * widest, kernel.dtype),
+            aligned_zeros(widest, kernel.dtype),
+            np.empty(most_scalings + most_pairs * lanes, kernel.dtype),
+            aligned_zeros(lanes, kernel.dtype),
+            np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
+            np.empty(largest + BYTES),
+        )
+        active = np.empty(most_pairs, np.int64)
+        for i in range(task, sources, tasks):
+            for _ in range(sweeps):
+                count = 0
+                for p in range(start[i], start[i + 1]):
+                    if errors[p] > tol and not np.isnan(values[p]):
+                        active[count] = p
+                        count += 1
+                if count == 0:
+                    break
+                some = active[:count]
+                if balanced:
+                    _sweep_balanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+                else:
+                    _sweep_unbalanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+
     def sweep(
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
         ratio, sweeps, tol, tasks,
@@ -244,44 +273,10 @@ def _sweep(balanced):
         pairs. ``kernel`` and ``state`` have the precision to work in; values are summed in float64.
         A pair whose scalings overflow or underflow gets the value NaN and an infinite error.
         """
-        sources = len(start) - 1
-        d = len(kernel)
-        lanes = BYTES // kernel.itemsize
-        largest = most_bins(indptr)
-        widest = max(1, min(CHUNK_BYTES // (BYTES * d), -(-largest // lanes))) * lanes
-        most_pairs, most_scalings = _largest_source(start, offsets)
         histograms = Histograms(indptr, bins, weight, mass_sums(indptr, weight))
-        begin, padded_bins, padded_weight = pad(indptr, bins, weight, kernel)
-        padded = Padded(begin, padded_bins, padded_weight)
+        padded = Padded(*pad(indptr, bins, weight, kernel))
         pairs = Pairs(target, state, offsets, values, errors)
-        finished = np.zeros(tasks, np.bool_)
-        for task in prange(tasks):
-            work = Workspace(
-                aligned_zeros(d * widest, kernel.dtype),
-                aligned_zeros(widest, kernel.dtype),
-                np.empty(most_scalings + most_pairs * lanes, kernel.dtype),
-                aligned_zeros(lanes, kernel.dtype),
-                np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
-                np.empty(largest + BYTES),
-            )
-            active = np.empty(most_pairs, np.int64)
-            for i in range(task, sources, tasks):
-                for _ in range(sweeps):
-                    count = 0
-                    for p in range(start[i], start[i + 1]):
-                        if errors[p] > tol and not np.isnan(values[p]):
-                            active[count] = p
-                            count += 1
-                    if count == 0:
-                        break
-                    some = active[:count]
-                    if balanced:
-                        _sweep_balanced(histograms, padded, kernel, pairs, work, ratio, i, some)
-                    else:
-                        _sweep_unbalanced(histograms, padded, kernel, pairs, work, ratio, i, some)
-            finished[task] = True
-        check_finished(finished)
-        return values, errors
+        sweep_task(histograms, padded, kernel, start, pairs, ratio, sweeps, tol, tasks)
 
     return sweep
 
@@ -289,10 +284,11 @@ def _sweep(balanced):
 sweep = for_both(_sweep, 10)
 
 
-@parallel
-def copy_scalings(indptr, scaling, target, offsets, state):
+@threaded
+def copy_scalings(indptr, scaling, target, offsets, state, task, tasks):
     """Copy the scaling of each pair's target to the pair's part of ``state``."""
-    for p in prange(len(target)):
+    count = len(target)
+    for p in range(task * count // tasks, (task + 1) * count // tasks):
         begin = indptr[target[p]]
         for e in range(offsets[p + 1] - offsets[p]):
             state[offsets[p] - offsets[0] + e] = scaling[begin + e]
@@ -323,22 +319,25 @@ def _self_term(bins, a, kernel, u, ratio, sweeps, tol):
     return value, error if np.isfinite(value) else np.inf
 
 
-@parallel
 def self_terms(indptr, bins, weight, kernel, scaling, ratio, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
     ``scaling``, laid out like ``weight``, holds u between calls. The geometric mean of u and
     a / (K u), damped if ``ratio`` is finite, converges fast where plain updates oscillate.
     """
-    n = len(indptr) - 1
-    values, errors = np.empty(n), np.empty(n)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        for i in range(task, n, tasks):
-            own = slice(indptr[i], indptr[i + 1])
-            values[i], errors[i] = _self_term(
-                bins[own], weight[own], kernel, scaling[own], ratio, sweeps, tol
-            )
-        finished[task] = True
-    check_finished(finished)
+    values, errors = np.empty((2, len(indptr) - 1))
+    _self_terms(
+        indptr, bins, weight, kernel, scaling, ratio, sweeps, tol, values, errors, tasks
+    )  # fmt: skip
     return values, errors
+
+
+@threaded
+def _self_terms(
+    indptr, bins, weight, kernel, scaling, ratio, sweeps, tol, values, errors, task, tasks
+):  # fmt: skip
+    for i in range(task, len(values), tasks):
+        own = slice(indptr[i], indptr[i + 1])
+        values[i], errors[i] = _self_term(
+            bins[own], weight[own], kernel, scaling[own], ratio, sweeps, tol
+        )

@@ -5,17 +5,10 @@ safe from under- and overflow at any eps.
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.sinkhorn import mass_sums, most_bins, relaxed_value
-
-
-@njit
-def _logarithms(weight):
-    """log(weight). Inside a parallel kernel this array expression would make Numba warn users."""
-    return np.log(weight)
 
 
 @njit
@@ -59,92 +52,88 @@ def _replace(mass, log_mass, log_v, new_v, ratio):
     return error
 
 
-@parallel
+@threaded
 def sweep_log(
     indptr, bins, weight, cost, start, target, state, offsets, values, errors,
-    ratio, sweeps, tol, tasks,
+    ratio, sweeps, tol, task, tasks,
 ):  # fmt: skip
     """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
 
     ``cost`` is C / eps and ``state`` holds log v.
     """
-    log_weight, masses = _logarithms(weight), mass_sums(indptr, weight)
+    log_weight, masses = np.log(weight), mass_sums(indptr, weight)
     largest = most_bins(indptr)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        log_u, new_v = np.empty(largest), np.empty(largest)
-        for i in range(task, len(start) - 1, tasks):
-            own = slice(indptr[i], indptr[i + 1])
-            bins_a, a, log_a = bins[own], weight[own], log_weight[own]
-            for p in range(start[i], start[i + 1]):
-                if errors[p] <= tol:
-                    continue
-                other = slice(indptr[target[p]], indptr[target[p] + 1])
-                bins_b, b, log_b = bins[other], weight[other], log_weight[other]
-                log_v = state[offsets[p] : offsets[p + 1]]
-                value, error, done = 0.0, np.inf, 0
-                while done < sweeps and error > tol:
-                    _log_scaling(log_a, bins_a, bins_b, log_v, cost, ratio, log_u)
-                    _log_scaling(log_b, bins_b, bins_a, log_u, cost, ratio, new_v)
-                    error = _replace(b, log_b, log_v, new_v, ratio)
-                    if np.isfinite(ratio):
-                        rows, columns = _lost(a, log_a, log_u, ratio), _lost(b, log_b, new_v, ratio)
-                        value, shift = relaxed_value(
-                            ratio, masses[i], masses[target[p]], rows, columns
-                        )
-                        log_v += shift
-                    done += 1
-                if np.isinf(ratio):
-                    value = 0.0
-                    for k in range(len(a)):
-                        value += a[k] * log_u[k]
-                    for l in range(len(b)):
-                        value += b[l] * log_v[l]
-                values[p], errors[p] = value, error
-        finished[task] = True
-    check_finished(finished)
-    return values, errors
+    log_u, new_v = np.empty(largest), np.empty(largest)
+    for i in range(task, len(start) - 1, tasks):
+        own = slice(indptr[i], indptr[i + 1])
+        bins_a, a, log_a = bins[own], weight[own], log_weight[own]
+        for p in range(start[i], start[i + 1]):
+            if errors[p] <= tol:
+                continue
+            other = slice(indptr[target[p]], indptr[target[p] + 1])
+            bins_b, b, log_b = bins[other], weight[other], log_weight[other]
+            log_v = state[offsets[p] : offsets[p + 1]]
+            value, error, done = 0.0, np.inf, 0
+            while done < sweeps and error > tol:
+                _log_scaling(log_a, bins_a, bins_b, log_v, cost, ratio, log_u)
+                _log_scaling(log_b, bins_b, bins_a, log_u, cost, ratio, new_v)
+                error = _replace(b, log_b, log_v, new_v, ratio)
+                if np.isfinite(ratio):
+                    rows, columns = _lost(a, log_a, log_u, ratio), _lost(b, log_b, new_v, ratio)
+                    value, shift = relaxed_value(ratio, masses[i], masses[target[p]], rows, columns)
+                    log_v += shift
+                done += 1
+            if np.isinf(ratio):
+                value = 0.0
+                for k in range(len(a)):
+                    value += a[k] * log_u[k]
+                for l in range(len(b)):
+                    value += b[l] * log_v[l]
+            values[p], errors[p] = value, error
 
 
-@parallel
 def self_terms_log(indptr, bins, weight, cost, scaling, ratio, sweeps, tol, tasks):
     """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
-    n = len(indptr) - 1
-    values, errors = np.empty(n), np.empty(n)
-    log_weight = _logarithms(weight)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        for i in range(task, n, tasks):
-            own = slice(indptr[i], indptr[i + 1])
-            own_bins, a, log_u = bins[own], weight[own], scaling[own]
-            image = np.empty(len(a))
-            error, done = np.inf, 0
-            while True:
-                _log_scaling(log_weight[own], own_bins, own_bins, log_u, cost, ratio, image)
-                error, excess = 0.0, 0.0
-                for k in range(len(a)):
-                    mass = a[k]
-                    if np.isfinite(ratio):
-                        mass *= np.exp((log_weight[own][k] - image[k]) / ratio)
-                        excess += mass  # in total, the sum of the plan
-                    residual = np.expm1(log_u[k] - image[k]) * mass  # u K u - a
-                    error += abs(residual)
-                    excess += residual
-                if done >= sweeps or error <= tol:
-                    break
-                for k in range(len(a)):
-                    log_u[k] = 0.5 * (log_u[k] + image[k])
-                done += 1
-            value = -excess
-            if np.isfinite(ratio):
-                value -= 2.0 * ratio * _lost(a, log_weight[own], log_u, ratio)
-            else:
-                for k in range(len(a)):
-                    value += 2.0 * a[k] * log_u[k]
-            values[i], errors[i] = value, error
-        finished[task] = True
-    check_finished(finished)
+    values, errors = np.empty((2, len(indptr) - 1))
+    _self_terms(
+        indptr, bins, weight, cost, scaling, ratio, sweeps, tol, values, errors, tasks
+    )  # fmt: skip
     return values, errors
+
+
+@threaded
+def _self_terms(
+    indptr, bins, weight, cost, scaling, ratio, sweeps, tol, values, errors, task, tasks
+):  # fmt: skip
+    log_weight = np.log(weight)
+    for i in range(task, len(values), tasks):
+        own = slice(indptr[i], indptr[i + 1])
+        own_bins, a, log_u = bins[own], weight[own], scaling[own]
+        image = np.empty(len(a))
+        error, done = np.inf, 0
+        while True:
+            _log_scaling(log_weight[own], own_bins, own_bins, log_u, cost, ratio, image)
+            error, excess = 0.0, 0.0
+            for k in range(len(a)):
+                mass = a[k]
+                if np.isfinite(ratio):
+                    mass *= np.exp((log_weight[own][k] - image[k]) / ratio)
+                    excess += mass  # in total, the sum of the plan
+                residual = np.expm1(log_u[k] - image[k]) * mass  # u K u - a
+                error += abs(residual)
+                excess += residual
+            if done >= sweeps or error <= tol:
+                break
+            for k in range(len(a)):
+                log_u[k] = 0.5 * (log_u[k] + image[k])
+            done += 1
+        value = -excess
+        if np.isfinite(ratio):
+            value -= 2.0 * ratio * _lost(a, log_weight[own], log_u, ratio)
+        else:
+            for k in range(len(a)):
+                value += 2.0 * a[k] * log_u[k]
+        values[i], errors[i] = value, error
 
 
 @njit
@@ -199,7 +188,6 @@ def _relaxed_bracket(log_u, log_v, a, b, cost, ratio):
     return lower - slack, upper + slack
 
 
-@parallel
 def brackets(indptr, bins, weight, cost, start, target, state, offsets, ratio, tasks):
     """Proved bounds of each pair's cost over eps, from any log v in ``state``.
 
@@ -207,30 +195,33 @@ def brackets(indptr, bins, weight, cost, start, target, state, offsets, ratio, t
     entropic cost of that plan rounded to the marginals; unbalanced, it need not be rounded. Both
     include a margin for rounding errors.
     """
-    lower, upper = np.empty(len(target)), np.empty(len(target))
-    log_weight = _logarithms(weight)
-    largest = most_bins(indptr)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        log_u = np.empty(largest)
-        for i in range(task, len(start) - 1, tasks):
-            own = slice(indptr[i], indptr[i + 1])
-            bins_a, a = bins[own], weight[own]
-            for p in range(start[i], start[i + 1]):
-                other = slice(indptr[target[p]], indptr[target[p] + 1])
-                bins_b, b = bins[other], weight[other]
-                log_v = state[offsets[p] : offsets[p + 1]]
-                _log_scaling(log_weight[own], bins_a, bins_b, log_v, cost, ratio, log_u)
-                local = np.empty((len(a), len(b)))
-                for k in range(len(a)):
-                    for l in range(len(b)):
-                        local[k, l] = cost[bins_a[k], bins_b[l]]
-                if np.isinf(ratio):
-                    lower[p], upper[p] = _bracket(log_u[: len(a)], log_v, a, b, local)
-                else:
-                    lower[p], upper[p] = _relaxed_bracket(
-                        log_u[: len(a)], log_v, a, b, local, ratio
-                    )
-        finished[task] = True
-    check_finished(finished)
+    lower, upper = np.empty((2, len(target)))
+    _brackets(
+        indptr, bins, weight, cost, start, target, state, offsets, ratio, lower, upper, tasks
+    )  # fmt: skip
     return lower, upper
+
+
+@threaded
+def _brackets(
+    indptr, bins, weight, cost, start, target, state, offsets, ratio, lower, upper, task, tasks
+):  # fmt: skip
+    log_weight = np.log(weight)
+    largest = most_bins(indptr)
+    log_u = np.empty(largest)
+    for i in range(task, len(start) - 1, tasks):
+        own = slice(indptr[i], indptr[i + 1])
+        bins_a, a = bins[own], weight[own]
+        for p in range(start[i], start[i + 1]):
+            other = slice(indptr[target[p]], indptr[target[p] + 1])
+            bins_b, b = bins[other], weight[other]
+            log_v = state[offsets[p] : offsets[p + 1]]
+            _log_scaling(log_weight[own], bins_a, bins_b, log_v, cost, ratio, log_u)
+            local = np.empty((len(a), len(b)))
+            for k in range(len(a)):
+                for l in range(len(b)):
+                    local[k, l] = cost[bins_a[k], bins_b[l]]
+            if np.isinf(ratio):
+                lower[p], upper[p] = _bracket(log_u[: len(a)], log_v, a, b, local)
+            else:
+                lower[p], upper[p] = _relaxed_bracket(log_u[: len(a)], log_v, a, b, local, ratio)

@@ -15,10 +15,9 @@ Validation belongs to the map that calls us.
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.nodes import (
     FULL_TREE,
     NO_TREE,
@@ -109,7 +108,6 @@ def _solve(work, histograms, costs, i, j, cancel, pivots, tree, state):
     return value, FULL_TREE if full else REDUCED_TREE, moves
 
 
-@parallel
 def transport(histograms, trees, cost, cancel, pivots, tasks):
     """Transport costs of all pairs of ``trees``, whose parents and states are updated.
 
@@ -119,30 +117,30 @@ def transport(histograms, trees, cost, cancel, pivots, tasks):
     ``tasks`` is the number of threads; every pair is solved by itself, so the answer does not
     depend on it.
     """
-    pairs, parents, offsets, states = trees
-    values = np.empty(len(pairs))
-    moves = np.empty(len(pairs), np.int32)
-    nodes, arcs = largest_pair(histograms.indptr, pairs)
+    pairs = trees.pairs
+    values, moves = np.empty(len(pairs)), np.empty(len(pairs), np.int32)
     # Full problems on every bin have the whole cost matrix in common: round it once.
     rounded = np.empty(0, np.int64)
-    if not cancel and arcs == cost.size:
+    if not cancel and largest_pair(histograms.indptr, pairs)[1] == cost.size:
         rounded = cost.copy().view(np.int64).reshape(-1)
         round_costs(rounded, 2 * len(cost))
-    costs = Costs(cost, rounded)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        work = Workspace(
-            np.empty(nodes, NODE),
-            np.empty(arcs, np.int64),
-            np.empty(nodes, np.int64),
-            np.empty(nodes, np.int64),
-        )
-        for p in range(task, len(pairs), tasks):
-            i, j = pairs[p, 0], pairs[p, 1]
-            tree = parents[offsets[p] : offsets[p + 1]]
-            values[p], states[p], moves[p] = _solve(
-                work, histograms, costs, i, j, cancel, pivots, tree, states[p]
-            )
-        finished[task] = True
-    check_finished(finished)
+    _transport(histograms, trees, Costs(cost, rounded), cancel, pivots, values, moves, tasks)
     return values, moves
+
+
+@threaded
+def _transport(histograms, trees, costs, cancel, pivots, values, moves, task, tasks):
+    pairs, parents, offsets, states = trees
+    nodes, arcs = largest_pair(histograms.indptr, pairs)
+    work = Workspace(
+        np.empty(nodes, NODE),
+        np.empty(arcs, np.int64),
+        np.empty(nodes, np.int64),
+        np.empty(nodes, np.int64),
+    )
+    for p in range(task, len(pairs), tasks):
+        i, j = pairs[p, 0], pairs[p, 1]
+        tree = parents[offsets[p] : offsets[p + 1]]
+        values[p], states[p], moves[p] = _solve(
+            work, histograms, costs, i, j, cancel, pivots, tree, states[p]
+        )

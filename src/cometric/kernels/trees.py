@@ -6,10 +6,9 @@ from a file are therefore checked first.
 """
 
 import numpy as np
-from numba import prange
 
 from cometric.kernels.jit import njit
-from cometric.kernels.launching import check_finished, parallel
+from cometric.kernels.launching import threaded
 from cometric.kernels.nodes import (
     FULL_TREE,
     NO_TREE,
@@ -77,20 +76,20 @@ def _is_valid(node, histograms, i, j, tree, state):
     return True
 
 
-@parallel
 def drop_invalid(histograms, trees, tasks):
     """Mark the trees that do not fit their histograms as missing; return how many there are."""
-    pairs, parents, offsets, states = trees
     invalid = np.zeros(tasks, np.int64)
-    nodes, _ = largest_pair(histograms.indptr, pairs)
-    finished = np.zeros(tasks, np.bool_)
-    for task in prange(tasks):
-        node = np.empty(nodes, NODE)
-        for p in range(task, len(pairs), tasks):
-            tree = parents[offsets[p] : offsets[p + 1]]
-            if not _is_valid(node, histograms, pairs[p, 0], pairs[p, 1], tree, states[p]):
-                states[p] = NO_TREE
-                invalid[task] += 1
-        finished[task] = True
-    check_finished(finished)
+    _drop_invalid(histograms, trees, invalid, tasks)
     return invalid.sum()
+
+
+@threaded
+def _drop_invalid(histograms, trees, invalid, task, tasks):
+    pairs, parents, offsets, states = trees
+    nodes, _ = largest_pair(histograms.indptr, pairs)
+    node = np.empty(nodes, NODE)
+    for p in range(task, len(pairs), tasks):
+        tree = parents[offsets[p] : offsets[p + 1]]
+        if not _is_valid(node, histograms, pairs[p, 0], pairs[p, 1], tree, states[p]):
+            states[p] = NO_TREE
+            invalid[task] += 1

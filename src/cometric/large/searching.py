@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from cometric.core.types import Index, Matrix
-from cometric.kernels.launching import needs_lock
 from cometric.large.index import ClusterIndex
 from cometric.large.progress import Progress
 from cometric.large.samples import Samples
@@ -44,7 +43,7 @@ class IndexSearch:
 
     def __init__(self, samples: Samples, k: int, limit: int | None, seed: int, tasks: int) -> None:
         self._samples, self._k, self._seed = samples, k, seed
-        self._at_once = 1 if needs_lock() else min(AT_ONCE, tasks)
+        self._at_once = min(AT_ONCE, tasks)
         self._tasks = tasks // self._at_once
         samples.use_threads(self._tasks)
         self._n = samples.stored.shape[0]

@@ -143,7 +143,8 @@ class EntropicMap(SinkhornMap):
         return self._hist
 
     def __call__(self, cost: Matrix) -> Matrix:
-        cost = check_cost(cost, self.shape[1])
+        checked = check_cost(cost, self.shape[1])
+        cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)  # as it travels
         n = self.shape[0]
         group = self._all
         if group is None:
@@ -368,7 +369,9 @@ class EntropicMap(SinkhornMap):
         return kernel
 
     def _self_terms(self, kernel: Matrix, solve: bool) -> SelfTerms:
-        self_terms = sinkhorn_log.self_terms_log if self.logs else sinkhorn.self_terms
+        self_terms: Callable[..., SelfTerms] = (
+            sinkhorn_log.self_terms_log if self.logs else sinkhorn.self_terms
+        )
         limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
         values, errors = self_terms(
             *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self._threads
@@ -383,17 +386,18 @@ class EntropicMap(SinkhornMap):
         return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
 
     def _sweep(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
-        """The first sweeps; of full solves of dense histograms, most in float32.
+        """The first sweeps; of full solves, most in float32 if scalings are so stored, or dense.
 
         The scalings of float32 have the marginal errors of ``_rounding``. Sweeps in float64 follow,
         usually one; its values have errors of second order.
         """
         rounding = self._rounding["float32"]
         safe = self._largest_log <= SAFE[FLOAT32]
-        if self.panels and self.sweeps is None and kernel.dtype == FLOAT64 and safe:
-            rough = kernel.astype(FLOAT32)
+        rough = self.panels or self.stored == FLOAT32
+        if rough and safe and self.sweeps is None and kernel.dtype == FLOAT64:
+            single = kernel.astype(FLOAT32)
             for task in tasks:
-                self._sweep_pairs(task, task.errors, rough, limit, max(tol, rounding))
+                self._sweep_pairs(task, task.errors, single, limit, max(tol, rounding))
                 task.values[:], task.errors[:] = 0.0, np.inf
         for task in tasks:
             self._sweep_pairs(task, task.errors, kernel, limit, tol, self._report)
@@ -441,8 +445,9 @@ class EntropicMap(SinkhornMap):
         offsets = group.offsets[part.start : part.stop + 1]
         scalings = np.empty(offsets[-1] - offsets[0], dtype)
         sinkhorn.copy_scalings(
-            self._rows[0], self._self_scalings, group.target[part], offsets, scalings
-        )
+            self._rows[0], self._self_scalings, group.target[part], offsets, scalings,
+            self._threads,
+        )  # fmt: skip
         return scalings
 
     def _repair(self, tasks: list[PairTask]) -> None:
@@ -453,11 +458,12 @@ class EntropicMap(SinkhornMap):
                 continue
             group = PairGroup(self._rows[0], task.group.index[lost], None)
             scaled = task.cost / (self.eps * task.cost.max())
-            task.values[lost], task.errors[lost] = sinkhorn_log.sweep_log(
+            values, errors = task.values[lost], task.errors[lost]
+            sinkhorn_log.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
-                group.offsets, task.values[lost], task.errors[lost], self.ratio, self.max_sweeps,
-                self.tol, self._threads,
+                group.offsets, values, errors, self.ratio, self.max_sweeps, self.tol, self._threads,
             )  # fmt: skip
+            task.values[lost], task.errors[lost] = values, errors
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         final = max(NEGATIVE_TOL, self._rounding[self.precision])

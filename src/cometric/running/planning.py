@@ -307,7 +307,7 @@ def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
     if planned.samples >= MANY:
         advice.extend(preset(max(planned.samples, ALL + 1)))
     if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
-        advice.append("dtype='float32', or a GPU with device='cuda'")
+        advice.append("a GPU with device='cuda'")
     if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):
         size = planned.samples, planned.features
         power = dense_memory(*size, "plain", settings.formula.saturate > 0.0)

@@ -170,9 +170,9 @@ class Settings:
         "cpu", Device(), "cpu, or a GPU: cuda, cuda:1. Several GPUs: cuda:0,cuda:1."
     )
     dtype: Any = _setting(
-        np.float64,
+        "auto",
         Precision(),
-        "Precision of the iterations. float32 is faster; the last ones are float64.",
+        "Precision of the iterations down to a residual of 1e-3. auto: float32 for large data.",
     )
     start: Any = _setting(
         None,

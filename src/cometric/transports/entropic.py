@@ -52,6 +52,10 @@ STALL = 100
 TRUSTED = {"float32": 1e-3, "tf32": 0.3}
 """Residual down to which a lower precision is used; below it, rounding errors matter."""
 
+LARGE = 1e9
+"""Cells of a sweep of all pairs, of one map, from which float32 on the way saves time: it takes
+about a third of a second. Below, compiling the kernels of another precision would take longer."""
+
 COPY, SELF, EXPONENTIAL, LOG_CELL = 6.0, 3.0, 50.0, 50.0
 """Times in units of a cell of a Sinkhorn problem: of an entry of the kernel copied for a source,
 of a cell of the problem of a histogram with itself, of an exponential, of a cell in the log domain.
@@ -97,7 +101,8 @@ class Entropic(Transport):
             return DevicesMap(hist, devices=resources.device, **options)
         if resources.device != "cpu":
             return TensorEntropicMap(hist, device=resources.device, **options)
-        return EntropicMap(hist, dtype=resources.dtype, n_threads=resources.n_threads, **options)
+        dtype = _precision(hist, resources.dtype)
+        return EntropicMap(hist, dtype=dtype, n_threads=resources.n_threads, **options)
 
     def map_options(self) -> dict[str, Any]:
         """The parameters of the transport, as its maps take them."""
@@ -111,7 +116,8 @@ class Entropic(Transport):
             options["tol"] = inner_tolerance(resources.tol)
         if resources.device != "cpu":
             return TiledTensorMap(hist, client=client, device=str(resources.device), **options)
-        return TiledEntropicMap(hist, client=client, dtype=resources.dtype, **options)
+        dtype = _precision(hist, resources.dtype)
+        return TiledEntropicMap(hist, client=client, dtype=dtype, **options)
 
     # ------------------------------------------------------------------------- solving
 
@@ -237,9 +243,10 @@ class Entropic(Transport):
         return cells + COPY * d * n * mean + SELF * squares + EXPONENTIAL * d * d + PAIR * pairs
 
     def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> Any:
-        part: Any = self.lift(hist, replace(resources, memory_limit=None))
-        if isinstance(lift, EntropicMap):
-            part.stored = lift.stored
+        if not isinstance(lift, EntropicMap):
+            return self.lift(hist, replace(resources, memory_limit=None))
+        part: Any = self.lift(hist, replace(resources, memory_limit=None, dtype=lift.dtype))
+        part.stored = lift.stored
         return part
 
     def peak_memory(
@@ -251,6 +258,13 @@ class Entropic(Transport):
 def inner_tolerance(tol: float) -> float:
     """The marginal error to which pairs are solved, for a tolerance of the metrics."""
     return INNER * math.sqrt(tol)
+
+
+def _precision(hist: Histograms, dtype: Any) -> Any:
+    """The precision of sweeps on the way for these histograms."""
+    if not isinstance(dtype, str) or dtype != "auto":
+        return dtype
+    return np.float32 if float(Histograms.of(hist).rows.nnz) ** 2 / 2 >= LARGE else np.float64
 
 
 def _on_device(device: Any, solving: Solving) -> Solving:
