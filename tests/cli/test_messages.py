@@ -306,3 +306,7 @@ def test_help_is_in_plain_words():
             assert riddle not in text
         for option in re.findall(r"│ \*?\s+(--[\w-]+)(.*)│", text):
             assert re.search(r"[A-Za-z(][^│]*\.", option[1]), option  # a sentence
+
+
+def test_superfluous_arguments_end_with_a_period():
+    assert "(x.csv). See cometric info --help." in run("info", "x.csv", code=2).stderr
