@@ -73,7 +73,9 @@ def test_a_table_with_features_in_rows(table, tmp_path):
 def test_names_are_found_where_they_are(tmp_path, text, samples, features):
     (tmp_path / "x.csv").write_text(text, "utf-8")
     if features is None:  # a first cell that is a number under a name is a number
-        with pytest.raises(ValueError, match="has 'b' where a number belongs"):
+        with pytest.raises(
+            ValueError, match="has 'b' where a number belongs .*leave out its row or column"
+        ):
             reading.read(tmp_path / "x.csv")
         return
     data = reading.read(tmp_path / "x.csv")
