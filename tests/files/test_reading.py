@@ -597,3 +597,9 @@ def test_letters_count_as_what_a_file_holds(tmp_path):
         file["names"] = ["n" * 100_000] * 20
     with pytest.raises(ValueError, match="holds 0.002 GB or more once unpacked"):
         hdf5.check_hdf5(path, 1e6)
+
+
+def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
+    (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
+        read(tmp_path / "x.h5ad")
