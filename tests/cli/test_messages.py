@@ -310,3 +310,11 @@ def test_help_is_in_plain_words():
 
 def test_superfluous_arguments_end_with_a_period():
     assert "(x.csv). See cometric info --help." in run("info", "x.csv", code=2).stderr
+
+
+def test_files_without_layers_say_so(tmp_path):
+    path = tmp_path / "x.h5ad"
+    anndata.AnnData(np.ones((3, 3), np.float32)).write_h5ad(path)
+    for name in ("learn", "landmarks"):
+        said = run(name, path, "-o", tmp_path / "y.h5ad", "--layer", "counts", code=2).stderr
+        assert f"--layer is 'counts', but `{path}` has no layers. Leave out --layer." in said
