@@ -1076,4 +1076,4 @@ def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
 @pytest.mark.parametrize("kind", [list, np.array, lambda texts: np.array(texts, object)])
 def test_texts_are_not_counts(kind):
     with pytest.raises(ValueError, match="`X` is a list of texts; pass counts .*CountVectorizer"):
-        cm.learn(kind(["a cat", "a dog"]))
+        learn(kind(["a cat", "a dog"]))

@@ -602,4 +602,4 @@ def test_letters_count_as_what_a_file_holds(tmp_path):
 def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
     (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
-        read(tmp_path / "x.h5ad")
+        reading.read(tmp_path / "x.h5ad")

@@ -204,7 +204,9 @@ def check_indices(matrix: Any, name: str) -> None:
 
 def _is_text(data: Any) -> bool:
     """Whether all entries of a vector are text."""
-    return data.dtype.kind in "UT" or all(isinstance(entry, str) for entry in data)
+    if data.dtype.kind != "O":
+        return data.dtype.kind in "UT"
+    return len(data) > 0 and all(isinstance(entry, str) for entry in data)
 
 
 def unwrap(X: Any, name: str) -> Any:
