@@ -216,7 +216,7 @@ def test_not_converged_is_3_and_is_written(data):
         (["learn", "x.csv", "-o", "y.npz.gz"], "`y.npz.gz` should end in"),
         (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
         (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
-        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "--layer is 'no'; the layers of `x.c"),
+        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "--layer is 'no', but `x.csv` has no"),
         (["learn", "x.csv", "-o", "y.npz", "--read-limit", "1e-7"], "above the limit of 2.5e-08"),
         (["certify", "x.csv"], "`x.csv` is not a result. Pass a .npz or .h5ad"),
         (["certify", "no.npz"], "`no.npz` does not exist."),
@@ -572,11 +572,11 @@ def test_warmup_shows_its_progress(monkeypatch):
     said = []
     monkeypatch.setattr("cometric.cli.machine._parts", lambda: [lambda: None] * 3)
     compile_kernels(said.append)
-    assert said == []  # kernels are in the cache
+    assert said == []  # as if kernels were in the cache
     monkeypatch.setattr("cometric.cli.machine.QUIET_SECONDS", 0.0)
     compile_kernels(said.append)
-    assert [line.split(" in ")[0] for line in said] == [
-        f"compiled {k} of 3 parts" for k in (1, 2, 3)
+    assert [line.split(" after ")[0] for line in said] == [
+        f"{k} of 3 parts ready" for k in (1, 2, 3)
     ]
 
 

@@ -65,7 +65,7 @@ def describe() -> dict[str, Any]:
 def compile_kernels(say: Callable[[str], Any] = lambda _: None) -> float:
     """Compile the kernels of all commands, by small calls of each; returns the seconds it took.
 
-    ``say`` gets a line after each part, but not after parts that load kernels from the cache.
+    ``say`` gets a line after each part, but not after parts that take a few seconds only.
     """
     began = said = time.perf_counter()
     parts = _parts()
@@ -75,7 +75,7 @@ def compile_kernels(say: Callable[[str], Any] = lambda _: None) -> float:
             call()
             now = time.perf_counter()
             if now - said >= QUIET_SECONDS:
-                say(f"compiled {done} of {len(parts)} parts in {duration(now - began)}")
+                say(f"{done} of {len(parts)} parts ready after {duration(now - began)}")
                 said = now
     return time.perf_counter() - began
 
