@@ -285,3 +285,11 @@ def test_empty_features_may_be_dropped(digits):
     assert estimator.n_features_in_ == X.shape[1]
     assert len(estimator.feature_distances_) == X.shape[1] - 1
     assert_allclose(estimator.transform(X), estimator.sample_distances_, atol=1e-6)
+
+
+def test_too_many_neighbors_are_named_as_they_were_passed():
+    X = np.random.default_rng(0).random((6, 4))
+    model = cm.WassersteinSingularVectors(eps=np.inf, mode="knn", n_neighbors=6)
+    for call in (model.fit_transform, model.fit(X).transform):
+        with pytest.raises(ValueError, match="`n_neighbors` is 6; pass a whole number from 1 to 5"):
+            call(X)

@@ -146,7 +146,7 @@ class WassersteinSingularVectors(
         """
         check_is_fitted(self)
         checked = self._check(X, reset=False)
-        k = self.n_neighbors + 1 if self.mode == "knn" else None
+        k = self._count_with_self() if self.mode == "knn" else None
         return self.result_.transform(
             checked, n_neighbors=k, n_threads=self.n_threads, progress=self.progress
         )
@@ -156,8 +156,7 @@ class WassersteinSingularVectors(
         distances = self.fit(X).sample_distances_
         if self.mode == "distances":
             return distances
-        check_neighbors(self.n_neighbors + 1, len(distances))
-        return neighbor_matrix(*nearest(distances, self.n_neighbors + 1), len(distances))
+        return neighbor_matrix(*nearest(distances, self._count_with_self()), len(distances))
 
     def feature_transform(self, X: Any) -> Matrix:
         """Distances of new features to the training features, through the sample metric.
@@ -192,6 +191,11 @@ class WassersteinSingularVectors(
     def certificate_(self) -> Certificate | Diagnosis | LiftCheck:
         check_is_fitted(self)
         return self.result_.certify(n_threads=self.n_threads)
+
+    def _count_with_self(self) -> int:
+        """One more than ``n_neighbors``, which the graph of scikit-learn does not count."""
+        check_neighbors(self.n_neighbors, len(self.sample_distances_) - 1)
+        return self.n_neighbors + 1
 
     @property
     def _n_features_out(self) -> int:

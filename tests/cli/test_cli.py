@@ -216,7 +216,7 @@ def test_not_converged_is_3_and_is_written(data):
         (["learn", "x.csv", "-o", "y.npz.gz"], "`y.npz.gz` should end in"),
         (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
         (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
-        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "--layer is 'no'; the layers of `x.c"),
+        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "--layer is 'no', but `x.csv` has no"),
         (["learn", "x.csv", "-o", "y.npz", "--read-limit", "1e-7"], "above the limit of 2.5e-08"),
         (["certify", "x.csv"], "`x.csv` is not a result. Pass a .npz or .h5ad"),
         (["certify", "no.npz"], "`no.npz` does not exist."),
@@ -561,8 +561,35 @@ def test_info_lists_every_library_that_the_package_can_use():
 
 def test_warmup_says_how_long(monkeypatch):
     assert run("warmup").stdout.startswith("Ready after ")
-    monkeypatch.setattr("cometric.cli.machine.compile_kernels", lambda: 2.5)
+    monkeypatch.setattr("cometric.cli.machine.compile_kernels", lambda say: 2.5)
     assert json.loads(run("warmup", "--json").stdout)["seconds"] == 2.5
+
+
+def test_warmup_shows_its_progress(monkeypatch):
+    """Without a line it looks as if it hung: thirteen minutes on a busy machine."""
+    from cometric.cli.machine import compile_kernels
+
+    said = []
+    monkeypatch.setattr("cometric.cli.machine._parts", lambda: [lambda: None] * 3)
+    compile_kernels(said.append)
+    assert said == []  # as if kernels were in the cache
+    monkeypatch.setattr("cometric.cli.machine.QUIET_SECONDS", 0.0)
+    compile_kernels(said.append)
+    assert [line.split(" after ")[0] for line in said] == [
+        f"{k} of 3 parts ready" for k in (1, 2, 3)
+    ]
+
+
+def test_warmup_does_not_promise_a_minute(monkeypatch):
+    def compiles(say):
+        kernel = njit(lambda x: x + 1)
+        kernel.py_func.__module__ = "cometric.kernels.new"
+        return kernel(1.5)
+
+    monkeypatch.setattr("cometric.cli.machine.compile_kernels", compiles)
+    said = run("warmup").stderr
+    assert "three to four minutes" in said
+    assert "up to a minute" not in said
 
 
 def test_demo_names_the_neighbors_of_markers(data, monkeypatch):

@@ -13,6 +13,7 @@ anndata = pytest.importorskip("anndata")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 commands = pytest.importorskip("cometric.cli.commands")
 wording = pytest.importorskip("cometric.cli.wording")
+from shell import run  # noqa: E402
 
 SRC = Path(cm.__file__).parent
 QUICK = ["--eps", "0.5", "--tau", "0.1", "--tol", "1e-4"]
@@ -121,7 +122,7 @@ BAD_LINES = [
     (LEARN + ["--solver", "policy"], "Leave --solver out, or pass --eps 0."),
     (LEARN + ["--eps", "0", "--device", "cuda"], "leave --device out, or pass a positive, finite"),
     (LEARN + ["--device", "cuda:77"], "or pass --device cpu."),
-    (LEARN + ["--layer", "no"], "--layer is 'no'; the layers of `x.csv` are []."),
+    (LEARN + ["--layer", "no"], "--layer is 'no', but `x.csv` has no layers. Leave out --layer."),
     (LEARN + ["--use-raw"], "--use-raw is given, but `x.csv` has no raw data. Leave out --use-raw"),
     (LEARN + ["--use-raw", "--layer", "a"], "--layer and --use-raw exclude one another"),
     (LEARN + ["--read-limit", "1e-7"], "If you trust it, raise --read-limit."),
@@ -158,7 +159,10 @@ BAD_LINES = [
     (["certify", "droped.npz"], "`droped.npz` does not exist. Did you mean 'dropped.h5ad'?"),
     (["learn", "tau=1.csv", "-o", "y.npz"], "`tau=1.csv` does not exist."),
     (["learn", "out.npz", "-o", "y.npz"], "`out.npz` is a saved result, not data."),
-    (["plan", "x.csv", "--layer", "no"], "--layer is 'no'; the layers of `x.csv` are []."),
+    (
+        ["plan", "x.csv", "--layer", "no"],
+        "--layer is 'no', but `x.csv` has no layers. Leave out --layer.",
+    ),
     (["resume", "x.csv", "-o", "y.npz"], "FOLDER is 'x.csv', which is a file; pass a folder."),
     (
         ["resume", "no", "-o", "y.npz"],
@@ -197,7 +201,7 @@ BAD_LINES = [
     (["transform", "out.npz", "x.csv", "-o", "y.csv", "-n", "99"], "--n-neighbors is 99; pass a"),
     (
         ["report", "out.npz", "-o", "y.html", "--labels", "kind"],
-        "--labels is 'kind'; `out.npz` has no columns of labels.",
+        "--labels is 'kind'; `out.npz` has no columns of labels; learn from, and write, .h5ad.",
     ),
     (
         ["report", "out.npz", "-o", "y.html", "--method", "pca"],
@@ -306,3 +310,15 @@ def test_help_is_in_plain_words():
             assert riddle not in text
         for option in re.findall(r"│ \*?\s+(--[\w-]+)(.*)│", text):
             assert re.search(r"[A-Za-z(][^│]*\.", option[1]), option  # a sentence
+
+
+def test_superfluous_arguments_end_with_a_period():
+    assert "(x.csv). See cometric info --help." in run("info", "x.csv", code=2).stderr
+
+
+def test_files_without_layers_say_so(tmp_path):
+    path = tmp_path / "x.h5ad"
+    anndata.AnnData(np.ones((3, 3), np.float32)).write_h5ad(path)
+    for name in ("learn", "landmarks"):
+        said = run(name, path, "-o", tmp_path / "y.h5ad", "--layer", "counts", code=2).stderr
+        assert f"--layer is 'counts', but `{path}` has no layers. Leave out --layer." in said

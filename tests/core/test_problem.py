@@ -1071,3 +1071,9 @@ def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
     found.save(tmp_path / "x.npz")
     assert load(tmp_path / "x.npz").problem.samples.names == found.problem.samples.names
     found.transform(frame)  # the same names, read in the same way
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda texts: np.array(texts, object)])
+def test_texts_are_not_counts(kind):
+    with pytest.raises(ValueError, match="`X` is a list of texts; pass counts .*CountVectorizer"):
+        learn(kind(["a cat", "a dog"]))

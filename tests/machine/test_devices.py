@@ -29,3 +29,9 @@ def test_the_limit_of_a_container_is_read(tmp_path):
     assert free(str(tmp_path)) == 450.0
     (tmp_path / "memory.max").write_text("max\n")
     assert free(str(tmp_path)) == np.inf
+
+
+@pytest.mark.parametrize("name", ["gpu", "GPU"])
+def test_gpu_is_called_cuda(name):
+    with pytest.raises(ValueError, match=f"`device` is '{name}'; pass 'cuda', or 'cuda:0'"):
+        devices.torch_device(name)

@@ -422,3 +422,8 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
     forge(adata.uns["cometric"], adata.obsp["cometric_distances"])
     with pytest.raises(ValueError, match=f"has damaged metrics under 'cometric': .*{words}"):
         cms.get.result(adata)
+
+
+def test_data_without_layers_say_so():
+    with pytest.raises(ValueError, match="`layer` is 'counts', but `adata` has no layers. Leave"):
+        cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")

@@ -13,6 +13,9 @@ from cometric.cli.command import command
 from cometric.cli.console import EXIT_CODES, Console
 from cometric.machine.progress import duration
 
+COMPILING_ALL = "compiling all kernels, once: three to four minutes on two cores that are idle"
+"""What ``warmup`` says in place of the message of a single call."""
+
 
 class Command(TyperCommand):
     """One command."""
@@ -32,7 +35,10 @@ class Commands(TyperGroup):
         console.json = "--json" in ctx.args  # needed if options are not valid
         from cometric.kernels.compiling import announce_compilation  # loads Numba: not for --help
 
-        with console.reporting(), announce_compilation(console.say):
+        def say(text: str) -> None:
+            console.say(COMPILING_ALL if ctx.invoked_subcommand == "warmup" else text)
+
+        with console.reporting(), announce_compilation(say):
             return super().invoke(ctx)
 
 
@@ -83,7 +89,7 @@ def warmup(console: Console) -> None:
     """Compile the kernels of all commands now, so that later runs start at once."""
     from cometric.cli.machine import compile_kernels
 
-    seconds = compile_kernels()
+    seconds = compile_kernels(console.say)
     console.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})
 
 

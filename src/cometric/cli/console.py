@@ -185,7 +185,7 @@ def _usage(error: Any) -> str:
         close = similar(option.lstrip("-"), known, 1, MEANT)
         meant = f" Did you mean {known[close[0]]}?" if close else ""
         return f"No such option: {option}.{meant}{hint}"
-    return f"{error.format_message()}{hint}"
+    return f"{error.format_message().rstrip('.')}.{hint}"
 
 
 def _unscaled(data: Any) -> str:

@@ -86,6 +86,7 @@ def labels_of(result: Result, data: AnnData | None, labels: str, path: Path) -> 
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
         available = f"has {columns}" if columns else "has no columns of labels"
+        available += "; learn from, and write, .h5ad" if data is None else ""
         meant = suggestion(labels, () if data is None else data.obs)
         raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
     return data.obs[labels].to_numpy()[result.problem.samples.kept]

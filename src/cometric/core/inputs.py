@@ -150,6 +150,11 @@ def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.cs
     Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros.
     """
     data = unwrap(X, name)
+    if data.ndim == 1 and _is_text(data):
+        raise ValueError(
+            f"`{name}` is a list of texts; pass counts of their words, for example by "
+            "scikit-learn's CountVectorizer."
+        )
     if data.ndim != 2:
         raise ValueError(
             f"`{name}` has {counted(data.ndim, 'dimension')}; pass a matrix, samples by features. "
@@ -195,6 +200,13 @@ def check_indices(matrix: Any, name: str) -> None:
                     f"`{name}` is not a valid sparse matrix: it has entries outside "
                     f"0 .. {size - 1} on axis {axis}."
                 )
+
+
+def _is_text(data: Any) -> bool:
+    """Whether all entries of a vector are text."""
+    if data.dtype.kind != "O":
+        return data.dtype.kind in "UT"
+    return len(data) > 0 and all(isinstance(entry, str) for entry in data)
 
 
 def unwrap(X: Any, name: str) -> Any:

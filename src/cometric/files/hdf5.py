@@ -55,6 +55,8 @@ def _check(path: str, limit: float, in_chunks: bool) -> None:
     """Walk through all groups; raise at the first fault."""
     import h5py
 
+    if not h5py.is_hdf5(path):
+        raise ValueError(f"`{path}` is not an HDF5 file, or is cut off at its beginning.")
     with h5py.File(path, "r") as file:
         total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
         while open_groups:

@@ -320,7 +320,7 @@ def _find_text_cell(path: Path, head: _Head, limit: float) -> None:
                 feature = None if head.features is None else head.features[k - head.named]
                 raise ValueError(
                     f"`{path}` has {cell!r} where a number belongs ({line}, "
-                    f"{_place('column', k + 1, feature)})."
+                    f"{_place('column', k + 1, feature)}). Mend it, or leave out its row or column."
                 )
 
 

@@ -130,6 +130,8 @@ def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Stor
         item, table = file["raw/X"], file["raw/var"]
     elif layer is not None:
         layers = list(file["layers"]) if "layers" in file else []
+        if not layers:
+            raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
         if layer not in layers:
             raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
         item, table = file["layers"][layer], _member(file, "var", path)

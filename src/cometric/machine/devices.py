@@ -70,6 +70,8 @@ def torch_device(name: Any) -> Any:
     "torch:cpu" is torch on the CPU: slower than Numba, for tests.
     """
     check_single(name)
+    if str(name).lower() == "gpu":
+        raise ValueError(f"`device` is {str(name)!r}; pass 'cuda', or 'cuda:0' for the first GPU.")
     try:
         import torch
     except ImportError as missing:

@@ -63,6 +63,8 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
         if adata.X is None:
             raise ValueError(f"`adata.X` is None. Pass `layer`, one of {list(adata.layers)}.")
         return adata
+    if not len(adata.layers):
+        raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
     if layer not in adata.layers:
         raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {list(adata.layers)}.")
     from anndata import AnnData
