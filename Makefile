@@ -42,7 +42,7 @@ wheel: $(VENV)/.wheel ## Build sdist and wheel into dist/, try the wheel in an e
 	$(PYTHON) -m venv dist/env
 	dist/env/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: \
 	  "$$(ls dist/*.whl)[cli,report]"
-	cd dist && export PATH=/nowhere CC=/nowhere/cc LOKY_MAX_CPU_COUNT=2 && env/bin/cometric info && env/bin/python -c \
+	cd dist && export PATH=/nowhere CC=/nowhere/cc LOKY_MAX_CPU_COUNT=1 && env/bin/cometric info && env/bin/python -c \
 	  "import cometric as cm; r = cm.learn(cm.datasets.digits(60).X, drop_empty=True); print(r); r.save('r.npz')" \
 	  && env/bin/cometric report r.npz -o r.html --force
 

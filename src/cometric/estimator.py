@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.answers.result import Result
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.kinds import check_count
+from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
@@ -91,6 +92,7 @@ class WassersteinSingularVectors(
     (3, 12)
     """
 
+    @checks_options
     @mirrors_settings(without=("client",))
     def __init__(
         self,

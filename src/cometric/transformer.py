@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.answers.extension import HeldDistances
 from cometric.core.inputs import read_matrix
 from cometric.core.kinds import check_count
+from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
@@ -68,6 +69,7 @@ class NeighborsTransformer(
     ((12, 12), 36)
     """
 
+    @checks_options
     @mirrors_settings(without=("client", "start", "random_state", "samples", "features"))
     def __init__(
         self,

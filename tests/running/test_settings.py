@@ -95,7 +95,7 @@ def test_the_command_line_has_an_option_for_every_setting_with_a_help_text():
 def test_unknown_options_are_refused_by_what_mirrors_learn():
     with pytest.raises(TypeError, match="`plan` has no option 'alpha'.$"):
         cm.plan(X, alpha=1)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'alpha'"):
+    with pytest.raises(TypeError, match="`WassersteinSingularVectors` has no option 'alpha'.$"):
         cm.WassersteinSingularVectors(alpha=1)
 
 
@@ -120,6 +120,22 @@ def test_a_misspelled_option_is_asked_about(function, option, meant):
     message = f"`{function.__name__}` has no option '{option}'. Did you mean '{meant}'\\?"
     with pytest.raises(TypeError, match=message):
         function(X, **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("estimator", "option", "meant"),
+    [
+        (cm.WassersteinSingularVectors, "epss", "eps"),
+        (cm.WassersteinSingularVectors, "n_neighbours", "n_neighbors"),
+        (cm.NeighborsTransformer, "epss", "eps"),
+        (cm.NeighborsTransformer, "n_landmark", "n_landmarks"),
+    ],
+)
+def test_a_misspelled_option_of_an_estimator_is_asked_about(estimator, option, meant):
+    message = f"`{estimator.__name__}` has no option '{option}'. Did you mean '{meant}'\\?"
+    with pytest.raises(TypeError, match=message):
+        estimator(**{option: 1})
+    assert estimator(**{meant: 1}).get_params()[meant] == 1
 
 
 def test_a_missing_argument_is_named_as_before():

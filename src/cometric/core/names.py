@@ -93,12 +93,16 @@ def check_options(given: Iterable[str], known: Iterable[str], function: str) -> 
 
 
 def checks_options(function: Function) -> Function:
-    """The same function, with an error for unknown options that suggests the most similar name."""
+    """The same function, with an error for unknown options that suggests the most similar name.
+
+    An ``__init__`` is called by the name of its class.
+    """
     known = signature(function).parameters
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        check_options(options, known, function.__name__)
+        check_options(options, known, name)
         return function(*args, **options)
 
     return call  # type: ignore[return-value]
