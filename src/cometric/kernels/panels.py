@@ -21,7 +21,7 @@ from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES, item
 from cometric.kernels.scaling import FAST, divide_lanes, update
 
-HEIGHT = 64
+HEIGHT = 256
 """Pairs in a panel."""
 
 
