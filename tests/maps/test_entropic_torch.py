@@ -244,7 +244,7 @@ def uneven(n=90, d=400, seed=0):
 def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch):
     hist, cost = uneven()
     options = {"sweeps": sweeps, "tol": 1e-9, "rho": rho, "device": "cpu"}
-    plain, mixed = (TensorEntropicMap(hist, 0.05, **options) for _ in range(2))
+    plain, mixed = (TensorEntropicMap(hist, 0.2, **options) for _ in range(2))
     monkeypatch.setattr(sweeps_torch, "prefers_products", lambda *_: True)
     monkeypatch.setattr(sweeps_torch, "ROUND", 7)
     mixed._mixed, mixed._layout = True, replace(mixed._layout, scratch=1e6)
