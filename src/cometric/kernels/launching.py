@@ -2,8 +2,8 @@
 
 A kernel made by :func:`threaded` computes one of several tasks, and a call of it all of them, on
 Python threads: compiled code does not hold the interpreter's lock. Numba's own parallel loops would
-double the time to compile, end a forked process without a message, and return as if nothing had
-happened if a thread runs out of memory.
+take a third to a half longer to compile, end a forked process without a message, and return as if
+nothing had happened if a thread runs out of memory.
 """
 
 import math

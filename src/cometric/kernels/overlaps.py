@@ -33,9 +33,9 @@ def l1_distances(left, right, upper):
     distances = np.empty((len(left[-1]), len(right[-1])), np.int64)
     _l1_distances(left, right, upper, distances, chosen_threads())
     if upper:
-        np.fill_diagonal(distances, 0)
-        below = np.tril_indices(len(distances), -1)
-        distances[below] = distances.T[below]
+        for i, row in enumerate(distances):  # by rows: no copies of a large matrix
+            row[i] = 0
+            distances[i + 1 :, i] = row[i + 1 :]
     return distances
 
 

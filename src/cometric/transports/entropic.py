@@ -54,7 +54,7 @@ TRUSTED = {"float32": 1e-3, "tf32": 0.3}
 
 LARGE = 1e9
 """Cells of a sweep of all pairs, of one map, from which float32 on the way saves time: it takes
-about a third of a second. Below, compiling the kernels of another precision would take longer."""
+about half a second. Below, compiling the kernels of another precision would take longer."""
 
 COPY, SELF, EXPONENTIAL, LOG_CELL = 6.0, 3.0, 50.0, 50.0
 """Times in units of a cell of a Sinkhorn problem: of an entry of the kernel copied for a source,
