@@ -17,6 +17,14 @@ SOURCES = hashlib.sha256(
 """Checksum of all kernel files."""
 
 
+BORROWED = {"_nrt": False}
+"""Options of kernels that are called for every pair, by kernels that own the arrays.
+
+Numba counts references to arrays, and to those in records, in every call and for every slice: some
+200 ns per pair. Such a kernel cannot create arrays.
+"""
+
+
 def njit(function=None, **options):
     """Compile a function in nopython mode; compiled code is cached until any kernel changes."""
     if function is None:

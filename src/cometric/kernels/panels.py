@@ -59,11 +59,11 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
         active = all_pairs[(errors[part] > tol) & ~np.isnan(values[part])]
         if not len(active):
             return
-        if block is None:  # columns of K, padded with ones to whole lanes
+        if block is None:  # rows of K, which is symmetric, padded with ones to whole lanes
             count, lanes = own.stop - own.start, BYTES // kernel.itemsize
             width = -(-count // lanes) * lanes
-            block = np.ones((len(kernel), width), kernel.dtype)
-            np.take(kernel, bins[own], axis=1, out=block[:, :count], mode="clip")
+            block = np.ones((width, len(kernel)), kernel.dtype)
+            np.take(kernel, bins[own], axis=0, out=block[:count], mode="clip")
             mass = np.zeros(width, kernel.dtype)
             mass[:count] = weight[own]
             height = min(HEIGHT, len(active))
@@ -76,9 +76,9 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
             panel = active[first : first + height]
             rows = len(panel)
             _scatter(indptr, bins, target, state, offsets, panel, v)
-            np.matmul(v[:rows], block, out=kv[:rows])
+            np.matmul(v[:rows], block.T, out=kv[:rows])
             _divide(mass, kv, panel, values)
-            np.matmul(kv[:rows], block.T, out=v[:rows])
+            np.matmul(kv[:rows], block, out=v[:rows])
             _update(indptr, bins, weight, target, state, offsets, panel, v, values, errors, work)
 
 

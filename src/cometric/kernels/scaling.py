@@ -11,7 +11,7 @@ checks signed ones for being negative, which keeps a loop from being vectorized.
 
 import numpy as np
 
-from cometric.kernels.jit import njit
+from cometric.kernels.jit import BORROWED, njit
 from cometric.kernels.lanes import (
     BYTES,
     add,
@@ -33,12 +33,14 @@ from cometric.kernels.lanes import (
 )
 
 # error_model: a division that may raise keeps its loop from being vectorized
-FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy"}
+FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy", **BORROWED}
 LOG_2 = float(np.log(2.0))
 SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
 ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 LOG_2_HIGH = float.fromhex("0x1.62e42feep-1")  # few digits: its products with integers are exact
 LOG_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+TILE = 32
+"""Entries of a row of K that are copied at a time."""
 ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
 
 
@@ -274,12 +276,21 @@ def ordered_sum(numbers, count):
 
 @njit(**FAST)
 def copy_chunk(kernel, bins, first, count, width, chunk):
-    """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with ones."""
-    for l in range(len(kernel)):
+    """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with ones.
+
+    The kernel is symmetric, so its rows are read instead: their entries are adjacent. A few of each
+    at a time, so that what is written stays in the cache.
+    """
+    d = len(kernel)
+    for top in range(0, d, TILE):
+        bottom = min(top + TILE, d)
         for k in range(count):
-            chunk[np.uint64(l * width + k)] = kernel[l, bins[np.uint64(first + k)]]
-        for k in range(count, width):
-            chunk[np.uint64(l * width + k)] = 1
+            row = np.uint64(bins[np.uint64(first + k)])
+            for l in range(top, bottom):
+                chunk[np.uint64(l * width + k)] = kernel[row, np.uint64(l)]
+        for l in range(top, bottom):
+            for k in range(count, width):
+                chunk[np.uint64(l * width + k)] = 1
 
 
 @njit(**FAST)

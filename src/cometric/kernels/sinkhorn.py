@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cometric.kernels.jit import njit
+from cometric.kernels.jit import BORROWED, njit
 from cometric.kernels.lanes import BYTES
 from cometric.kernels.launching import for_both, threaded
 from cometric.kernels.scaling import (
@@ -112,7 +112,7 @@ def most_bins(indptr):
     return np.max(indptr[1:] - indptr[:-1])
 
 
-@njit
+@njit(**BORROWED)
 def relaxed_value(ratio, mass_a, mass_b, rows, columns):
     """Dual value over eps of an unbalanced pair at its best constant, and log of the factor of v.
 
@@ -144,73 +144,92 @@ def pad(indptr, bins, weight, like):
     return begin, padded, mass
 
 
+@njit(**BORROWED)
+def is_open(error, value, tol):
+    """Whether a pair has to be swept: its error exceeds ``tol``, and it did not overflow."""
+    return error > tol and not np.isnan(value)
+
+
 def _source_sweep(balanced):
-    """The sweep of one source, for :func:`sweep`."""
+    """The sweeps of one source, for :func:`sweep`."""
 
-    @njit
-    def sweep_source(histograms, padded, kernel, pairs, work, ratio, i, active):
-        """One sweep of the pairs ``active`` of source i.
+    @njit(**BORROWED)
+    def sweep_source(histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, active):
+        """Sweep the pairs ``active`` of source i until their errors are at most ``tol``.
 
-        The scalings of a pair are updated with the last chunk. A source with one chunk needs K u of
-        one pair at a time, which stays in the first-level cache.
+        If all columns of the source fit in one chunk, a pair is swept to its end before the next
+        one: after its first sweep the rows that it needs are in the first-level cache. Otherwise
+        every chunk serves one sweep of all pairs before the next one is copied, and scalings are
+        updated with the last chunk.
         """
         indptr, bins, weight, mass = histograms
         target, state, offsets, values, errors = pairs
         chunk, u, ku, tail, numbers, exponent = work
         lanes = BYTES // kernel.itemsize
         power = 1.0 / (ratio + 1.0)
-        values[active] = 0.0
         size = indptr[i + 1] - indptr[i]
         pieces = -(-size // len(u))
         piece = -(-size // (pieces * lanes)) * lanes
-        for first in range(0, size, piece):
-            count = min(piece, size - first)
-            width = -(-count // lanes) * lanes
-            copy_chunk(kernel, bins, indptr[i] + first, count, width, chunk)
-            at = 0
-            for p in active:
-                j, place = target[p], offsets[p]
-                begin, end = padded.begin[j], padded.begin[j + 1]
-                bins_b = indptr[j + 1] - indptr[j]
-                combine_rows(chunk, padded.bins, begin, begin + bins_b, state, place, u, width)
-                if balanced:
-                    values[p] += divide_lanes(padded.weight, padded.begin[i] + first, u, width)
-                else:
-                    values[p] += divide_damped(
-                        weight, indptr[i] + first, count, width, u, power, numbers, exponent
-                    )
-                if first == 0:
-                    ku[at : at + end - begin] = 0
-                project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
-                if first + piece >= size:
-                    if balanced:
-                        value, errors[p] = update(
-                            padded.weight, begin, bins_b, state, place, ku, at, tail
+        rounds, repeats = (1, sweeps) if pieces == 1 else (sweeps, 1)
+        left = len(active)
+        for _ in range(rounds):
+            for first in range(0, size, piece):
+                count = min(piece, size - first)
+                width = -(-count // lanes) * lanes
+                is_last = first + count == size
+                copy_chunk(kernel, bins, indptr[i] + first, count, width, chunk)
+                at = 0
+                for p in active[:left]:
+                    j, place = target[p], offsets[p]
+                    begin, end = padded.begin[j], padded.begin[j + 1]
+                    bins_b = indptr[j + 1] - indptr[j]
+                    for _ in range(repeats):
+                        combine_rows(
+                            chunk, padded.bins, begin, begin + bins_b, state, place, u, width
                         )
-                        values[p] += value
-                    else:
-                        columns, errors[p] = update_damped(
-                            weight,
-                            indptr[j],
-                            bins_b,
-                            state,
-                            place,
-                            ku,
-                            at,
-                            power,
-                            numbers,
-                            exponent,
-                        )
-                        values[p], shift = relaxed_value(
-                            ratio, mass[i], mass[j], values[p], columns
-                        )
-                        factor = np.exp(shift)
-                        for e in range(bins_b):
-                            state[place + e] *= factor
-                    if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
-                        values[p], errors[p] = np.nan, np.inf
-                if pieces > 1:
-                    at += end - begin
+                        value = 0.0 if first == 0 else values[p]
+                        if balanced:
+                            value += divide_lanes(padded.weight, padded.begin[i] + first, u, width)
+                        else:
+                            value += divide_damped(
+                                weight, indptr[i] + first, count, width, u, power, numbers, exponent
+                            )
+                        if first == 0:
+                            for e in range(at, at + end - begin):
+                                ku[np.uint64(e)] = 0
+                        project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
+                        if is_last:
+                            if balanced:
+                                columns, error = update(
+                                    padded.weight, begin, bins_b, state, place, ku, at, tail
+                                )
+                                value += columns
+                            else:
+                                columns, error = update_damped(
+                                    weight, indptr[j], bins_b, state, place, ku, at, power,
+                                    numbers, exponent,
+                                )  # fmt: skip
+                                value, shift = relaxed_value(
+                                    ratio, mass[i], mass[j], value, columns
+                                )
+                                factor = np.exp(shift)
+                                for e in range(bins_b):
+                                    state[place + e] *= factor
+                            if not (np.isfinite(value) and np.isfinite(error)):
+                                value, error = np.nan, np.inf
+                            errors[p] = error
+                        values[p] = value
+                        if is_last and not is_open(errors[p], value, tol):
+                            break
+                    if pieces > 1:
+                        at += end - begin
+            some, left = left, 0
+            for p in active[:some]:
+                if is_open(errors[p], values[p], tol):
+                    active[left] = p
+                    left += 1
+            if left == 0:
+                break
 
     return sweep_source
 
@@ -249,19 +268,21 @@ def _sweep(balanced):
         )
         active = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
-            for _ in range(sweeps):
-                count = 0
-                for p in range(start[i], start[i + 1]):
-                    if errors[p] > tol and not np.isnan(values[p]):
-                        active[count] = p
-                        count += 1
-                if count == 0:
-                    break
-                some = active[:count]
+            count = 0
+            for p in range(start[i], start[i + 1]):
+                if is_open(errors[p], values[p], tol):
+                    active[count] = p
+                    count += 1
+            some = active[:count]
+            if count > 0 and sweeps > 0:
                 if balanced:
-                    _sweep_balanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+                    _sweep_balanced(
+                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some
+                    )
                 else:
-                    _sweep_unbalanced(histograms, padded, kernel, pairs, work, ratio, i, some)
+                    _sweep_unbalanced(
+                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some
+                    )
 
     def sweep(
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
