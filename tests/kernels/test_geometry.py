@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import naive
-from cometric.kernels import geometry
+from cometric.kernels import differences, geometry
 from strategies import costs, histograms, metrics
 
 
@@ -24,6 +25,29 @@ def test_norms_are_those_of_numpy(p, hist):
     assert_allclose(norms, naive.norms(hist, p), rtol=1e-13, atol=1e-16)
     assert_array_equal(norms, norms.T)
     assert_array_equal(np.diagonal(norms), 0.0)
+
+
+@given(
+    hist=arrays(
+        np.int64, st.tuples(st.integers(2, 5), st.integers(1, 7)), elements=st.integers(0, 2**40)
+    ),
+    top=st.booleans(),
+)
+def test_l1_norms_of_integers_are_exact(hist, top):
+    if top:  # two histograms without common bins have the distance 2^63
+        hist[:, :] = 0
+        hist[0, 0], hist[1, -1] = 2**62, 2**62
+    rows = sparse.csr_array(hist)
+    parts = rows.indptr.astype(np.int64), rows.indices, rows.data
+    if rows.nnz == 0:
+        return
+    exact = [
+        [float(sum(abs(int(x) - int(y)) for x, y in zip(a, b, strict=True))) for b in hist]
+        for a in hist
+    ]
+    assert_array_equal(geometry.pairwise_norms(*parts, 1.0), exact)
+    index = np.argwhere(np.ones((len(hist), len(hist)), bool))
+    assert_array_equal(differences.pair_norms(*parts, index, 1.0), np.ravel(exact))
 
 
 @given(cost=st.integers(2, 7).flatmap(costs))

@@ -45,11 +45,13 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     finite = namespace(image).isfinite
     if not (finite(top).all() and finite(bottom).all()):
         return 0.0, np.inf
-    nonzero = (top != 0) | (bottom != 0)
-    if not nonzero.any():
-        return 1.0, 1.0
+    if len(bottom) == 0 or (bottom == 0).any():
+        nonzero = (top != 0) | (bottom != 0)
+        if not nonzero.any():
+            return 1.0, 1.0
+        top, bottom = top[nonzero], bottom[nonzero]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratios = top[nonzero] / bottom[nonzero]
+        ratios = top / bottom
     return float(ratios.min()), float(ratios.max())
 
 

@@ -3,15 +3,27 @@
 import numpy as np
 
 from cometric.kernels import chosen_threads
-from cometric.kernels.geometry import norm_of_difference
+from cometric.kernels.geometry import l1_of_difference, norm_of_difference, sums_exactly
 from cometric.kernels.launching import threaded
 
 
 def pair_norms(indptr, bins, values, index, p):
     """||a_i - a_j||_p for every row (i, j) of ``index``."""
     norms = np.empty(len(index))
-    _pair_norms(indptr, bins, values, index, p, norms, chosen_threads())
+    if sums_exactly(values, p):
+        _pair_l1(indptr, bins, values, index, norms, chosen_threads())
+    else:
+        _pair_norms(indptr, bins, values, index, p, norms, chosen_threads())
     return norms
+
+
+@threaded
+def _pair_l1(indptr, bins, values, index, norms, task, tasks):
+    for e in range(task, len(index), tasks):
+        i, j = index[e]
+        norms[e] = l1_of_difference(
+            indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values
+        )
 
 
 @threaded

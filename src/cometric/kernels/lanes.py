@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba.core import types
 from numba.core.cgutils import get_or_insert_function
 from numba.core.datamodel import models
@@ -15,6 +16,8 @@ from numba.extending import intrinsic, register_model
 from numba.np.arrayobj import make_array
 
 BYTES = 64
+WHOLE = bool(get_host_cpu_features().get("avx512f"))
+"""Whether a register of this machine holds a whole vector."""
 INDEX = ir.IntType(32)
 LOG_2 = math.log(2.0)
 

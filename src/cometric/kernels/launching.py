@@ -54,15 +54,17 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
     """Compile a kernel of one task; the result computes all tasks, and waits for them.
 
     ``function`` takes the number of its task and the number of tasks last. The result takes the
-    number of tasks last, which is the number of threads.
+    number of threads last; there are as many tasks, or ``portions`` times as many, which threads
+    take one after the other: none waits long for another at the end.
     """
     kernel = njit(nogil=True)(function)
 
     @wraps(function)
-    def launch(*args: Any) -> None:
-        *inputs, tasks = args
+    def launch(*args: Any, portions: int = 1) -> None:
+        *inputs, threads = args
+        tasks = threads * portions if threads > 1 else 1
         try:
-            _run(lambda task: kernel(*inputs, task, tasks), tasks)
+            _run(lambda task: kernel(*inputs, task, tasks), tasks, threads)
         except (MemoryError, SystemError) as error:
             if is_caused_by(error, MemoryError):
                 raise MemoryError(NO_MEMORY) from None
@@ -71,11 +73,21 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
     return launch
 
 
-def _run(compute: Callable[[int], None], tasks: int) -> None:
-    """Compute all tasks, the first one here; return or raise when none is running any more."""
-    others = [_threads.submit(compute, task) for task in range(1, tasks)]
+def _run(compute: Callable[[int], None], tasks: int, threads: int) -> None:
+    """Compute all tasks, some of them here; return or raise when none is running any more."""
+    numbers, lock = iter(range(tasks)), threading.Lock()
+
+    def work(_: int = 0) -> None:
+        while True:
+            with lock:
+                task = next(numbers, None)
+            if task is None:
+                return
+            compute(task)
+
+    others = [_threads.submit(work, thread) for thread in range(1, threads)]
     try:
-        compute(0)
+        work()
     finally:
         _wait(others)
     for other in others:

@@ -55,6 +55,8 @@ from cometric.kernels.scaling import (
 
 CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
 
+PORTIONS, MANY = 8, 10_000  # tasks of a thread, from this number of pairs on
+
 
 class Histograms(NamedTuple):
     """CSR rows without zeros, and their sums."""
@@ -297,7 +299,10 @@ def _sweep(balanced):
         histograms = Histograms(indptr, bins, weight, mass_sums(indptr, weight))
         padded = Padded(*pad(indptr, bins, weight, kernel))
         pairs = Pairs(target, state, offsets, values, errors)
-        sweep_task(histograms, padded, kernel, start, pairs, ratio, sweeps, tol, tasks)
+        sweep_task(
+            histograms, padded, kernel, start, pairs, ratio, sweeps, tol, tasks,
+            portions=PORTIONS if len(target) >= MANY else 1,
+        )  # fmt: skip
 
     return sweep
 
