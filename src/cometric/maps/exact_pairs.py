@@ -125,9 +125,8 @@ class PairBatch:
                     *self._data(part), cost, empty, empty, self.threads
                 )
                 gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
-                margins = (
-                    16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
-                )  # includes the rounding of these lines
+                # Includes the rounding of these lines.
+                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper
