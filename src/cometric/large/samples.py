@@ -82,7 +82,7 @@ class Samples:
         self._starts: Index = np.zeros(1, np.int64)
 
     def use_threads(self, count: int) -> None:
-        """Run the kernels of each call on so many threads from now on."""
+        """Run the kernels of later calls on ``count`` threads."""
         self._tasks = count
         self.base._resources = replace(self.base._resources, n_threads=count)
 

@@ -19,7 +19,7 @@ SCORED = {True: 300, False: 1000}
 """Candidates of each sample whose scores are computed, with and without a :class:`Shortlist`."""
 
 FIRST = 4
-"""Thirds of the number of neighbors: so many distances of a sample are computed first."""
+"""Distances of a sample in the first round, in thirds of the number of neighbors."""
 
 MOST_COMPARED = 10
 """Largest number of distances per sample by default, as a multiple of the number of neighbors."""

@@ -55,7 +55,7 @@ class PairBatch:
     index
         The pairs, (p, 2).
     keep_trees
-        Whether there is room for their trees; otherwise every solve starts anew.
+        Whether there is room for their trees; otherwise every solve starts from scratch.
     n_threads
         Threads of a call, unless the problems are small.
     """
