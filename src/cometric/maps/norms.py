@@ -55,7 +55,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
     With a torch ``device``, l1, l2 and linf are computed there and stay there. ``of`` tells which
     items the histograms are of: the reference "local" compares features in another way.
     """
-    hist = Histograms.of(hist)
+    hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
     k = hist.shape[0]
     if is_reference(norm):
         return references.fit(norm, hist, of).matrix
