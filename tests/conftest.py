@@ -1,10 +1,13 @@
-"""One Hypothesis profile for every machine: the same examples each time, none timed.
+"""Fixtures that test files share, and one Hypothesis profile for every machine.
+
+It draws the same examples each time, and times none of them.
 
 ``pytest --hypothesis-profile=thorough`` looks at many more of them, 10,000 or ``LAW_EXAMPLES``.
 """
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Threads without work sleep: where other programs run, spinning makes small maps 30 times slower.
@@ -28,3 +31,14 @@ if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
     from interpreted import interpret
 
     interpret()
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread():
+    """Torch on one thread, as in the workers of a cluster: sums then have the same bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -23,14 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import cometric as cm
 from cometric import WassersteinSingularVectors
-
-EMPTY = "its data have empty rows, which are histograms of nothing and are refused"
-EXPECTED_FAILURES = {
-    "check_estimators_dtypes": f"rounded to integers, {EMPTY}",
-    "check_estimator_sparse_tag": EMPTY,
-    "check_estimator_sparse_array": EMPTY,
-    "check_estimator_sparse_matrix": EMPTY,
-}
+from sklearn_checks import EXPECTED_FAILURES
 
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's data repeat rows, which we say

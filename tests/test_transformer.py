@@ -9,15 +9,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import cometric as cm
+from sklearn_checks import EXPECTED_FAILURES
 
 QUICK = {"eps": 0.5, "tau": 0.1, "tol": 1e-3}
-EMPTY = "its data have empty rows, which are histograms of nothing and are refused"
-EXPECTED_FAILURES = {
-    "check_estimators_dtypes": f"rounded to integers, {EMPTY}",
-    "check_estimator_sparse_tag": EMPTY,
-    "check_estimator_sparse_array": EMPTY,
-    "check_estimator_sparse_matrix": EMPTY,
-}
 
 
 @pytest.fixture(scope="module")

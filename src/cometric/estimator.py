@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.answers.result import Result
-from cometric.core.errors import ConvergenceWarning
+from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.kinds import check_count
 from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
@@ -21,7 +21,6 @@ from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
 from cometric.maps.cluster import active_client
 from cometric.running.learning import learn
-from cometric.running.run import shortfall
 from cometric.running.settings import mirrors_settings
 
 if TYPE_CHECKING:
@@ -137,7 +136,8 @@ class WassersteinSingularVectors(
         self.n_iter_: int = self.result_.iterations
         self.history_: list[Record] = self.result_.history
         if not self.result_.status.is_expected:
-            warn(shortfall(self.result_), NotConverged)
+            status, tol = self.result_.status, self.result_.parameters.tol
+            warn(shortfall(status, self.history_, tol), NotConverged)
         return self
 
     def transform(self, X: Any) -> Matrix | sparse.csr_matrix:

@@ -175,7 +175,7 @@ def test_values_that_float32_would_change_are_stored_in_float64(monkeypatch):
 
 @pytest.mark.parametrize("search", ["index", "exhaustive"])
 def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, small, monkeypatch):
-    monkeypatch.setattr("cometric.large.neighbors.BLOCK", 30 * 150)
+    monkeypatch.setattr("cometric.large.exhaustive.BLOCK", 30 * 150)
     options = {"search": search, "check": 10, "tol": 1e-3}
     whole = cm.learn_landmarks(X, 60, 4, **options)
     saved, calls = progress_save(), []

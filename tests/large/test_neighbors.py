@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric.answers.extension import HeldDistances
 from cometric.large import neighbors
-from cometric.large.neighbors import _Bounds, read_histograms
+from cometric.large.exhaustive import Bounds
+from cometric.large.neighbors import read_histograms
 from cometric.transports.exact import _spread
 
 X = cm.datasets.simulate_counts(60, 25, density=0.3, random_state=1).X
@@ -53,7 +54,7 @@ def test_distances_are_those_of_transform(result):
 
 def test_bounds_are_below_the_distances(result):
     distances = HeldDistances(result, "samples", *read_histograms(result, X))
-    bounds, index = _Bounds(distances, 1).lowest(slice(10, 60), 59)
+    bounds, index = Bounds(distances, 1).lowest(slice(10, 60), 59)
     true = true_distances(result)[10:]
     assert (bounds <= np.take_along_axis(true, index, axis=1) + 1e-12).all()
     assert (np.diff(bounds) >= 0.0).all()

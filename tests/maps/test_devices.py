@@ -25,13 +25,7 @@ HIST = cm.Problem.from_data(X, drop_empty=True).samples.hist
 POINTS = np.random.default_rng(0).random((HIST.shape[1], 3))
 COST = np.abs(POINTS[:, None] - POINTS).sum(axis=-1)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @everywhere

@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
+from clusters import make_cluster, same_bytes
 from cometric import EntropicMap, ExactMap
 from cometric.maps import strips
 from cometric.maps.cluster import Cluster, ClusterLost, compare_versions, software
@@ -31,18 +32,6 @@ COST = np.abs(POINTS[:, None] - POINTS).sum(axis=-1)
 OPTIONS = {"tau": 0.2, "tol": 1e-4}
 
 
-def make_cluster(workers, processes=True):
-    """A cluster that starts killed workers again, however long that takes on a busy machine."""
-    dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
-    return distributed.LocalCluster(
-        n_workers=workers,
-        processes=processes,
-        threads_per_worker=1,
-        dashboard_address=":0",
-        silence_logs=50,
-    )
-
-
 @pytest.fixture(scope="module")
 def client():
     with make_cluster(2) as cluster, distributed.Client(cluster) as client:
@@ -54,12 +43,6 @@ def victims():
     """A client of two workers to kill: Dask does not always start them again."""
     with make_cluster(2) as cluster, distributed.Client(cluster) as client:
         yield client
-
-
-def same_bytes(one, other):
-    return one.samples.tobytes() + one.features.tobytes() == (
-        other.samples.tobytes() + other.features.tobytes()
-    )
 
 
 @pytest.mark.parametrize("tile", [17, 31, 100])

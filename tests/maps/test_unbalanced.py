@@ -17,16 +17,6 @@ ABOVE = np.triu_indices(6, 1)
 SETTINGS = [(0.1, 1.0), (0.3, 0.05), (0.05, 0.5), (1.0, 1e-3), (0.005, 0.02), (0.2, 5.0)]
 
 
-@pytest.fixture(scope="module")
-def lift():
-    """Six sparse histograms on nine bins, and a metric between the bins."""
-    rng = np.random.default_rng(0)
-    hist = rng.dirichlet(np.full(9, 0.5), size=6)
-    hist[hist < 0.03] = 0.0
-    points = rng.random((9, 3))
-    return hist / hist.sum(axis=1, keepdims=True), 3 * np.abs(points[:, None] - points).sum(axis=-1)
-
-
 MASSES = np.array([[1.0], [0.2], [3.0], [1.0], [0.5], [7.0]])
 
 

@@ -210,9 +210,9 @@ class Result:
     ) -> Certificate | Diagnosis | LiftCheck:
         """Proved error bounds of this pair of metrics, from new maps and one exact sweep each.
 
-        The sweeps start from ``bases`` if the result has them, which takes less time than a sweep
-        of the solve, and anew otherwise, which takes as long as two or three. Every bound is
-        computed from the data and holds whatever the bases are. Returns a
+        If the result has ``bases``, the sweeps start from them and take less time than a sweep of
+        the solve; otherwise they take as long as two or three. Every bound is computed from the
+        data and holds whatever the bases are. Returns a
         :class:`~cometric.proofs.certificate.Certificate` for eps = 0, and a
         :class:`~cometric.proofs.diagnosis.Diagnosis` for eps > 0, where residuals prove nothing.
         If one metric was given, a :class:`~cometric.proofs.lifting.LiftCheck` of the other: all
@@ -257,7 +257,7 @@ class Result:
         items
             A feature, by name or number, or a list of them; they are not listed themselves.
         k
-            Number of features to return, fewer if there are no more.
+            Largest number of features to return.
         of
             "features"; with "samples", the nearest samples.
         """

@@ -154,7 +154,7 @@ def choose(
     losses = {name: np.full((n_splits, part.shape[0]), np.nan) for name in methods}
     seconds = dict.fromkeys(methods, 0.0)
     runs = n_splits * len(chosen)  # baselines take no time
-    with workers(n_threads), bar_of_pairs(progress, runs, "run") as tell:
+    with workers(n_threads), bar_of_pairs(progress, runs, "run") as report:
         for s, half in enumerate(splits):
             _check_samples(half, n_neighbors)
             for k, (name, distances_of) in enumerate(methods.items(), start=1):
@@ -163,7 +163,7 @@ def choose(
                     distances_of(half.visible), half.hidden, n_neighbors
                 )
                 seconds[name] += time.perf_counter() - began
-                tell(s * len(chosen) + min(k, len(chosen)), runs)
+                report(s * len(chosen) + min(k, len(chosen)), runs)
     return Choice(
         table=table_of(losses, seconds, chosen),
         candidates={name: dict(given) for name, given in chosen.items()},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from cometric.core.types import Status
+from cometric.core.types import Record, Status
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter` or `tau`.",
@@ -15,6 +16,15 @@ REMEDIES = {
     Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
 }
 """Advice by the status of a solve."""
+
+
+def shortfall(status: Status, history: Sequence[Record], tol: float) -> str:
+    """A message about a solve that has not converged, with advice."""
+    residual = history[-1].residual if history else float("inf")
+    return (
+        f"{status.value}. Residual {residual:.1e} after {len(history)} iterations, tolerance "
+        f"{tol:.0e}. {REMEDIES[status]}"
+    )
 
 
 class UnknownKind(ValueError):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.inputs import counted, read_names, unwrap
+from cometric.core.inputs import counted, counted_that, read_names, unwrap
 from cometric.core.matching import is_numbering
 from cometric.core.names import quoted
 from cometric.core.sides import Side
@@ -100,7 +100,7 @@ def _check(matrix: Matrix, name: str) -> None:
         if bad.any():
             i, j = np.argwhere(bad)[0]
             raise ValueError(
-                f"`{name}` has {counted(int(bad.sum()), 'entry')} that {_are(bad.sum())} {what} "
+                f"`{name}` has {counted_that(int(bad.sum()), 'entry')} {what} "
                 f"(first: {matrix[i, j]:g} between items {i} and {j}). Pass distances."
             )
     top = float(matrix.max())
@@ -115,7 +115,3 @@ def _check(matrix: Matrix, name: str) -> None:
         raise ValueError(
             f"`{name}` is not symmetric; pass ({name} + {name}.T) / 2 if that is meant."
         )
-
-
-def _are(count: Any) -> str:
-    return "is" if count == 1 else "are"

@@ -298,12 +298,17 @@ def check_distances(matrix: Any, name: str) -> None:
     values = matrix.data if sparse.issparse(matrix) else matrix
     for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
         if bad.any():
-            raise ValueError(f"`{name}` has {counted(int(bad.sum()), 'entry')} that are {what}.")
+            raise ValueError(f"`{name}` has {counted_that(int(bad.sum()), 'entry')} {what}.")
 
 
 def counted(k: int, word: str) -> str:
     """The number k and the singular or plural of a word."""
     return f"{k} {plural(k, word)}"
+
+
+def counted_that(k: int, word: str) -> str:
+    """The same, with the beginning of a clause: "1 entry that is", "2 entries that are"."""
+    return f"{counted(k, word)} that {'is' if k == 1 else 'are'}"
 
 
 def _warn_half(name: str, dtype: str) -> None:

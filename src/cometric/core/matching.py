@@ -100,9 +100,8 @@ def _bins(of: str) -> str:
 def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
     """The fraction of the sum of each row that is in some of the columns; no row is empty."""
     start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
-    mass = matrix.data / np.repeat(
-        np.maximum.reduceat(matrix.data, start), sizes
-    )  # so that sums cannot overflow
+    largest = np.maximum.reduceat(matrix.data, start)
+    mass = matrix.data / np.repeat(largest, sizes)  # so that sums cannot overflow
     part = np.where(columns[matrix.indices], mass, 0.0)
     shares: Vector = np.add.reduceat(part, start) / np.add.reduceat(mass, start)
     return shares

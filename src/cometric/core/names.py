@@ -85,7 +85,7 @@ def suggestion(name: Any, names: Iterable[Any]) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str], function: str) -> None:
-    """Raise if an option has none of the known names."""
+    """Raise if an option is not known; the message suggests the most similar name."""
     known = list(known)
     for name in given:
         if name not in known:

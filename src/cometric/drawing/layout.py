@@ -12,7 +12,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric.answers.result import Result
-from cometric.core.arrays import to_numpy
+from cometric.core.arrays import to_numpy, upper
 from cometric.core.kinds import check_number, check_side
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -81,9 +81,9 @@ def color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
         check_number("vmax", vmax)
         if vmax == 0:
             raise ValueError("`vmax` is 0; pass a distance above 0, at most 1.")
-    away = metric[np.triu_indices(len(metric), 1)]
-    low, lower, upper = np.quantile(away, [0.01, 0.25, 0.75])
-    high = min(float(away.max()), upper + FENCE * (upper - lower)) if vmax is None else float(vmax)
+    away = upper(metric)
+    low, first, third = np.quantile(away, [0.01, 0.25, 0.75])
+    high = min(float(away.max()), third + FENCE * (third - first)) if vmax is None else float(vmax)
     return (float(low) if low < high else 0.0), high
 
 

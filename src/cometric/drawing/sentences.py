@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.inputs import counted
 from cometric.core.types import Status
 from cometric.drawing.words import Words
 from cometric.machine.progress import duration
@@ -56,11 +57,11 @@ def learned(result: Result, facts: Facts) -> list[str]:
             f"{samples} that are near.",
         ]
     if facts.labels is None:
-        words.append(f"The {samples} fall into {_several(facts.groups, 'cluster')}.")
+        words.append(f"The {samples} fall into {counted(facts.groups, 'cluster')}.")
     if facts.module_names:
         named = "; ".join(facts.module_names[:3])
         words.append(
-            f"The {features} form {_several(len(facts.module_names), 'module')}, the largest "
+            f"The {features} form {counted(len(facts.module_names), 'module')}, the largest "
             f"around {named}. {facts.background:,} {features} are in none."
         )
     return words
@@ -169,10 +170,6 @@ def percent(share: float) -> str:
     """A percentage of two digits, without exponent, with a nonbreaking space."""
     digits = np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim="-")
     return f"{digits}\u00a0%"
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def of_check(certificate: Check) -> list[str]:

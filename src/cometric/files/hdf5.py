@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def check_hdf5(path: Path, limit: float, *, in_chunks: bool = False) -> None:
     """
     way = "chunks" if in_chunks else "whole"
     child = subprocess.run(
-        [sys.executable, "-P", __file__, str(path), repr(float(limit)), way],  # not our `types`
+        # -P: modules beside this file must not hide others of the same name
+        [sys.executable, "-P", __file__, str(path), repr(float(limit)), way],
         capture_output=True,
         text=True,
         check=False,
@@ -52,45 +54,56 @@ def check_hdf5(path: Path, limit: float, *, in_chunks: bool = False) -> None:
 
 
 def _check(path: str, limit: float, in_chunks: bool) -> None:
-    """Walk through all groups; raise at the first fault."""
+    """Raise at the first fault of a file."""
     import h5py
 
     if not h5py.is_hdf5(path):
         raise ValueError(f"`{path}` is not an HDF5 file, or is cut off at its beginning.")
     with h5py.File(path, "r") as file:
-        total, nodes, open_groups = 0.0, 0, [(file["/"], 0)]
-        while open_groups:
-            group, depth = open_groups.pop()
-            total += _read_attributes(group)
+        total = 0.0
+        for item in _walk(file, path):
+            total += _read_attributes(item)
             check_size(total, limit, path)
-            for name in group:
-                nodes += 1
-                if depth >= MAX_DEPTH or nodes > MAX_NODES:
-                    raise ValueError(
-                        f"`{path}` is nested more than {MAX_DEPTH} levels deep or holds more than "
-                        f"{MAX_NODES:,} objects; it is not read."
-                    )
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    raise ValueError(
-                        f"`{path}` has a link at '{group.name.rstrip('/')}/{name}', which may "
-                        "lead anywhere; it is not read. Write the file without links."
-                    )
-                item = group[name]
-                if isinstance(item, h5py.Group):
-                    open_groups.append((item, depth + 1))
-                elif isinstance(item, h5py.Dataset):
-                    total += _read_attributes(item)
-                    _check_dataset(item, path)
-                    text = item.dtype.kind == "O"
-                    size = STRING_BYTES if text else item.dtype.itemsize
-                    # A chunk is unpacked whole, even if the data are only a corner of it.
-                    chunk = math.prod(item.chunks or ()) * size
-                    check_size(chunk, limit, path)
-                    if text or not in_chunks:
-                        total += max(math.prod(item.shape or ()) * size, chunk)
-                    check_size(total, limit, path)
-                    total += _read_strings(item) if text else 0.0
-                    check_size(total, limit, path)
+            if not isinstance(item, h5py.Dataset):
+                continue
+            _check_dataset(item, path)
+            text = item.dtype.kind == "O"
+            size = STRING_BYTES if text else item.dtype.itemsize
+            # A chunk is unpacked whole, even if the data are only a corner of it.
+            chunk = math.prod(item.chunks or ()) * size
+            check_size(chunk, limit, path)
+            if text or not in_chunks:
+                total += max(math.prod(item.shape or ()) * size, chunk)
+            check_size(total, limit, path)
+            total += _read_strings(item) if text else 0.0
+            check_size(total, limit, path)
+
+
+def _walk(file: Any, path: str) -> Iterator[Any]:
+    """All groups and datasets of a file; raises if it has links, or too many of them."""
+    import h5py
+
+    nodes, open_groups = 0, [(file["/"], 0)]
+    while open_groups:
+        group, depth = open_groups.pop()
+        yield group
+        for name in group:
+            nodes += 1
+            if depth >= MAX_DEPTH or nodes > MAX_NODES:
+                raise ValueError(
+                    f"`{path}` is nested more than {MAX_DEPTH} levels deep or holds more than "
+                    f"{MAX_NODES:,} objects; it is not read."
+                )
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ValueError(
+                    f"`{path}` has a link at '{group.name.rstrip('/')}/{name}', which may "
+                    "lead anywhere; it is not read. Write the file without links."
+                )
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                open_groups.append((item, depth + 1))
+            elif isinstance(item, h5py.Dataset):
+                yield item
 
 
 def _read_attributes(item: Any) -> float:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 MAX_ITEMS = 1_000_000
-"""Limit for rows and columns; the distances between so many would take 8 TB."""
+"""Limit for rows and columns; the distances between a million items would take 8 TB."""
 
 FORMULA = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]*"

@@ -20,7 +20,7 @@ import numpy as np
 
 from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
-from cometric.files.archive import MAX_BYTES, check_array, check_arrays
+from cometric.files.archive import HEADERS, MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
 from cometric.files.missing import missing
 from cometric.files.reading import errors_naming, kind_of
@@ -261,11 +261,7 @@ def _mapped(path: Path, file: Any, member: zipfile.ZipInfo) -> Any:
     lengths = np.frombuffer(file.read(4), "<u2")
     start = member.header_offset + 30 + int(lengths.sum())
     file.seek(start)
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0
-    if version == (2, 0):
-        read = np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)  # `check_arrays` knows it
     if math.prod(shape) * dtype.itemsize > start + member.file_size - file.tell():
         raise ValueError(f"`{path}` is damaged: an array is not as long as its header says.")
     if not math.prod(shape):

@@ -20,13 +20,13 @@ from cometric.large.shortlist import Shortlist
 from cometric.machine.threads import map_in_order
 
 SCANNED, MOST_SCANNED = 20_000, 100_000
-"""Samples compared with each: a tenth of all, at least and at most so many."""
+"""Samples that each sample is compared with: a tenth of all, within these limits."""
 
 GROUP = 2048
-"""Samples of one cluster in a product, at most."""
+"""Largest number of samples of one cluster in a product."""
 
 BATCH = 8192
-"""Samples in a block of the search, about: progress is stored after each."""
+"""Approximate number of samples in a block of the search; progress is stored after each."""
 
 ROUNDS = 8
 """Iterations of k-means."""

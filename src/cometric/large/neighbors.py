@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,8 @@ from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import as_rows
-from cometric.kernels import candidates, thread_count
+from cometric.kernels import thread_count
+from cometric.large.exhaustive import ExhaustiveSearch
 from cometric.large.progress import Progress
 from cometric.large.rows import (
     Reread,
@@ -42,18 +43,11 @@ from cometric.large.rows import (
 from cometric.large.samples import Samples
 from cometric.large.searching import IndexSearch
 from cometric.machine.devices import check_single
-from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
-
-BLOCK = 4_000_000
-"""Size limit of the arrays of a block of samples: images, or bounds of candidates."""
-
-ROWS = 500
-"""Largest number of samples in a block; progress is shown after each block."""
 
 EXHAUSTIVE = 5000
 """Samples up to which "auto" is an exhaustive search."""
@@ -65,14 +59,6 @@ SEARCHES = ("auto", "exhaustive", "index")
 
 FORMAT = 1
 """Changes when stored parts of earlier versions can no longer be continued."""
-
-BLOCK_PARTS = ("index", "near", "proved", "compared")
-
-SLACK = 1e-6
-"""References are lowered by this fraction: products of matrices round more than pairs do."""
-
-ROUNDING = 2.0**-51
-"""Relative rounding error of one operation; bounds are lowered by its effect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,42 +191,74 @@ def neighbor_graph(
         )
     on_cpu = check_device(device, search)
     by_index = search == "index" or (search == "auto" and n > EXHAUSTIVE and on_cpu)
-    given = (n_neighbors, max_candidates, check, random_state, search)
-    tasks = thread_count(n_threads)
-    seed = int(np.random.default_rng(random_state).integers(2**31))
-    queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
+    request = _Request(
+        n_neighbors, max_candidates, check, random_state, search, folder, n_threads, progress
+    )
     with workers(n_threads):
         if by_index:
-            stored = store_samples(result, X, array_limit(memory_limit))
-            samples = Samples(result, stored, n_threads)
-            kept = Progress(folder, _origin(result, stored, given))
-            finder = IndexSearch(samples, n_neighbors, max_candidates, seed, tasks)
-            index, near = finder.run(kept, progress, array_limit(memory_limit))
-            proved, proofs, recall = np.zeros(n, bool), 0, math.nan
-            if len(queries):
-                recall, complete, proofs = finder.recall(queries, near[queries], progress)
-                proved[complete] = True
-            graph, compared = neighbor_matrix(index, near, n), finder.compared
-            return Neighbors(graph, proved, recall, len(queries), compared, "index", proofs)
-        hist, full = read_histograms(result, X)
-        limit = min(n - 1, 40 * n_neighbors if max_candidates is None else max_candidates)
-        exhaustive: Any
-        if on_cpu:
-            kept = Progress(folder, _origin(result, full, given))
-            distances = HeldDistances(result, "samples", hist, full, n_threads)
-            exhaustive = _Search(distances, n_neighbors, limit, tasks)
-            blocks = [exhaustive.kept_block(rows, kept) for rows in exhaustive.blocks(progress)]
-            index, near, proved, counts = (
-                np.concatenate(part) for part in zip(*blocks, strict=True)
-            )
-        else:
-            from cometric.large.search_torch import TensorSearch
+            return _by_index(result, X, request, array_limit(memory_limit))
+        return _by_bounds(result, X, request, None if on_cpu else device)
 
-            exhaustive = TensorSearch(result, hist, full, n_neighbors, limit, device)
-            index, near, proved, counts = exhaustive.run(progress)
-        graph = neighbor_matrix(index, near, n)
-        recall = exhaustive.recall(queries, near[queries], progress) if len(queries) else math.nan
-    compared, checked = float(counts.mean()), len(queries)
+
+class _Request(NamedTuple):
+    """Options of :func:`neighbor_graph`, checked."""
+
+    n_neighbors: int
+    max_candidates: int | None
+    check: int
+    random_state: int | None
+    search: str
+    folder: str | os.PathLike[str] | None
+    n_threads: int | None
+    progress: bool
+
+    def queries(self, n: int) -> Index:
+        """The samples whose neighbors are checked."""
+        rng = np.random.default_rng(self.random_state)
+        return rng.choice(n, min(self.check, n), replace=False)
+
+    def stored(self, result: Result, rows: Any) -> Progress:
+        """The completed parts of an earlier run with the same arguments."""
+        return Progress(self.folder, _origin(result, rows, tuple(self[:5])))
+
+
+def _by_index(result: Result, X: Any, request: _Request, limit: float) -> Neighbors:
+    """Neighbors among candidates of an index; ``limit`` are bytes of each stored array."""
+    stored = store_samples(result, X, limit)
+    n, tasks = stored.shape[0], thread_count(request.n_threads)
+    samples = Samples(result, stored, request.n_threads)
+    kept = request.stored(result, stored)
+    seed = int(np.random.default_rng(request.random_state).integers(2**31))
+    finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, seed, tasks)
+    index, near = finder.run(kept, request.progress, limit)
+    queries = request.queries(n)
+    proved, proofs, recall = np.zeros(n, bool), 0, math.nan
+    if len(queries):
+        recall, complete, proofs = finder.recall(queries, near[queries], request.progress)
+        proved[complete] = True
+    graph = neighbor_matrix(index, near, n)
+    return Neighbors(graph, proved, recall, len(queries), finder.compared, "index", proofs)
+
+
+def _by_bounds(result: Result, X: Any, request: _Request, device: Any) -> Neighbors:
+    """Neighbors proved by bounds of all distances, on a device or, if it is None, on the CPU."""
+    hist, full = read_histograms(result, X)
+    n, k, progress = hist.shape[0], request.n_neighbors, request.progress
+    limit = min(n - 1, 40 * k if request.max_candidates is None else request.max_candidates)
+    finder: Any
+    if device is None:
+        kept = request.stored(result, full)
+        distances = HeldDistances(result, "samples", hist, full, request.n_threads)
+        finder = ExhaustiveSearch(distances, k, limit, thread_count(request.n_threads))
+        index, near, proved, counts = finder.run(progress, kept)
+    else:
+        from cometric.large.search_torch import TensorSearch
+
+        finder = TensorSearch(result, hist, full, k, limit, device)
+        index, near, proved, counts = finder.run(progress)
+    queries = request.queries(n)
+    recall = finder.recall(queries, near[queries], progress) if len(queries) else math.nan
+    graph, compared, checked = neighbor_matrix(index, near, n), float(counts.mean()), len(queries)
     return Neighbors(graph, proved, recall, checked, compared, check_proofs=checked)
 
 
@@ -265,7 +283,7 @@ def nearest_known(
     with workers(n_threads):
         distances = HeldDistances(result, "samples", hist, full, n_threads)
         tasks = thread_count(n_threads)
-        search = _Search(distances, min(n_neighbors, count), count, tasks, first)
+        search = ExhaustiveSearch(distances, min(n_neighbors, count), count, tasks, first)
         index, near, _, _ = search.run(progress)
     if count < len(known.labels):
         index, near = _with_copies(index - first, near, known.labels, n_neighbors)
@@ -290,7 +308,7 @@ def _with_copies(index: Index, near: Matrix, labels: Index, k: int) -> tuple[Ind
 def has_bounds(result: Result) -> bool:
     """Whether lower bounds of distances between samples can replace most of them.
 
-    Not where distances are negative, or pairs unsolved: `transform` then warns.
+    Not where distances are negative, or pairs unsolved: :meth:`Result.transform` then warns.
     """
     transport = result.parameters.transport
     doubtful = result.status in (Status.NOT_PSD, Status.INNER_NOT_CONVERGED)
@@ -325,8 +343,8 @@ def store_samples(result: Result, X: Any, limit: float) -> StoredRows:
     places = find_bins(shape_of(X)[1], names[1], features.kept, features.names, "samples", names[0])
     if isinstance(X, Reread) and np.array_equal(places, np.arange(X.shape[1])):
         return X.rows
-    return store_rows(_learned_columns(chunks, places, names[1], features.item_names), len(places),
-                      limit)  # fmt: skip
+    learned = _learned_columns(chunks, places, names[1], features.item_names)
+    return store_rows(learned, len(places), limit)
 
 
 def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> Iterator[Any]:
@@ -372,127 +390,3 @@ def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.cs
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full
     return new.hist[new.labels], new.full[new.labels]  # equal samples are neighbors, too
-
-
-class _Bounds:
-    """Lower bounds of all distances, proved in docs/scale.md; the lowest are candidates.
-
-    The bound of the distance between a_i and a_j is ``p_i + q_j - <x_i, a_j>``, with x dense, plus
-    their weighted l1 norm or reference, which is exact. Other norms are not part of the bound.
-    """
-
-    def __init__(self, distances: HeldDistances, tasks: int, first: int = 0) -> None:
-        self._hist, self._tasks, self._scale = distances.hist, tasks, distances.scale
-        self._first = first  # the first candidate: earlier samples are new
-        bounds = distances.transport.lower_bounds(distances.phi, distances.hist, distances.cost)
-        self._p, self._q, self._means = (self._scale * part for part in bounds[:3])
-        self._image = bounds.image
-        self._share = distances.weight if distances.norm == "l1" else 0.0
-        self._norms, self._weight = distances.norms, distances.weight
-        self.dense = distances.has_reference  # bounds of all samples are in memory
-
-    def lowest(self, rows: slice, count: int) -> tuple[Matrix, Index]:
-        """The ``count`` lowest bounds of the samples ``rows``, in order, and their partners."""
-        image = self._scale * self._image(rows)
-        parts = (image, self._p, self._q, self._means)
-        largest = max(float(np.abs(part).max(initial=0.0)) for part in parts)
-        size = int(np.diff(self._hist.indptr).max()) + 16
-        p = self._p[rows] - size * ROUNDING * (largest + self._share)
-        q = np.concatenate([np.full(self._first, np.inf), self._q[self._first :]])
-        extra = np.empty((0, 0))
-        if self.dense and self._norms is not None:
-            extra = self._weight * self._norms.between(rows, slice(0, self._hist.shape[0]))
-            extra *= 1.0 - SLACK
-        bounds, index = candidates.lowest(
-            *_csr_parts(self._hist), rows.start, p, q, image, self._means, self._share,
-            extra, count, self._tasks,
-        )  # fmt: skip
-        return bounds, index
-
-
-class _Search:
-    """Compares candidates in the order of their bounds, until the others are proved farther.
-
-    With ``first`` > 0, the samples before it are new, and those from it on are the candidates.
-    """
-
-    def __init__(
-        self, distances: HeldDistances, k: int, limit: int, tasks: int, first: int = 0
-    ) -> None:
-        self._distances, self._k, self._limit = distances, k, limit
-        self._bounds = _Bounds(distances, tasks, first)
-        self._n = distances.hist.shape[0]
-        self._rows = first or self._n
-        self._others = self._n - first if first else self._n - 1
-
-    def run(self, progress: bool) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
-        """Neighbors of all samples, as :meth:`block`."""
-        blocks = [self.block(rows) for rows in self.blocks(progress)]
-        index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
-        return index, near, proved, compared
-
-    def blocks(self, progress: bool) -> Iterator[slice]:
-        widest = max(self._distances.hist.shape[1], self._limit, BLOCK // ROWS)
-        widest = max(widest, self._n if self._bounds.dense else 0)
-        with bar_of_pairs(progress, self._rows, "sample", "finding neighbors") as report:
-            for rows in _cut((self._rows, widest)):
-                yield rows
-                report(rows.stop, self._rows)
-
-    def kept_block(self, rows: slice, kept: Progress) -> tuple[Any, ...]:
-        """The same as :meth:`block`, loaded if it is stored."""
-        name = f"neighbors-{rows.start:09d}"
-        found = kept.load(name)
-        if found is None:
-            found = dict(zip(BLOCK_PARTS, self.block(rows), strict=True))
-            kept.save(name, found)
-        return tuple(found[part] for part in BLOCK_PARTS)
-
-    def block(self, rows: slice) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
-        """Neighbors, their distances, whether they are proved, and the number of candidates."""
-        k, limit = self._k, self._limit
-        low, index = self._bounds.lowest(rows, min(limit + 1, self._others))
-        if low.shape[1] == limit:  # all other samples are candidates
-            low = np.pad(low, ((0, 0), (0, 1)), constant_values=np.inf)
-        index = index[:, :limit]
-        samples = np.arange(rows.start, rows.stop)
-        distances = np.full(index.shape, np.inf)
-        compared, stop = np.zeros(len(samples), np.int64), 4 * k // 3
-        while True:  # each round of distances excludes more of the other candidates
-            worst = np.partition(distances, k - 1, axis=1)[:, k - 1]
-            place = np.arange(limit)
-            due = (place < stop) & (place >= compared[:, None]) & (low[:, :limit] < worst[:, None])
-            if not due.any():
-                break
-            i = np.nonzero(due)[0]
-            distances[due] = self._distances.pairs(np.stack([samples[i], index[due]], axis=1))
-            compared += due.sum(axis=1)
-            stop *= 2
-        order = np.lexsort((index, distances), axis=1)[:, :k]
-        near = np.take_along_axis(distances, order, axis=1)
-        proved = low[np.arange(len(samples)), compared] >= near[:, -1]
-        return np.take_along_axis(index, order, axis=1), near, proved, compared
-
-    def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
-        """The fraction of the distances ``near`` that are those of true neighbors."""
-        hits = 0
-        with bar_of_pairs(progress, len(queries), "sample", "measuring recall") as report:
-            for done, (i, row) in enumerate(zip(queries, near, strict=True), 1):
-                others = np.delete(np.arange(self._n), i)
-                values = self._distances.pairs(np.stack([np.full(len(others), i), others], axis=1))
-                true = np.partition(values, self._k - 1)[self._k - 1]
-                hits += int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
-                report(done, len(queries))
-        return hits / (len(queries) * self._k)
-
-
-def _cut(shape: tuple[int, int]) -> Iterator[slice]:
-    """Slices of the rows of a matrix, with at most ``BLOCK`` entries each."""
-    step = max(1, BLOCK // shape[1])
-    for start in range(0, shape[0], step):
-        yield slice(start, min(start + step, shape[0]))
-
-
-def _csr_parts(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32], NDArray[np.float64]]:
-    """The arrays of a sparse matrix, in the types of the kernels."""
-    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data

@@ -39,23 +39,15 @@ def read_chunks(X: Any, remedy: str = "Drop them: they hold no mass.") -> Iterat
     n, m = X.shape
     step = max(1, CHUNK // max(1, m))
     for start in range(0, n, step):
+        part = X[start : min(start + step, n)]
+        part = part if sparse.issparse(part) else np.asarray(part)
         try:
-            chunk = read_matrix(_fetch(X, slice(start, min(start + step, n))), "X", least=(1, 1))
+            chunk = read_matrix(part, "X", least=(1, 1))
             check_not_empty(np.diff(chunk.indptr) > 0, "X", "row", remedy)
         except BadData as error:  # rows count from the first of the source
             row = None if error.row is None else error.row + start
             raise BadData("X", error.fault, error.count, error.remedy, row, error.column) from None
         yield chunk
-
-
-def read_rows(X: Any, numbers: Index) -> sparse.csr_array:
-    """Some rows of a source, valid; ``numbers`` increase."""
-    return read_matrix(_fetch(X, numbers), "X", least=(1, 1))
-
-
-def _fetch(X: Any, rows: Any) -> Any:
-    part = X[rows]
-    return part if sparse.issparse(part) else np.asarray(part)
 
 
 def names_of(X: Any) -> tuple[Names, Names]:

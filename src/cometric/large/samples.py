@@ -82,7 +82,7 @@ class Samples:
         self._starts: Index = np.zeros(1, np.int64)
 
     def use_threads(self, count: int) -> None:
-        """Run the kernels of each call on so many threads from now on."""
+        """Run the kernels of later calls on ``count`` threads."""
         self._tasks = count
         self.base._resources = replace(self.base._resources, n_threads=count)
 
@@ -284,12 +284,12 @@ class Samples:
 
     def _other_norms(self, rows: Index, index: Index) -> Matrix:
         """A reference other than "local", for pairs."""
-        assert_norms: Any = self.base.norms
+        norms: Any = self.base.norms
         i = np.repeat(rows, index.shape[1])
         pairs = np.stack([i, index.ravel()], axis=1)
         numbers, back = np.unique(pairs, return_inverse=True)
-        norms = assert_norms.on(self.histograms(numbers)[1])
-        values: Matrix = norms(back.reshape(-1, 2)).reshape(index.shape)
+        placed = norms.on(self.histograms(numbers)[1])
+        values: Matrix = placed(back.reshape(-1, 2)).reshape(index.shape)
         return values
 
     def _reference_slope(self, result: Result) -> float:

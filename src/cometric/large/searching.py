@@ -19,20 +19,19 @@ SCORED = {True: 300, False: 1000}
 """Candidates of each sample whose scores are computed, with and without a :class:`Shortlist`."""
 
 FIRST = 4
-"""Candidates whose distances are computed first, in thirds of the number of neighbors."""
+"""Distances of a sample in the first round, in thirds of the number of neighbors."""
 
 MOST_COMPARED = 10
-"""Distances per sample, at most by default, times the number of neighbors."""
+"""Largest number of distances per sample by default, as a multiple of the number of neighbors."""
 
 RATIO = 0.95
 """The quantile of the ratio of score to distance by which further candidates are left out."""
 
 ALL = 20_000
-"""Up to so many samples, a checked one is compared with all if bounds prove nothing."""
+"""Up to this many samples, a checked sample is compared with all if bounds prove nothing."""
 
 MOST = 4000
-"""Above, the most distances of a checked sample."""
-
+"""Largest number of distances of a checked sample if there are more samples than ``ALL``."""
 
 AT_ONCE = 2
 """Blocks that are searched at the same time; the parts between kernels have one thread only."""

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from cometric.core.bisection import bisection_tree
 from cometric.core.cones import log_width
-from cometric.core.errors import REMEDIES, ConvergenceWarning
+from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.histograms import Histograms
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.core.names import checks_options
@@ -156,11 +156,7 @@ def learn_trees(
     lengths, values, status, history = _iterate(to_samples, to_features, tol, max_iter)
     scaled = [_scaled(tree, length) for tree, length in zip(trees, lengths, strict=True)]
     if not status.ok:
-        warn(
-            f"{status.value}. Residual {history[-1].residual:.1e} after {len(history)} "
-            f"iterations, tolerance {tol:.0e}. {REMEDIES[status]}",
-            ConvergenceWarning,
-        )
+        warn(shortfall(status, history, tol), ConvergenceWarning)
     return Trees(scaled[0], scaled[1], values, status, history, problem)
 
 

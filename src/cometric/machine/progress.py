@@ -1,4 +1,4 @@
-"""Progress of long computations: a bar on a terminal, a line now and then in a log.
+"""Progress of long computations: a bar on a terminal, occasional lines in a log.
 
 The time left is that of the whole run, estimated from the rate at which the residual falls. It is
 not shown where the residual does not fall.
@@ -224,7 +224,7 @@ class _Terminal:
 
 
 class _Log:
-    """Iterations as a line now and then, less often as time passes."""
+    """Iterations as occasional lines, less often as time passes."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -279,7 +279,7 @@ class _Counter:
 
 
 class _LoggedCounter(_Log):
-    """Items done, as a line now and then."""
+    """Items done, as occasional lines."""
 
     def __init__(self, count: int, unit: str, doing: str) -> None:
         super().__init__()

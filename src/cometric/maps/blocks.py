@@ -16,7 +16,7 @@ import numpy as np
 
 from cometric.core.arrays import to_numpy
 from cometric.core.types import Index, Vector
-from cometric.maps.rates import ENTRIES, PRODUCTS, TRAFFIC, pair_ratio
+from cometric.maps.rates import ENTRIES, pair_ratio, product_seconds
 
 LANES = 16
 """Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
@@ -198,8 +198,8 @@ class Layout:
     def row_work(self) -> Vector:
         """A model of the seconds of a sweep of the pairs of each source.
 
-        Per pair, cropping reads s_i s_j entries of the kernel, each at the cost of a load;
-        products take 4 s_i d operations at the rate of matrix units, and 4 passes over d numbers.
+        Per pair, cropping reads s_i s_j entries of the kernel; for products see
+        :func:`~cometric.maps.rates.product_seconds`.
         """
         size = self.sizes.astype(float)
         work: Vector
@@ -207,7 +207,7 @@ class Layout:
             work = size * (np.cumsum(size[::-1])[::-1] - size) / ENTRIES[8]
         else:
             partners = np.arange(len(size), 0, -1)
-            work = partners * (4.0 * size * self.bins / PRODUCTS + 32.0 * self.bins / TRAFFIC)
+            work = partners * product_seconds(size, self.bins, 8)
         return work
 
     def row_memory(self) -> Vector:

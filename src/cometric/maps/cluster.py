@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(self, client: Any, patience: float = PATIENCE) -> None:
         self.client, self.patience = client, patience
-        self.moved = 0  # bytes sent and received by this process, as far as they are arrays
+        self.moved = 0  # bytes of arrays that this process sent and received
 
     def share(self, value: Any) -> Any:
         """A future of ``value``, which every worker that needs it fetches once.
@@ -118,7 +118,7 @@ class Cluster:
         gather = partial(self.client.gather, finished, asynchronous=True)
         try:
             results = self.client.sync(gather, callback_timeout=ANSWER)
-        except Exception:  # lost, late, or an error of a task: found out one by one
+        except Exception:  # lost, late, or an error of a task: asked for one by one
             finished, results = [], []
         yield from zip(finished, results, strict=True)
         for future in set(futures) - set(finished):

@@ -101,11 +101,10 @@ class ExactMap:
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self._all: PairBatch | None = None  # the trees of all pairs, after the first call
         self._parts: list[PairBatch] = []  # the trees of parts of the pairs, see ``divide``
-        self.first_bases: Bases | None = None  # where ``bounds`` starts from, instead of anew
+        self.first_bases: Bases | None = None  # trees from which ``bounds`` starts
         self.pivots = True  # False: ``advance`` returns plans that are near optimal
-        self.on_progress: Callable[[int, int], None] | None = (
-            None  # called with the number of pairs done, and of all pairs
-        )
+        # Called with the number of pairs done, and of all pairs.
+        self.on_progress: Callable[[int, int], None] | None = None
 
     @property
     def bases(self) -> Bases | None:

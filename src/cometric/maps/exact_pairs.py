@@ -55,7 +55,7 @@ class PairBatch:
     index
         The pairs, (p, 2).
     keep_trees
-        Whether there is room for their trees; otherwise every solve starts anew.
+        Whether there is room for their trees; otherwise every solve starts from scratch.
     n_threads
         Threads of a call, unless the problems are small.
     """
@@ -125,9 +125,8 @@ class PairBatch:
                     *self._data(part), cost, empty, empty, self.threads
                 )
                 gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
-                margins = (
-                    16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
-                )  # includes the rounding of these lines
+                # Includes the rounding of these lines.
+                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper

@@ -63,13 +63,10 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)
     if power is not None:
-        if device is None or power not in (
-            1.0,
-            2.0,
-            np.inf,
-        ):  # torch is inaccurate for other powers
-            return _pairwise(hist, power)
-        return _pairwise_on(device, hist, power)
+        accurate = power in (1.0, 2.0, np.inf)  # in torch
+        if device is not None and accurate:
+            return _pairwise_on(device, hist, power)
+        return _pairwise(hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
         description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
@@ -186,7 +183,6 @@ def _pairwise_on(device: Any, hist: Histograms, p: float) -> Matrix:
     import torch
 
     dense = torch.as_tensor(hist.rows.toarray(), device=device)
-    norms: Matrix = torch.cdist(
-        dense, dense, p=p, compute_mode="donot_use_mm_for_euclid_dist"
-    )  # a matrix product would lose half the digits of small distances
+    mode = "donot_use_mm_for_euclid_dist"  # products lose half the digits of small distances
+    norms: Matrix = torch.cdist(dense, dense, p=p, compute_mode=mode)
     return norms

@@ -33,7 +33,7 @@ WORTH_MOVING, SAVED = 0.85, 0.1
 """Strips are moved if that ends a call in less than this part of its time, and saves seconds."""
 
 CLOSING = 10.0
-"""Seconds to wait for workers that are told to drop what they store."""
+"""Seconds to wait until workers have dropped what they store."""
 
 USABLE = 0.7
 """Share of the memory of a worker that may be used: above it, Dask begins to write to disk."""

@@ -6,6 +6,8 @@ Rates are those of one NVIDIA H200, measured block by block on three data sets
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cometric.core.types import Index
@@ -26,10 +28,9 @@ LAUNCHES = 2e-4
 def pair_ratio(size: float, d: int, itemsize: int = 8) -> float:
     """Time of a pair on its supports, of ``size`` bins out of ``d``, relative to products.
 
-    Supports take size^2 entries of the kernel, each at the cost of a load. Products take
-    4 size d operations at the rate of matrix units, and 4 passes over d numbers.
+    Supports take size^2 entries of the kernel, each at the cost of a load.
     """
-    return (size**2 / ENTRIES[itemsize]) / product_seconds(size, d, itemsize)
+    return float((size**2 / ENTRIES[itemsize]) / product_seconds(size, d, itemsize))
 
 
 def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize: int) -> bool:
@@ -44,9 +45,12 @@ def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize
     largest = float(width * sizes[-1])
     supports = max(entries / ENTRIES[itemsize], largest / ENTRIES_OF_WARP[itemsize])
     pairs = (last - first) * (len(sizes) - first)
-    return supports > LAUNCHES + pairs * product_seconds(width, d, itemsize)
+    return bool(supports > LAUNCHES + pairs * product_seconds(width, d, itemsize))
 
 
-def product_seconds(size: float, d: int, itemsize: int) -> float:
-    """Seconds of a sweep of a pair by products."""
+def product_seconds(size: Any, d: int, itemsize: int) -> Any:
+    """Seconds of a sweep of a pair by products; ``size`` may be a vector, one entry per pair.
+
+    4 size d operations at the rate of matrix units, and 4 passes over d numbers.
+    """
     return 4.0 * size * d / PRODUCTS + 4.0 * itemsize * d / TRAFFIC

@@ -28,7 +28,7 @@ TILE = 512
 ATTEMPTS = 5
 """Times in a row that tasks may be sent and all be lost before a call fails."""
 
-_KERNEL_LOCK = threading.Lock()  # Numba's threads run one kernel at a time
+_KERNEL_LOCK = threading.Lock()  # a tile uses all threads of its worker
 
 
 class TileResult(NamedTuple):

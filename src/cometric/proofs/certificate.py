@@ -18,10 +18,9 @@ from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
 from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
-from cometric.kernels import geometry
 from cometric.maps.exact import ExactMap
 from cometric.maps.norms import norm_matrices, norm_power
-from cometric.proofs.diagnosis import describe_triangle
+from cometric.proofs.diagnosis import describe_triangle, triangle_violations
 from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
 ROUNDING = 2.0**-50
@@ -187,10 +186,7 @@ def prove(
         features_error=features_error,
         rate=rate,
         largest_values=(b.cap, a.cap),
-        triangle=(
-            float(geometry.triangle_violation(np.ascontiguousarray(samples)) / samples.max()),
-            float(geometry.triangle_violation(np.ascontiguousarray(features)) / features.max()),
-        ),
+        triangle=triangle_violations(metrics),
         uniqueness=uniqueness(metrics, to_samples, to_features)
         if formula.is_plain
         else Uniqueness(True, 1, 1, f"since {formula.uniqueness_name} > 0"),
@@ -215,10 +211,8 @@ def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
         masses = quantization_errors(side.full, relative)
         if not computed:  # R does not depend on masses
             return Rounding(masses, np.zeros_like(masses), 0.0)
-        entries = 2 * int(
-            np.diff(side.full.indptr).max()
-        )  # terms of a sum, each of which is rounded
-        return Rounding(masses, masses, (entries + 8) * 2.0**-53)
+        terms = 2 * int(np.diff(side.full.indptr).max())  # of a sum, each of which is rounded
+        return Rounding(masses, masses, (terms + 8) * 2.0**-53)
 
     samples, features = problem.mass_errors()
     return bound(problem.samples, samples), bound(problem.features, features)

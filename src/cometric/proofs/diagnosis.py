@@ -85,6 +85,15 @@ def describe_triangle(worst: float, indent: int) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
+def triangle_violations(metrics: Metrics) -> tuple[float, float]:
+    """The largest violations of the triangle inequality, each over the largest distance."""
+    samples, features = (
+        float(geometry.triangle_violation(np.ascontiguousarray(metric)) / metric.max())
+        for metric in metrics
+    )
+    return samples, features
+
+
 def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: float) -> Diagnosis:
     """Diagnose a pair of metrics for the formula of a problem.
 
@@ -102,10 +111,7 @@ def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: fl
         bracket=None if a.width is None or b.width is None else max(a.width, b.width),
         pairs=a.pairs + b.pairs,
         negatives=a.negatives + b.negatives,
-        triangle=(
-            float(geometry.triangle_violation(samples) / samples.max()),
-            float(geometry.triangle_violation(features) / features.max()),
-        ),
+        triangle=triangle_violations(metrics),
         restart=problem.formula.restart,
         saturate=problem.formula.saturate,
     )
@@ -130,9 +136,7 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
     """Compare ``metric`` with the image of ``cost`` on some pairs, solved again."""
     index = sample_pairs(len(metric))
     if formula.restart > 0.0:
-        ratios = metric / formula.restart_ratios(R)
-        farthest = np.unravel_index(np.argmax(ratios), metric.shape)
-        index = np.concatenate([index, [np.sort(farthest)]])
+        index = with_farthest(index, metric, formula, R)
     i, j = index.T
     saturated = formula.saturated(cost)
     if isinstance(phi, BoundedMap):
@@ -150,6 +154,13 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
         pairs=len(index),
         negatives=int((high < 0).sum()),
     )
+
+
+def with_farthest(index: Index, metric: Matrix, formula: Formula, R: Matrix) -> Index:
+    """The pairs, and the one with the largest transport distance, on which a restart depends."""
+    ratios = metric / formula.restart_ratios(R)
+    farthest = np.unravel_index(np.argmax(ratios), metric.shape)
+    return np.concatenate([index, [np.sort(farthest)]])
 
 
 def sample_pairs(n: int) -> Index:

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from cometric.core.problem import Problem
-from cometric.core.types import BoundedMap, Index, Matrix, Metrics
-from cometric.kernels import geometry
+from cometric.core.types import BoundedMap, Index, Metrics
 from cometric.maps.checks import all_pairs
 from cometric.maps.norms import side_norm
-from cometric.proofs.diagnosis import describe_triangle, sample_pairs
+from cometric.proofs.diagnosis import (
+    describe_triangle,
+    sample_pairs,
+    triangle_violations,
+    with_farthest,
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,7 @@ def check_lift(
     count = n * (n - 1) // 2
     R = side_norm(problem, formula.norm, of) if formula.has_norm else None
     if R is not None and formula.restart > 0.0 and len(index) < count:
-        # A restart depends on the largest transport distance: that pair must be among them.
-        farthest = np.unravel_index(np.argmax(metric / formula.restart_ratios(R)), metric.shape)
-        index = np.concatenate([index, [np.sort(farthest)]])
+        index = with_farthest(index, metric, formula, R)
     i, j = index.T
     saturated = formula.saturated(cost)
     proved = isinstance(phi, BoundedMap)
@@ -85,14 +87,9 @@ def check_lift(
         pairs=len(index),
         count=count,
         negatives=negatives,
-        triangle=(_violation(metrics.samples), _violation(metrics.features)),
+        triangle=triangle_violations(metrics),
     )
 
 
 def _computed(problem: Problem) -> str:
     return "samples" if problem.fixed == "features" else "features"
-
-
-def _violation(metric: Matrix) -> float:
-    metric = np.ascontiguousarray(metric)
-    return float(geometry.triangle_violation(metric) / metric.max())

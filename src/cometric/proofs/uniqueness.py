@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Metrics
+from cometric.maps.checks import all_pairs
 from cometric.maps.exact import ExactMap
 from cometric.maps.exact_pairs import Plans
 
@@ -71,7 +72,7 @@ def _condense(cells: Index, d: int) -> tuple[Index, Index]:
 def _vertex_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
     """For each pair of histograms, the pairs of bins between which one optimal plan moves mass."""
     n, d = phi.shape
-    plans = phi.plans(cost, np.stack(np.triu_indices(n, 1), axis=1))
+    plans = phi.plans(cost, all_pairs(n))
     row = np.repeat(np.arange(len(plans.values)), np.diff(plans.start))
     off, column = _condense(plans.source * d + plans.target, d)
     shape = (len(plans.values), d * (d - 1) // 2)
@@ -85,7 +86,7 @@ def _union_of_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool
     cycle of the residual graph: rows to columns along tight cells, columns to rows along used ones.
     """
     n, d = phi.shape
-    index = np.stack(np.triu_indices(n, 1), axis=1)
+    index = all_pairs(n)
     plans = phi.plans(cost, index)
     hist = phi.histograms
     rows, columns = [], []

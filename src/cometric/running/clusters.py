@@ -60,7 +60,7 @@ class Load(NamedTuple):
 
 
 class OnWorkers(NamedTuple):
-    """Predicted seconds of a solve on so many workers, and bytes of memory of each."""
+    """Predicted seconds of a solve on this number of workers, and bytes of memory of each."""
 
     workers: int
     seconds: float
@@ -124,7 +124,7 @@ def load_of(lifts: Lifts, parallel: float, serial: float, calls: float) -> Load:
 
 
 def predict(load: Load, rates: Rates, workers: int) -> OnWorkers:
-    """Seconds and memory of a solve on so many equal workers.
+    """Seconds and memory of a solve on this number of equal workers.
 
     The maps take their share of the time; in each call the costs reach one worker and spread from
     there, distances come back to this process, and every call waits for two tasks, one per map.

@@ -143,7 +143,7 @@ def _from_parts(
         min(math.ceil(MORE * many * MARGIN), int(run.settings.max_iter)),
     )
     low, middle, high = (
-        setup + float(np.mean([_seconds(run, lifts, course, sweeps, k) for course in courses]))
+        setup + float(np.mean([_seconds(run, course, sweeps, k) for course in courses]))
         for k in iterations_range
     )
     rest = [_rest_seconds(run, course, iterations_range[1]) for course in courses]
@@ -182,7 +182,7 @@ def _shortest_course(
     return tries[0].shortened(tries[1:])
 
 
-def _seconds(run: Run, lifts: Lifts, course: Course, sweeps: list[float], iterations: int) -> float:
+def _seconds(run: Run, course: Course, sweeps: list[float], iterations: int) -> float:
     """Seconds of this number of iterations of the whole, extrapolated from a part."""
     total = _rest_seconds(run, course, iterations)
     for name, sweep in zip(("samples", "features"), sweeps, strict=True):

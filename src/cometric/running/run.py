@@ -10,7 +10,7 @@ import numpy as np
 
 from cometric.answers.result import Parameters, Result
 from cometric.core.digest import digest
-from cometric.core.errors import REMEDIES, ConvergenceWarning, Interrupted
+from cometric.core.errors import ConvergenceWarning, Interrupted, shortfall
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
@@ -76,7 +76,9 @@ class Run:
         if solution.remark:
             warn(solution.remark)
         if not result.status.is_expected:
-            warn(shortfall(result), ConvergenceWarning)
+            warn(
+                shortfall(result.status, result.history, result.parameters.tol), ConvergenceWarning
+            )
         return result
 
     def lifts(self) -> Lifts:
@@ -86,9 +88,7 @@ class Run:
         if settings.memory_limit is not None and settings.client is None:
             promised = settings.transport.bytes_promised(lifts)
             allocated = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
-            memory_for_maps(
-                self.problem, settings, promised, allocated
-            )  # raises if it is not there
+            memory_for_maps(self.problem, settings, promised, allocated)  # raises if too little
         return lifts
 
     def solve(self, lifts: Lifts, bar: Bar) -> Solution:
@@ -176,11 +176,3 @@ def _norm_of_lift(settings: Settings, problem: Problem) -> Metrics:
     of = "samples" if problem.fixed == "features" else "features"
     R = side_norm(problem, problem.formula.norm, of, settings.torch_device)
     return norms._replace(**{of: R})
-
-
-def shortfall(result: Result) -> str:
-    """A message about a result that has not converged, with advice."""
-    return (
-        f"{result.status.value}. Residual {result.residual:.1e} after {result.iterations} "
-        f"iterations, tolerance {result.parameters.tol:.0e}. {REMEDIES[result.status]}"
-    )

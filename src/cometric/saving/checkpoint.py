@@ -144,7 +144,7 @@ class Checkpoint:
             self._last_write = time.monotonic()
         return self._latest is None and bool(self._intact)
 
-    def _tell_size(self) -> None:
+    def _announce_size(self) -> None:
         """Show, once, how large a checkpoint is and how often it will be written."""
         if self.announce is None or self._latest is None:
             return
@@ -223,7 +223,7 @@ class Stage:
         run = self._run
         run._history.append((self._number, *record))
         run._latest = self._number, *serialize(now, self._phi)
-        run._tell_size()
+        run._announce_size()
         if run.interruption.number is not None:
             return True
         if time.monotonic() - run._last_write >= run.every:

@@ -29,8 +29,8 @@ def transform_key(key: str) -> str:
     return f"{key}_transform"
 
 
-class Called:
-    """Within it, errors and warnings about ``adata`` or ``X`` say how the caller names it."""
+class MessagesNaming:
+    """Within it, errors and warnings about ``adata`` or ``X`` name the argument of the caller."""
 
     def __init__(self, name: str) -> None:
         self._name = name

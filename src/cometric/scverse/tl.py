@@ -214,11 +214,11 @@ def transform(
         ``checksum`` of the new data and the learned metric.
     """
     check_side(of)
-    with placing.Called("reference"):
+    with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
     on_cpu = str(options.get("device", "cpu")) == "cpu"
-    with placing.Called("new"):
+    with placing.MessagesNaming("new"):
         params = slots.read(reference, key)["params"]
         if layer is None and use_raw is None:
             layer, use_raw = placing.default_source(new, params)
@@ -290,7 +290,7 @@ def transfer_labels(
     check_side(of)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
-    with placing.Called("reference"):
+    with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)
     new = new.copy() if copy else new

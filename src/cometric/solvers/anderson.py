@@ -148,10 +148,8 @@ def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...
     gram = to_numpy(df @ df.T)
     sizes = np.sqrt(np.diag(gram))
     scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0.0)
-    weights = (
-        scale
-        * np.linalg.lstsq(gram * np.outer(scale, scale), scale * to_numpy(df @ f), rcond=1e-12)[0]
-    )
+    scaled, right = gram * np.outer(scale, scale), scale * to_numpy(df @ f)
+    weights = scale * np.linalg.lstsq(scaled, right, rcond=1e-12)[0]
     combined = 1.0 * g
     for weight, (_, change) in zip(weights.tolist(), changes, strict=True):
         combined -= weight * change

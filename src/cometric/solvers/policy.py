@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from cometric.core.arrays import upper
 from cometric.core.cones import normalize
 from cometric.core.types import Coupled, DistanceMap, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
@@ -90,10 +91,9 @@ class PolicyIteration:
         tol = max(1e-14, self.accuracy * now.residual)
         state = self.inner.init(frozen, now.metrics)
         best, stalled = state, 0
-        above = np.triu_indices(len(now.metrics.samples), 1)
         for _ in range(self.frozen_steps):
             state = self.inner.step(frozen, state)
-            if state.metrics.samples[above].min() < 1e-12:  # tau = 0: some distances tend to 0
+            if upper(state.metrics.samples).min() < 1e-12:  # tau = 0: some distances tend to 0
                 return now.metrics.samples
             stalled = 0 if state.residual < best.residual else stalled + 1
             best = state if stalled == 0 else best

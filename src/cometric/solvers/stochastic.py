@@ -53,9 +53,7 @@ class StochasticIterate(Iterate):
     features_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     samples_seen: Matrix = field(default_factory=lambda: np.full((1, 5), np.nan))
     steps: int = 0
-    images: tuple[Matrix, Matrix] | None = (
-        None  # of features, of samples, to be used at the end of the epoch
-    )
+    images: tuple[Matrix, Matrix] | None = None  # of features, of samples, to use after the epoch
     parts: tuple[list[Part], list[Part]] = field(default=([], []), metadata={"saved": False})
 
 

@@ -254,6 +254,12 @@ def _lift_tile(
     return transport.lift(Histograms.of(hist), replace(resources, n_threads=n_threads))
 
 
+def product_operations(problem: Problem) -> float:
+    """Multiplications and additions of lifts by products of matrices, of both sides."""
+    hists = problem.samples.hist, problem.features.hist
+    return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+
+
 def quadratic_forms(hist: sparse.csr_array, cost: Matrix) -> Vector:
     """<a, C a> of every row a."""
     products: Vector = np.asarray(hist.multiply(hist @ cost).sum(axis=1)).ravel()

@@ -123,11 +123,8 @@ class Exact(Transport):
         """Differences of mean distances to reference bins, which are 1-Lipschitz functions."""
         means = hist @ cost[:, _spread(cost, REFERENCES)]
         slack = max(float(geometry.triangle_violation(cost)), 0.0)
-        return (
-            super()
-            .lower_bounds(phi, hist, cost)
-            ._replace(p=np.full(len(means), -slack), means=means)
-        )
+        none = super().lower_bounds(phi, hist, cost)
+        return none._replace(p=np.full(len(means), -slack), means=means)
 
     # ------------------------------------------------------------------------ planning
 

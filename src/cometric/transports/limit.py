@@ -16,7 +16,14 @@ from cometric.core.problem import Problem
 from cometric.core.types import Index, Iterate, Matrix, Record, Status, Vector
 from cometric.maps.limit import LimitMap, correspondence
 from cometric.solvers.loop import Solution
-from cometric.transports.base import Lifts, LowerBounds, Resources, Transport, quadratic_forms
+from cometric.transports.base import (
+    Lifts,
+    LowerBounds,
+    Resources,
+    Transport,
+    product_operations,
+    quadratic_forms,
+)
 from cometric.transports.solving import Solving
 
 PRODUCT = 5.0
@@ -73,8 +80,7 @@ class Limit(Transport):
         return "closed form" if solver == "closed" else "matrix products"
 
     def operations(self, problem: Problem) -> float:
-        hists = problem.samples.hist, problem.features.hist
-        return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+        return product_operations(problem)
 
     def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
         return PRODUCT * n * (mean * (n + d) + n)

@@ -11,7 +11,7 @@ from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.quadratic import LaplacianMap, MahalanobisMap, QuadraticMap
-from cometric.transports.base import Lifts, Resources, Transport
+from cometric.transports.base import Lifts, Resources, Transport, product_operations
 from cometric.transports.limit import PRODUCT
 
 
@@ -37,8 +37,7 @@ class Quadratic(Transport):
         return "matrix products"
 
     def operations(self, problem: Problem) -> float:
-        hists = problem.samples.hist, problem.features.hist
-        return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+        return product_operations(problem)
 
     def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
         return PRODUCT * (n * (mean * (n + d) + n) + d * d)

@@ -101,8 +101,7 @@ class Tree(Transport):
         At each node, from the leaves to the root, what is left over of the one histogram below it
         moves to what is missing there.
         """
-        tree = MetricTree.from_distances(cost, self.linkage)
-        return _flows(pair, tree)
+        return _flows(pair, self.tree(cost))
 
     def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
