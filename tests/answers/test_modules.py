@@ -1,6 +1,7 @@
 """Modules of features: planted blocks are found, noise is background, and what is told of both."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -85,6 +86,13 @@ def test_new_samples_are_scored_as_those_learned_from(found, data):
     X, _ = data
     assert_allclose(found.scores(X[3:9]), found.scores()[3:9], atol=1e-12)
     assert_allclose(found.scores(sparse.csr_array(5.0 * X[:4])), found.scores()[:4], atol=1e-12)
+
+
+def test_long_names_of_groups_stay_distinct_in_the_table(found, data):
+    names = np.array(["CD4+ memory T cell", "CD4+ memory B cell", "dendritic cells of the skin"])
+    lines = str(found.table(names[data[1]])).splitlines()
+    assert re.search(r"CD4\+ memory B cell CD4\+ memory T cell dendritic \.\.$", lines[0])
+    assert len(set(map(len, lines))) == 1
 
 
 def test_the_table_has_the_mean_score_of_each_group(found, data):

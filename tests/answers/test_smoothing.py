@@ -168,6 +168,17 @@ def test_rows_without_entries_are_left_alone():
     assert found.shape == (13, 9)
 
 
+def test_the_default_is_15_neighbors_or_all_of_fewer(result):
+    assert_array_equal(cm.smooth(X, result), cm.smooth(X, result, 11))
+    both = cm.smooth(cm.smooth(X, D, 11), C, 8, of="features")
+    assert_array_equal(cm.smooth(X, (D, C), of="both"), both)
+    graph = neighbor_graph(D, 3)
+    assert_array_equal(cm.smooth(X, graph), cm.smooth(X, graph, 3))
+    many = rng.random((20, 9))
+    far = baselines.l1(many)
+    assert_array_equal(cm.smooth(many, far), cm.smooth(many, far, 15))
+
+
 # bad inputs
 
 

@@ -543,7 +543,9 @@ def test_info_knows_this_machine():
     assert facts["threads"] >= 1
     assert "kernels" in facts["kernel cache"]
     assert re.search(r"[\d.]+ GB free, [\d.]+ GB in all", facts["memory"])
-    assert {"python", "system", "cores", "gpu"} <= set(facts)
+    assert {"python", "system", "cores", "gpu", "environment"} <= set(facts)
+    assert re.search(r".+ \([\w-]+: .+\)", facts["processor"])
+    assert re.search(r"\w+ [\d.]+.*, \d+ threads?|none that", facts["blas"])
     assert "python" in run("info").stdout
 
 

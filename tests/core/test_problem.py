@@ -1077,3 +1077,9 @@ def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
 def test_texts_are_not_counts(kind):
     with pytest.raises(ValueError, match="`X` is a list of texts; pass counts .*CountVectorizer"):
         learn(kind(["a cat", "a dog"]))
+
+
+def test_new_texts_are_counted_with_the_learned_words():
+    words = "`X` is a list of texts; pass counts of the same words .*`transform` of the CountVec"
+    with pytest.raises(ValueError, match=words):
+        Problem.from_data(X).read_new(["a cat", "a dog"])

@@ -229,7 +229,7 @@ def test_metacells_are_sums_of_cells():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_neighbors": 1}, r"`n_neighbors` is 1; pass 2 to 90, the cell itself included"),
+        ({"n_neighbors": 1}, r"`n_neighbors` is 1; pass a whole number from 2 to 90, the cell"),
         ({"n_neighbors": 91}, r"`n_neighbors` is 91; pass 2 to 90"),
         ({"n_landmarks": "no"}, r"`n_landmarks` is 'no'; `adata.obs` has \['type'\]"),
         ({"n_landmarks": 1.5}, r"`n_landmarks` is 1.5"),

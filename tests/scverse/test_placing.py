@@ -249,6 +249,17 @@ def test_cells_that_were_dropped_have_no_distances_and_no_vote(new, reference):
     assert_array_equal(first, new.obs["cometric_kind"])
 
 
+def test_a_small_reference_votes_with_all_its_cells(new):
+    small = cells(3, 0)
+    cms.tl.learn(small, **QUICK)
+    cms.tl.transfer_labels(new, small, "kind")
+    votes = new.obs["cometric_kind_confidence"].to_numpy()
+    cms.tl.transfer_labels(new, small, "kind", n_neighbors=8)
+    assert_array_equal(new.obs["cometric_kind_confidence"], votes)
+    with pytest.raises(ValueError, match="`n_neighbors` is 15, the default; pass .* from 1 to 9"):
+        cms.tl.transform(new, small)
+
+
 def test_cells_without_a_label_lower_the_confidence(new, reference):
     reference.obs["some"] = reference.obs["kind"].where(reference.obs["kind"] != "a")
     cms.tl.transfer_labels(new, reference, "some", n_neighbors=5)

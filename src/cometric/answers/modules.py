@@ -18,7 +18,7 @@ from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
 from cometric.core.kinds import check_count, check_number, check_side
-from cometric.core.names import checks_options
+from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets
@@ -31,6 +31,9 @@ COHERENT = 0.05
 
 DEVIATIONS = 3.0
 """A coherence counts if it is this many standard deviations above that of shuffled samples."""
+
+COLUMN = 12
+"""Least width of a column of a table; longer names are cut to it if they stay distinct."""
 
 NAMED = 3
 """Members in the name of a module."""
@@ -117,9 +120,13 @@ class ModuleTable(NamedTuple):
 
     def __str__(self) -> str:
         width = max(map(len, self.modules), default=0)
-        lines = [" ".join([" " * width, *(f"{group[:12]:>12}" for group in self.groups)])]
+        heads = distinct_prefixes(self.groups, COLUMN)
+        widths = [max(COLUMN, len(head)) for head in heads]
+        titles = (f"{head:>{size}}" for head, size in zip(heads, widths, strict=True))
+        lines = [" ".join([" " * width, *titles])]
         for name, row in zip(self.modules, self.values, strict=True):
-            lines.append(" ".join([f"{name:{width}}", *(f"{value:12.2f}" for value in row)]))
+            cells = (f"{value:{size}.2f}" for value, size in zip(row, widths, strict=True))
+            lines.append(" ".join([f"{name:{width}}", *cells]))
         return "\n".join(lines)
 
 

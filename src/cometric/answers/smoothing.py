@@ -11,7 +11,14 @@ from cometric.answers.result import Result
 from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
 from cometric.core.names import checks_options
-from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
+from cometric.core.nearest import (
+    check_neighbors,
+    default_neighbors,
+    fewest_stored,
+    gaussian_weights,
+    nearest,
+    nearest_stored,
+)
 from cometric.core.types import Index, Matrix
 
 SIDES = ("samples", "features")
@@ -19,7 +26,12 @@ SIDES = ("samples", "features")
 
 @checks_options
 def smooth(
-    X: Any, distances: Any, n_neighbors: int = 15, *, of: str = "samples", keep: float = 1.0
+    X: Any,
+    distances: Any,
+    n_neighbors: int | None = None,
+    *,
+    of: str = "samples",
+    keep: float = 1.0,
 ) -> Any:
     """The data, each sample averaged with its nearest samples: T X.
 
@@ -40,7 +52,8 @@ def smooth(
         the nearest samples only, such as the ``graph`` of :func:`neighbor_graph`. For
         ``of="features"`` distances between features, for ``of="both"`` a pair.
     n_neighbors
-        Number of neighbors, the sample itself not counted.
+        Number of neighbors, the sample itself not counted: by default 15, or all if there are
+        fewer.
     of
         What is averaged: "samples", "features" or "both".
     keep
@@ -81,7 +94,7 @@ def smooth(
 
 
 def _weights_of(
-    distances: Any, side: str, of: str, count: int, n_neighbors: int
+    distances: Any, side: str, of: str, count: int, n_neighbors: int | None
 ) -> sparse.csr_array:
     """The weights of the items of one side of the data, ``count`` in number."""
     if not isinstance(distances, Result):
@@ -99,12 +112,13 @@ def _weights_of(
     return _spread(weights, kept)
 
 
-def neighbor_weights(distances: Any, n_neighbors: int) -> sparse.csr_array:
+def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_array:
     """The matrix T of :func:`smooth`: rows sum to 1, the item itself has the largest weight."""
     n = distances.shape[0]
+    fewest = fewest_stored(distances) if sparse.issparse(distances) else n - 1
+    n_neighbors = default_neighbors(n_neighbors, min(fewest, n - 1))
     check_neighbors(n_neighbors, n - 1)
     if sparse.issparse(distances):
-        fewest = int(np.diff(distances.indptr).min())
         if fewest < n_neighbors:
             raise ValueError(
                 f"`distances` is sparse and has rows with {counted(fewest, 'neighbor')}; need "

@@ -12,7 +12,7 @@ from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command
 from cometric.cli.console import Console
-from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.core.nearest import check_neighborhood, nearest, neighbor_matrix
 from cometric.files import reading, writing
 
 TABLES = (".csv", ".tsv")
@@ -52,10 +52,7 @@ def neighbors(
         result, _ = files.load(path, stored.key, stored.read_limit)
         distances, names = getattr(result, of), list(getattr(result.problem, of).item_names)
         count = len(names)
-        if not 2 <= n_neighbors <= count:
-            raise ValueError(
-                f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
-            )
+        check_neighborhood(n_neighbors, count, of[:-1])
         near = nearest(distances, n_neighbors - 1, skip_self=True)
         writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     console.answer(

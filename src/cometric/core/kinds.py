@@ -370,6 +370,16 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy: str) -> Path:
+    """The path, unless its name has an ending (after a point) other than these."""
+    checked = check_path(path)
+    if checked.suffix.lower() not in ("", *endings):
+        raise ValueError(
+            f"`path` is {os.fspath(path)!r}; its ending should be {' or '.join(endings)}. {remedy}"
+        )
+    return checked
+
+
 def _check_size(name: str, value: Any) -> None:
     """Raise for integers and fractions beyond what a float holds."""
     try:

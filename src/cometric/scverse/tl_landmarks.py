@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometric.core.kinds import check_count
 from cometric.core.names import check_options
+from cometric.core.nearest import check_neighborhood
 from cometric.large.landmarks import learn_landmarks
 from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
@@ -92,11 +93,7 @@ def landmarks(
     slots.check_key(neighbors_key)
     if neighbors_key == key_added:
         raise ValueError(f"`neighbors_key` is {neighbors_key!r}, as is `key_added`. Change one.")
-    check_count("n_neighbors", n_neighbors)
-    if not 2 <= n_neighbors <= adata.n_obs:
-        raise ValueError(
-            f"`n_neighbors` is {n_neighbors}; pass 2 to {adata.n_obs}, the cell itself included."
-        )
+    check_neighborhood(n_neighbors, adata.n_obs, "cell")
     if copy and getattr(adata, "isbacked", False):
         raise ValueError("`copy` is True, but `adata` is backed. Pass `copy=False`.")
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
