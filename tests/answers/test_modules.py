@@ -241,11 +241,37 @@ def test_other_bad_sets_are_refused(found):
         ({"resolution": -1.0}, "`resolution` is -1.0"),
         ({"coherence": "high"}, "`coherence` is 'high'"),
         ({"min_size": 2.5}, "`min_size` is 2.5"),
+        ({"of": None}, "`of` is None; choose 'samples' or 'features'"),
+        ({"coherence": np.nan}, "`coherence` is nan"),
+        ({"resolution": True}, "`resolution` is True; pass a number"),
+        ({"random_state": "seed"}, "`random_state` is 'seed'; pass a whole number"),
+        ({"random_state": -1}, "`random_state` is -1; it must not be negative"),
     ],
 )
 def test_bad_options_are_refused(result, options, words):
     with pytest.raises(ValueError, match=words):
         cm.modules(result, **options)
+
+
+@pytest.mark.parametrize("count", [0, 2.5, "two", None, True])
+def test_bad_numbers_of_merged_modules_are_refused(found, count):
+    with pytest.raises(ValueError, match="`n_modules` is .*; pass a whole number, at least 1"):
+        found.merge(count)
+
+
+def test_what_is_not_a_result_is_refused(found, data):
+    anndata = pytest.importorskip("anndata")
+    sketch = cm.learn_landmarks(data[0] + 0.1, 20, 3, tol=0.1)
+    for wrong, words in (
+        (data[0], "`result` is of class ndarray; pass what `learn` returned"),
+        (found, "`result` is of class Modules; pass its attribute `result`"),
+        (sketch, "`result` is of class Sketch; pass its attribute `result`"),
+        (anndata.AnnData(data[0]), r"AnnData; pass `cometric.scverse.get.result\(adata\)`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cm.modules(wrong)
+    with pytest.raises(TypeError, match="`modules` has no option 'n_modules'"):
+        cm.modules(found.result, n_modules=3)
 
 
 def test_a_missing_igraph_is_named(result, monkeypatch):

@@ -131,8 +131,12 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
         (["nothing.h5ad", "-o", "y.h5ad"], "`nothing.h5ad` does not exist"),
         (["x.h5ad", "-o", "y.npz"], "`y.npz` should end in .h5ad"),
         (["x.h5ad", "-o", "x.h5ad"], "`x.h5ad` exists; pass another name, or --force"),
-        (["x.h5ad", "-o", "y.h5ad", "-n", "81"], "--n-neighbors is 81; pass 2 to 80"),
+        (
+            ["x.h5ad", "-o", "y.h5ad", "-n", "81"],
+            "--n-neighbors is 81; pass a whole number from 2 to 80",
+        ),
         (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "1"], "--n-landmarks is '1'"),
+        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "--n-landmarks is 81; choose between"),
         (["x.h5ad", "-o", "y.h5ad", "--method", "best"], "--method is 'best'; pass uniform or"),
         (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "--layer is 'no'; the layers of `x.h5ad`"),
         (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "--key is 'a/b'"),

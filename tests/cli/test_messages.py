@@ -83,6 +83,13 @@ BAD_VALUES = [
     (["--tau", "abc"], "--tau is 'abc'; pass a number, at least 0, auto or paper."),
     (["--tau", "-0.1"], "--tau is '-0.1'; pass a number, at least 0, auto or paper."),
     (["--tau", "inf"], "--tau is 'inf'; pass a number, at least 0, auto or paper."),
+    (
+        ["--transport", "exakt"],
+        "--transport: 'exakt' does not name a transport. Write one of exact",
+    ),
+    (["--transport", "exact(1)"], "--transport: 'exact(1)' has other parameters than exact; write"),
+    (["--transport", "unbalanced(0.1, rho=-1)"], "--transport: `rho` is -1; it must be positive"),
+    (["--transport", "tree(nearest)"], "--transport: `linkage` is 'nearest'; choose 'average'"),
     (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),
     (["--restart", "1"], "--restart is '1'; pass a number, at least 0 and below 1."),
     (["--norm", "best"], "--norm is 'best'; pass auto, l1, l2, linf, discrete, "),

@@ -439,7 +439,7 @@ def test_so_much_smoothing_that_nothing_is_left():
         (X.astype(str), "`X` has dtype <U.*; pass real numbers"),
         (X.astype("timedelta64[s]"), "`X` has dtype timedelta64.*; pass real numbers"),
         (None, "`X` is a NoneType, which cannot be read as a matrix; pass an array"),
-        (object(), "`X` is a object, which cannot be read as a matrix"),
+        (object(), "`X` is an object, which cannot be read as a matrix"),
         ("cells.csv", "`X` is a str, which cannot be read as a matrix"),
     ],
 )

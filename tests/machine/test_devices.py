@@ -32,6 +32,13 @@ def test_the_limit_of_a_container_is_read(tmp_path):
     assert free(str(tmp_path)) == devices.memory_limit(str(tmp_path)) == np.inf
 
 
+@pytest.mark.parametrize("name", ["mps", "meta"])
+def test_devices_of_other_kinds_are_refused(name):
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=f"`device` is '{name}', which is not supported; pass"):
+        devices.torch_device(name)
+
+
 @pytest.mark.parametrize("name", ["gpu", "GPU"])
 def test_gpu_is_called_cuda(name):
     with pytest.raises(ValueError, match=f"`device` is '{name}'; pass 'cuda', or 'cuda:0'"):

@@ -12,12 +12,13 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric.answers.checks import check_is_result
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
-from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.kinds import Count, check_count, check_number, check_side
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -91,10 +92,12 @@ def modules(
     >>> len(found)
     3
     """
+    check_is_result(result)
     check_side(of)
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
+    Count(0).check("random_state", random_state)
     profiles = _profiles(getattr(result.problem, _other(of)))
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
     if coherence is None and of == "samples":

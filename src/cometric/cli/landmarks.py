@@ -14,7 +14,7 @@ from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
 from cometric.core.nearest import check_neighborhood
 from cometric.files import reading, stores, writing
-from cometric.large.landmarks import Sketch, learn_landmarks
+from cometric.large.landmarks import Sketch, check_landmarks, learn_landmarks
 from cometric.large.progress import remove_run
 
 IN_PARTS = (".h5ad", ".zarr")
@@ -61,6 +61,8 @@ def landmarks(
         count, k = chosen.pop("n_landmarks"), chosen.pop("n_neighbors")
         check_neighborhood(k, n, "sample")
         given = () if count is None else (count,)
+        if count is not None:
+            check_landmarks(count, n, "n_landmarks")
         settings: dict[str, Any] = {**in_bytes(options), **chosen, "n_neighbors": k - 1}
         try:
             sketch = learn_landmarks(

@@ -255,13 +255,18 @@ def unwrap(X: Any, name: str) -> Any:
     try:
         array = np.asarray(X)
     except ValueError as error:
-        raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"`{name}` cannot be read as a matrix: {reason}.") from error
     if array.ndim == 0 and array.dtype.kind in "OUS":  # not array-like
         raise ValueError(
-            f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
-            "a sparse matrix, a DataFrame or an AnnData."
+            f"`{name}` is {_with_article(type(X).__name__)}, which cannot be read as a matrix; "
+            "pass an array, a sparse matrix, a DataFrame or an AnnData."
         )
     return array
+
+
+def _with_article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _check_entries(matrix: sparse.csr_array, name: str) -> None:

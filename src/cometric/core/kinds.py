@@ -30,6 +30,10 @@ class Kind:
         """The value that a text on the command line stands for, or a ValueError."""
         return text
 
+    def describe_error(self, option: str, text: str, error: Exception) -> str:
+        """The message for a text that :meth:`read` refused with this error."""
+        return f"{option} is {text!r}; pass {self.allowed}."
+
     def to_json(self, value: Any) -> Any:
         """The value as JSON."""
         return value
@@ -239,6 +243,9 @@ class Object(Kind):
 
     def read(self, text: str) -> Any:
         return self.parse(text)
+
+    def describe_error(self, option: str, text: str, error: Exception) -> str:
+        return f"{option}: {error}"
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and not isinstance(value, self.kind):

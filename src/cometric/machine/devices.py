@@ -89,6 +89,10 @@ def torch_device(name: Any) -> Any:
             "or pass device='cpu'."
         ) from missing
     device = torch.device(str(name).removeprefix("torch:"))
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"`device` is {str(name)!r}, which is not supported; pass 'cpu' or 'cuda'."
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"`device` is {str(name)!r}, but PyTorch sees {torch.cuda.device_count()} CUDA "

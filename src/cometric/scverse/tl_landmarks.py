@@ -6,10 +6,9 @@ import logging
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from cometric.core.kinds import check_count
 from cometric.core.names import check_options
 from cometric.core.nearest import check_neighborhood
-from cometric.large.landmarks import learn_landmarks
+from cometric.large.landmarks import check_landmarks, learn_landmarks
 from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
 from cometric.scverse.wording import in_terms_of_adata
@@ -110,7 +109,7 @@ def landmarks(
         metacells = sketches.sum_groups(data, adata.obs[n_landmarks])
         given = (metacells[0],)
     elif n_landmarks is not None:
-        check_count("n_landmarks", n_landmarks)
+        check_landmarks(n_landmarks, adata.n_obs, "n_landmarks")
     with in_terms_of_adata(adata, data, can_drop=("gene",)):
         options |= {"n_neighbors": n_neighbors - 1, "random_state": random_state}
         sketch = learn_landmarks(data, *given, **options)
