@@ -435,7 +435,7 @@ def test_neighbors_as_a_table(data, of):
     assert_array_equal(mine["distance"], np.sort(metric[i])[1:4])
     assert [metric[i, names.index(name)] for name in mine["neighbor"]] == list(mine["distance"])
     said = run("neighbors", "out.npz", "-o", "y.csv", "-n", 99, code=2).stderr
-    assert "--n-neighbors is 99; pass 2 to 24" in said
+    assert "--n-neighbors is 99; pass a whole number from 2 to 24" in said
 
 
 def test_neighbors_for_scanpy(data):

@@ -177,8 +177,14 @@ BAD_LINES = [
     ),
     (["certify", "plain.h5ad"], "`plain.h5ad` has no metrics under 'cometric'. Run cometric learn"),
     (["certify", "x.csv"], "`x.csv` is not a result."),
-    (["neighbors", "out.npz", "-o", "y.csv", "-n", "99"], "--n-neighbors is 99; pass 2 to 14"),
-    (["neighbors", "out.h5ad", "-o", "y.h5ad", "-n", "99"], "--n-neighbors is 99; pass 2 to 14"),
+    (
+        ["neighbors", "out.npz", "-o", "y.csv", "-n", "99"],
+        "--n-neighbors is 99; pass a whole number from 2 to 14",
+    ),
+    (
+        ["neighbors", "out.h5ad", "-o", "y.h5ad", "-n", "99"],
+        "--n-neighbors is 99; pass a whole number from 2 to 14",
+    ),
     (["neighbors", "out.npz", "-o", "y.csv", "-n", "0"], f"--n-neighbors is '0'; {WHOLE}"),
     (
         ["neighbors", "out.npz", "-o", "y.csv", "--of", "genes"],

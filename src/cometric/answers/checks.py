@@ -19,3 +19,12 @@ def check_is_result(value: Any) -> None:
     else:
         remedy = "pass what `learn` returned"
     raise ValueError(f"`result` is of class {kind}; {remedy}.")
+
+
+def check_labels(labels: Any) -> None:
+    """Raise if labels are one text, as the name of a column would be."""
+    if isinstance(labels, str):
+        raise ValueError(
+            f"`labels` is {labels!r}; pass the label of each sample, such as "
+            f"`adata.obs[{labels!r}]`, not a name."
+        )

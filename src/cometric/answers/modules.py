@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import check_is_result
+from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
@@ -33,8 +33,8 @@ COHERENT = 0.05
 DEVIATIONS = 3.0
 """A coherence counts if it is this many standard deviations above that of shuffled samples."""
 
-COLUMN = 12
-"""Least width of a column of a table; longer names are cut to it if they stay distinct."""
+NARROWEST, WIDEST = 8, 20
+"""Width of a column of a table; longer names are cut if they stay distinct."""
 
 NAMED = 3
 """Members in the name of a module."""
@@ -123,8 +123,8 @@ class ModuleTable(NamedTuple):
 
     def __str__(self) -> str:
         width = max(map(len, self.modules), default=0)
-        heads = distinct_prefixes(self.groups, COLUMN)
-        widths = [max(COLUMN, len(head)) for head in heads]
+        heads = distinct_prefixes(self.groups, WIDEST)
+        widths = [max(NARROWEST, len(head)) for head in heads]
         titles = (f"{head:>{size}}" for head, size in zip(heads, widths, strict=True))
         lines = [" ".join([" " * width, *titles])]
         for name, row in zip(self.modules, self.values, strict=True):
@@ -238,6 +238,7 @@ class Modules:
 
 def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label."""
+    check_labels(labels)
     texts = np.array([str(label) for label in labels])
     if texts.shape != (len(scores),):
         raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")

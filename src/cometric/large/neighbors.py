@@ -194,10 +194,10 @@ def neighbor_graph(
     on_cpu = check_device(device, search)
     by_index = search == "index" or (search == "auto" and n > EXHAUSTIVE and on_cpu)
     given = (n_neighbors, max_candidates, check, random_state, search)
-    tasks = thread_count(n_threads)
     seed = int(np.random.default_rng(random_state).integers(2**31))
     queries = np.random.default_rng(random_state).choice(n, min(check, n), replace=False)
     with workers(n_threads):
+        tasks = thread_count(n_threads)
         if by_index:
             stored = store_samples(result, X, array_limit(memory_limit))
             samples = Samples(result, stored, n_threads)
