@@ -187,6 +187,11 @@ def test_a_folder_cannot_be_saved_over(result, tmp_path):
 def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.npz"):
         load(tmp_path / "nowhere.npz")
+    (tmp_path / "metrics.npz").touch()
+    with pytest.raises(
+        FileNotFoundError, match=r"metric.npz` does not exist. Did you mean '.*metr"
+    ):
+        load(tmp_path / "metric.npz")
 
 
 def refusal(path):

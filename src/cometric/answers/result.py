@@ -30,6 +30,7 @@ from cometric.core.validation import check_metric, require
 from cometric.files.archive import MAX_BYTES, read_arrays
 from cometric.files.atomic import replacing
 from cometric.files.hdf5 import TooLarge
+from cometric.files.missing import missing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
@@ -399,6 +400,8 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     True
     """
     name = str(check_path(path))
+    if not os.path.exists(path):
+        raise missing(check_path(path))
     with open(path, "rb") as file:
         try:
             arrays = read_arrays(file, name, limit)

@@ -65,8 +65,9 @@ def smooth(
     Returns
     -------
     array or csr_array
-        Of the shape of ``X``, sparse if ``X`` is. Samples and features that are empty, and were
-        left out by ``learn(X, drop_empty=True)``, stay empty.
+        Of the shape of ``X``, sparse if ``X`` is. A data frame or AnnData with the same names, if
+        ``X`` is one. Samples and features that are empty, and were left out by
+        ``learn(X, drop_empty=True)``, stay empty.
 
     Examples
     --------
@@ -90,7 +91,20 @@ def smooth(
     matrix.sort_indices()
     if keep < 1.0:
         matrix = largest_entries(matrix, keep)
-    return matrix if sparse.issparse(data) else matrix.toarray()
+    return _named_as(X, matrix if sparse.issparse(data) else matrix.toarray())
+
+
+def _named_as(X: Any, matrix: Any) -> Any:
+    """The matrix with the names of ``X``, if that is a data frame of pandas or an AnnData."""
+    if hasattr(X, "obs_names") and hasattr(X, "obs"):
+        from anndata import AnnData
+
+        matrix = sparse.csr_matrix(matrix) if sparse.issparse(matrix) else matrix
+        return AnnData(matrix, obs=X.obs.copy(), var=X.var.copy())
+    if hasattr(X, "iloc") and hasattr(X, "columns"):
+        dense = matrix.toarray() if sparse.issparse(matrix) else matrix
+        return type(X)(dense, index=X.index, columns=X.columns)
+    return matrix
 
 
 def _weights_of(
