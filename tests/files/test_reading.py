@@ -50,6 +50,14 @@ def test_tables(table, tmp_path, name):
     check(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("version", "option"),
+    [("2.1.4", "round_trip"), ("3.0.2", "round_trip"), ("3.1.1", None), ("4.0.0rc1", None)],
+)
+def test_pandas_reads_every_digit(version, option):
+    assert reading._precision(version).get("float_precision") == option
+
+
 def test_a_table_with_features_in_rows(table, tmp_path):
     table.T.to_csv(tmp_path / "x.csv")
     check(tmp_path / "x.csv", transpose=True)

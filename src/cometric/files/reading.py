@@ -248,14 +248,20 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 dtype={k: text_columns.get(k, np.float64) for k in columns},
                 keep_default_na=False,
                 na_values={k: MISSING for k in columns if k not in text_columns},
-                float_precision="round_trip",
                 low_memory=False,
+                **_precision(pd.__version__),
             )
         except ValueError:
             _find_text_cell(path, head, limit)
             raise
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
     return _named(table.to_numpy(), samples, head.features)
+
+
+def _precision(version: str) -> dict[str, Any]:
+    """What makes pandas read every digit; since 3.1 it always does, and warns of the option."""
+    new = tuple(map(int, version.split(".")[:2])) >= (3, 1)
+    return {} if new else {"float_precision": "round_trip"}
 
 
 def _count_lines(path: Path, limit: float) -> int:
