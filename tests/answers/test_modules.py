@@ -93,7 +93,7 @@ def test_long_names_of_groups_stay_distinct_in_the_table(found, data):
         ["CD4+ central memory T cell", "CD4+ central memory B cell", "dendritic cells of the skin"]
     )
     lines = str(found.table(names[data[1]])).splitlines()
-    words = r"CD4\+ central memory B cell CD4\+ central memory T cell dendritic cells of\.\.$"
+    words = r"CD4\+ central memory B cell  CD4\+ central memory T cell  dendritic cells of\.\.$"
     assert re.search(words, lines[0])
     assert len(set(map(len, lines))) == 1
 

@@ -136,7 +136,7 @@ def test_data_that_are_no_matrix_are_refused(data, words):
 
 
 def test_what_is_not_a_result_is_refused():
-    with pytest.raises(ValueError, match="`result` is of class ndarray; pass what `learn` ret"):
+    with pytest.raises(ValueError, match="`result` is of class csr_array; pass what `learn`"):
         cm.neighbor_graph(X, X, 5)
 
 

@@ -126,10 +126,10 @@ class ModuleTable(NamedTuple):
         heads = distinct_prefixes(self.groups, WIDEST)
         widths = [max(NARROWEST, len(head)) for head in heads]
         titles = (f"{head:>{size}}" for head, size in zip(heads, widths, strict=True))
-        lines = [" ".join([" " * width, *titles])]
+        lines = ["  ".join([" " * width, *titles])]
         for name, row in zip(self.modules, self.values, strict=True):
             cells = (f"{value:{size}.2f}" for value, size in zip(row, widths, strict=True))
-            lines.append(" ".join([f"{name:{width}}", *cells]))
+            lines.append("  ".join([f"{name:{width}}", *cells]))
         return "\n".join(lines)
 
 
