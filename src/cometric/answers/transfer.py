@@ -138,7 +138,7 @@ def transfer_labels(
 
 def _available(across: Any, within: Any) -> int:
     """How many neighbors each new item has at least, and each labeled one beside itself."""
-    count = across.shape[1] if within is None else across.shape[1] - 1
+    count = int(across.shape[1]) - (within is not None)
     return min(count, fewest_stored(across)) if sparse.issparse(across) else count
 
 

@@ -390,7 +390,9 @@ class _Capped(io.RawIOBase):
 
 
 def _read_folder(path: Path, limit: float) -> AnnData:
-    from scipy.io import mminfo, mmread
+    from scipy.io import mminfo
+
+    from cometric.files.market import read_market
 
     matrix, barcodes = _member(path, "matrix.mtx"), _member(path, "barcodes.tsv")
     genes = _member(path, "features.tsv", "genes.tsv")
@@ -406,7 +408,7 @@ def _read_folder(path: Path, limit: float) -> AnnData:
                 f"`{file_name}` has {len(names)} lines, but `{matrix.name}` has {size} of them."
             )
     with _unpacked(matrix, limit) as file:
-        X = sparse.csr_matrix(mmread(file).T)
+        X = read_market(file)
     names = [row[min(1, len(row) - 1)] for row in table]
     kinds = [row[2] if len(row) > 2 else "" for row in table]
     return _genes(X, samples, names, [row[0] for row in table], kinds)

@@ -46,7 +46,7 @@ def check_rho(rho: Any) -> float:
 
 def is_positive(value: Any) -> bool:
     """Whether this is a positive, finite number; True is none, nor is a fraction beyond floats."""
-    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return False
     try:
         return 0.0 < float(value) < np.inf
