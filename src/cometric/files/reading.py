@@ -27,6 +27,7 @@ from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.market import read_market
 from cometric.files.missing import missing
 
 if TYPE_CHECKING:
@@ -391,8 +392,6 @@ class _Capped(io.RawIOBase):
 
 def _read_folder(path: Path, limit: float) -> AnnData:
     from scipy.io import mminfo
-
-    from cometric.files.market import read_market
 
     matrix, barcodes = _member(path, "matrix.mtx"), _member(path, "barcodes.tsv")
     genes = _member(path, "features.tsv", "genes.tsv")
