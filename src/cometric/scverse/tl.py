@@ -215,6 +215,8 @@ def transform(
         ``checksum`` of the new data and the learned metric.
     """
     check_side(of)
+    with placing.Called("new"):
+        slots.check_is_anndata(new)
     with placing.Called("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
@@ -292,6 +294,8 @@ def transfer_labels(
     check_side(of)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
+    with placing.Called("new"):
+        slots.check_is_anndata(new)
     with placing.Called("reference"):
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)

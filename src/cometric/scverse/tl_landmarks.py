@@ -88,6 +88,7 @@ def landmarks(
         ``recall`` of the neighbors of ``checked`` cells, ``compared`` (distances computed per
         cell) and the fraction of ``proved`` cells.
     """
+    slots.check_is_anndata(adata)
     slots.check_key(key_added)
     slots.check_key(neighbors_key)
     if neighbors_key == key_added:
