@@ -27,7 +27,7 @@ from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
-from cometric.files.market import read_market
+from cometric.files.libraries import precision, read_market
 from cometric.files.missing import missing
 
 if TYPE_CHECKING:
@@ -250,19 +250,16 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 keep_default_na=False,
                 na_values={k: MISSING for k in columns if k not in text_columns},
                 low_memory=False,
-                **_precision(pd.__version__),
+                **precision(pd.__version__),
             )
         except ValueError:
             _find_text_cell(path, head, limit)
             raise
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
-    return _named(table.to_numpy(), samples, head.features)
-
-
-def _precision(version: str) -> dict[str, Any]:
-    """What makes pandas read every digit; since 3.1 it always does, and warns of the option."""
-    new = tuple(map(int, version.split(".")[:2])) >= (3, 1)
-    return {} if new else {"float_precision": "round_trip"}
+    values = table.to_numpy()
+    if np.isinf(values).any():  # pandas 3.1 does not refuse 1e400
+        _find_text_cell(path, head, limit)
+    return _named(values, samples, head.features)
 
 
 def _count_lines(path: Path, limit: float) -> int:
