@@ -472,6 +472,8 @@ def test_transform_names_the_nearest(data):
     table = pd.read_csv("near.tsv", sep="\t")
     assert list(table["sample"]) == list(np.repeat(data.index[:5], 2))
     assert list(table["neighbor"][::2]) == list(data.index[:5])  # each is nearest to itself
+    text = run("transform", "out.h5ad", "new.csv", "-o", "again.tsv", "-n", 2).stdout
+    assert re.search(r"to the 2 nearest of \d+ learned ones are in again.tsv", text)
     said = run("transform", "out.h5ad", "new.csv", "-o", "y.h5ad", "-n", 2, code=2).stderr
     assert "`y.h5ad` should end in .csv or .tsv" in said
 

@@ -120,8 +120,10 @@ def transform(
         writing.save_anndata(data, output)
     else:
         writing.save_table(output, distances, rows, columns)
+    nearest_of = "" if n_neighbors is None else f"the {n_neighbors} nearest of "
     console.answer(
-        f"The distances of {len(rows)} new {of} to {len(columns)} learned ones are in {output}.",
+        f"The distances of {len(rows)} new {of} to {nearest_of}{len(columns)} learned ones are in "
+        f"{output}.",
         {
             "command": "transform",
             "input": [str(path), str(new)],
