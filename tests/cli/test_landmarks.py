@@ -161,6 +161,16 @@ def test_messages(words, message, data):
     assert not Path("y.h5ad").exists()
 
 
+def test_labels_are_those_of_the_landmarks(data):
+    run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
+    run("rank", "y.h5ad", "--labels", "kind", "-o", "ranks.csv")
+    run("report", "y.h5ad", "--labels", "kind", "-o", "page.html")
+    rows = anndata.read_h5ad("y.h5ad").uns["cometric"]["landmarks"]["rows"]
+    sketch = cm.learn_landmarks(data, 30, **SAME)
+    ranks = cm.rank_features(sketch.result, data.obs["kind"].to_numpy()[rows])
+    assert len(Path("ranks.csv").read_text().splitlines()) == len(ranks) + 1
+
+
 def test_a_full_disk_leaves_no_file(data, monkeypatch):
     import shutil
 

@@ -221,7 +221,8 @@ def report(
     """Write an HTML page about RESULT: a summary, two linked maps, modules, error bounds."""
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    colors = {name: files.labels_of(result, data, name, path) for name in labels or ()}
+    key = stored.key
+    colors = {name: files.labels_of(result, data, name, path, key) for name in labels or ()}
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None
