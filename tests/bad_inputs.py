@@ -216,9 +216,80 @@ def starts():
         yield f"start: {words} {type(value).__name__}", {"start": value}, words
 
 
+def given_metrics():
+    for side, k in (("features", 3), ("samples", 4)):
+        good = np.ones((k, k)) - np.eye(k)
+        for value, words in [
+            (changed(good, (0, 1), 2.0), "is not symmetric; pass"),
+            (-good, r"has \d+ entries that are negative \(first: -1 between items 0 and 1\)"),
+            (changed(good, (0, 1), np.nan), r"has 1 entry that is not finite \(first: nan between"),
+            (changed(good, (1, 0), np.inf), r"has 1 entry that is not finite \(first: inf between"),
+            (good + np.eye(k), "has a non-zero diagonal; .*Pass distances, not similarities"),
+            (0 * good, "is zero everywhere: all"),
+            (np.ones((k + 1, k + 1)) - np.eye(k + 1), f"has {k + 1} rows; `X` has {k} {side}"),
+            (np.zeros((0, 0)), f"has 0 rows; `X` has {k} {side}"),
+            (good[:2], r"has shape \(2, .\); pass a square matrix"),
+            (good[0], r"has shape \(.,\); pass a square matrix"),
+            ((good, good), r"has shape \(2, ., .\); pass a square matrix"),
+            (sparse.csr_array(good), "is sparse, .*Pass a dense array"),
+            (good + 0j, "has dtype complex128; pass real numbers"),
+            (good.astype(str), "has dtype <U.*; pass real numbers"),
+            ([[0, 1], [1]], "cannot be read as a matrix"),
+            ("lsa", "is 'lsa'; pass a square matrix"),
+            (0.5, "is 0.5; pass a square matrix"),
+            (len, "is <built-in function len>; pass a square matrix"),
+            ({}, "is a dict, which cannot be read as a matrix"),
+            (object(), "is an object, which cannot be read as a matrix"),
+        ]:
+            yield f"{side}: {words} {type(value).__name__}", {side: value}, f"`{side}` {words}"
+        for name, value in (("solver", "power"), ("start", "random"), ("checkpoint", "folder")):
+            words = f"`{name}` has no effect with `{side}`.*Leave `{name}` out"
+            yield f"{side}, {name}", {side: good, name: value}, words
+    both = {"samples": np.ones((4, 4)) - np.eye(4), "features": np.ones((3, 3)) - np.eye(3)}
+    yield "both metrics", both, "`samples` and `features` are both given.*Pass one"
+
+
+def transports():
+    for value in ("exact", "tree", "unbalanced(0.1, rho=1)", 0.1, cm.Exact, [cm.Exact()], {}):
+        words = "`transport` is .*; pass an object such as cm.Exact"
+        yield f"transport = {value!r}", {"transport": value, "eps": 0.1}, words
+    for kind in (cm.Exact(), cm.Limit(), cm.Tree(), cm.Unbalanced(0.2), cm.Mahalanobis()):
+        words = "`eps` is 0.5 and `transport` is .*; both determine how"
+        yield f"transport = {kind!r}, eps", {"transport": kind, "eps": 0.5}, words
+    for kind in (cm.Tree(), cm.Unbalanced(0.1), cm.Limit(), cm.Laplacian()):
+        words = "`solver` is policy iteration, .*Leave `solver` out"
+        yield f"{kind!r}, policy", {"transport": kind, "solver": "policy"}, words
+    for kind in (cm.Tree(), cm.Laplacian(), cm.Mahalanobis(), cm.Exact()):
+        words = "`device` is .*cuda.*runs on the CPU: leave `device` out"
+        for device in ("cuda", ["cuda:0", "cuda:1"]):
+            yield f"{kind!r}, {device}", {"transport": kind, "device": device}, words
+
+
+def others():
+    for value in (-0.1, 1, 1.5, np.nan, np.inf):
+        words = "`restart` is .*; it must (not be negative|be below 1|be finite)"
+        yield f"restart = {value!r}", {"restart": value, "tau": 0.0}, words
+    for value in ("Auto", "AUTO", "none", "", "0.1"):
+        yield f"tau = {value!r}", {"tau": value}, "`tau` is .*; pass a number, at least 0, 'auto'"
+    for value in ("Auto", "float16", "half", int, ["auto"], "", np.float16, "complex64"):
+        words = "`dtype` is .*; choose auto, float64 or float32"
+        yield f"dtype = {value!r}", {"dtype": value}, words
+    for value in (("l1",), ("l1", "l1", "l1"), ("l1", "x"), (0.5, "l1"), [], ("l1", np.ones(3))):
+        yield f"norm = {value!r}", {"norm": value}, "`norm` (is|has) "
+    for value in (("cpu",), ["cpu", "cpu"], ["cuda:0", "cpu"]):
+        yield f"device = {value!r}", {"device": value}, "`device` is .*a list names GPUs only"
+    for value in ({"cuda"}, (), [None], ["cuda:0", 1], 0, b"cuda"):
+        yield f"device = {value!r}", {"device": value}, "`device` is .*; pass 'cpu' or 'cuda', or"
+    yield "device = gpu", {"device": "gpu"}, "`device` is 'gpu'; pass 'cuda', or 'cuda:0'"
+    yield "device = [gpu]", {"device": ["gpu"]}, "`device` is 'gpu'; pass 'cuda', or 'cuda:0'"
+    for value in (3, "dask", [], {}):
+        yield f"client = {value!r}", {"client": value}, "`client` is .*; pass a `distributed.Client"
+
+
 def cases():
     """Name, arguments of ``learn``, and the words of the ValueError they must raise."""
-    for table in (entries, empties, shapes, histograms, options, norms, starts):
+    tables = (entries, empties, shapes, histograms, options, norms, starts)
+    for table in (*tables, given_metrics, transports, others):
         yield from table()
 
 

@@ -84,8 +84,8 @@ def test_scanpy_takes_it(stored, counts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_neighbors": 1}, "`n_neighbors` is 1; pass 2 to 70, the sample itself included"),
-        ({"n_neighbors": 71}, "`n_neighbors` is 71; pass 2 to 70"),
+        ({"n_neighbors": 1}, "`n_neighbors` is 1; pass a whole number from 2 to 70, the sample"),
+        ({"n_neighbors": 71}, "`n_neighbors` is 71; pass a whole number from 2 to 70"),
         ({"n_neighbors": 2.5}, "`n_neighbors` is 2.5"),
         ({"n_landmarks": "all"}, "`n_landmarks` is 'all'"),
         ({"method": "best"}, "`method` is 'best'"),

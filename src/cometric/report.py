@@ -14,10 +14,11 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
+from cometric.answers.checks import check_is_result
 from cometric.answers.groups import SHRINK, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.result import Result
-from cometric.core.kinds import check_path
+from cometric.core.kinds import check_ending
 from cometric.core.nearest import nearest_to
 from cometric.core.sides import Side
 from cometric.core.text import storable
@@ -138,7 +139,8 @@ def write(
     words
         What samples and features are called in the page, for example ``("cells", "genes")``.
     """
-    target = check_path(path)
+    check_is_result(result)
+    target = check_ending(path, (".html", ".htm"), "The report is a page for browsers.")
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     problem = result.problem

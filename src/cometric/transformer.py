@@ -13,7 +13,7 @@ from cometric.answers.extension import HeldDistances
 from cometric.core.inputs import read_matrix
 from cometric.core.kinds import check_count
 from cometric.core.names import checks_options
-from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
+from cometric.core.nearest import check_neighborhood, check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
 from cometric.large.landmarks import Sketch, learn_landmarks
@@ -91,15 +91,10 @@ class NeighborsTransformer(
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the metric from landmarks, and find the neighbors of ``X``; ``y`` is ignored."""
-        check_count("n_neighbors", self.n_neighbors)
         if self.n_landmarks is not None:
             check_count("n_landmarks", self.n_landmarks)
         data = self._check(X, reset=True)
-        n = data.shape[0]
-        if not 2 <= self.n_neighbors <= n:
-            raise ValueError(
-                f"`n_neighbors` is {self.n_neighbors}; pass 2 to {n}, the sample itself included."
-            )
+        check_neighborhood(self.n_neighbors, data.shape[0], "sample")
         options = self.get_params(deep=False)
         count = options.pop("n_landmarks")
         options["n_neighbors"] = self.n_neighbors - 1

@@ -83,6 +83,7 @@ def test_dropped_samples_are_left_out():
     [
         (["a"], {}, "`labels` has 1 entries; there are 80 samples"),
         (["a"] * 80, {"n_features": 0}, "`n_features` is 0"),
+        ("type", {}, "`labels` is 'type'; pass the label of each sample, such as `adata.obs"),
     ],
 )
 def test_bad_input_is_refused(result, labels, options, words):

@@ -1,6 +1,7 @@
 """Modules of features: planted blocks are found, noise is background, and what is told of both."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -87,6 +88,16 @@ def test_new_samples_are_scored_as_those_learned_from(found, data):
     assert_allclose(found.scores(sparse.csr_array(5.0 * X[:4])), found.scores()[:4], atol=1e-12)
 
 
+def test_long_names_of_groups_stay_distinct_in_the_table(found, data):
+    names = np.array(
+        ["CD4+ central memory T cell", "CD4+ central memory B cell", "dendritic cells of the skin"]
+    )
+    lines = str(found.table(names[data[1]])).splitlines()
+    words = r"CD4\+ central memory B cell  CD4\+ central memory T cell  dendritic cells of\.\.$"
+    assert re.search(words, lines[0])
+    assert len(set(map(len, lines))) == 1
+
+
 def test_the_table_has_the_mean_score_of_each_group(found, data):
     _, labels = data
     table = found.table(labels)
@@ -97,6 +108,10 @@ def test_the_table_has_the_mean_score_of_each_group(found, data):
     assert found.names[0] in str(table)
     with pytest.raises(ValueError, match="`labels` has 3 entries; pass one for each of 90"):
         found.table([1, 2, 3])
+    with pytest.raises(
+        ValueError, match=r"`labels` is 'kind'; pass the label of each sample, such"
+    ):
+        found.table("kind")
 
 
 def test_the_seed_decides(result):
@@ -233,11 +248,37 @@ def test_other_bad_sets_are_refused(found):
         ({"resolution": -1.0}, "`resolution` is -1.0"),
         ({"coherence": "high"}, "`coherence` is 'high'"),
         ({"min_size": 2.5}, "`min_size` is 2.5"),
+        ({"of": None}, "`of` is None; choose 'samples' or 'features'"),
+        ({"coherence": np.nan}, "`coherence` is nan"),
+        ({"resolution": True}, "`resolution` is True; pass a number"),
+        ({"random_state": "seed"}, "`random_state` is 'seed'; pass a whole number"),
+        ({"random_state": -1}, "`random_state` is -1; it must not be negative"),
     ],
 )
 def test_bad_options_are_refused(result, options, words):
     with pytest.raises(ValueError, match=words):
         cm.modules(result, **options)
+
+
+@pytest.mark.parametrize("count", [0, 2.5, "two", None, True])
+def test_bad_numbers_of_merged_modules_are_refused(found, count):
+    with pytest.raises(ValueError, match="`n_modules` is .*; pass a whole number, at least 1"):
+        found.merge(count)
+
+
+def test_what_is_not_a_result_is_refused(found, data):
+    anndata = pytest.importorskip("anndata")
+    sketch = cm.learn_landmarks(data[0] + 0.1, 20, 3, tol=0.1)
+    for wrong, words in (
+        (data[0], "`result` is of class ndarray; pass what `learn` returned"),
+        (found, "`result` is of class Modules; pass its attribute `result`"),
+        (sketch, "`result` is of class Sketch; pass its attribute `result`"),
+        (anndata.AnnData(data[0]), r"AnnData; pass `cometric.scverse.get.result\(adata\)`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cm.modules(wrong)
+    with pytest.raises(TypeError, match="`modules` has no option 'n_modules'"):
+        cm.modules(found.result, n_modules=3)
 
 
 def test_a_missing_igraph_is_named(result, monkeypatch):

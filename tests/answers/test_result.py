@@ -113,6 +113,15 @@ def test_a_name_without_ending_is_kept_as_it_is(result, tmp_path):
     assert_same(load(tmp_path / "metrics"), result)
 
 
+@pytest.mark.parametrize("name", ["r.txt", "r.csv", "r.h5ad", "eps0.1", "r.npz.gz"])
+def test_another_ending_than_npz_is_refused(result, tmp_path, name):
+    path = os.fspath(tmp_path / name)
+    words = rf"`path` is {path!r}; its ending should be .npz. For a table, write `samples` or"
+    with pytest.raises(ValueError, match=words):
+        result.save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("letter", ["a", "ä", "日", "🌍"])
 def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
     path = tmp_path / (letter * (251 // len(letter.encode())) + ".npz")
@@ -178,6 +187,11 @@ def test_a_folder_cannot_be_saved_over(result, tmp_path):
 def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.npz"):
         load(tmp_path / "nowhere.npz")
+    (tmp_path / "metrics.npz").touch()
+    with pytest.raises(
+        FileNotFoundError, match=r"metric.npz` does not exist. Did you mean '.*metr"
+    ):
+        load(tmp_path / "metric.npz")
 
 
 def refusal(path):

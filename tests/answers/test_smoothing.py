@@ -92,10 +92,19 @@ def test_sparse_data_stay_sparse(form):
     assert_allclose(found.toarray(), cm.smooth(X, (D, C), 4, of="both"))
 
 
-def test_annotated_data_give_a_matrix():
-    anndata = pytest.importorskip("anndata")
-    found = cm.smooth(anndata.AnnData(sparse.csr_matrix(X)), D, 4)
-    assert_allclose(found.toarray(), cm.smooth(X, D, 4))
+def test_annotated_data_keep_their_names():
+    anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    names = [f"s{i}" for i in range(12)], [f"f{k}" for k in range(9)]
+    adata = anndata.AnnData(sparse.csr_matrix(X))
+    adata.obs_names, adata.var_names = names
+    adata.obs["kind"] = "a"
+    found = cm.smooth(adata, D, 4)
+    assert_allclose(found.X.toarray(), cm.smooth(X, D, 4))
+    assert found.to_df().index.tolist() == names[0]
+    assert (found.var_names.tolist(), list(found.obs)) == (names[1], ["kind"])
+    frame = cm.smooth(pd.DataFrame(X, *names), D, 4)
+    assert_allclose(frame.to_numpy(), found.X.toarray())
+    assert (frame.index.tolist(), frame.columns.tolist()) == names
 
 
 def test_a_graph_of_neighbors_is_enough():
@@ -166,6 +175,17 @@ def test_rows_without_entries_are_left_alone():
     empty = np.vstack([X, np.zeros(9)])
     found = cm.smooth(empty, baselines.l1(empty), 1, keep=0.5)
     assert found.shape == (13, 9)
+
+
+def test_the_default_is_15_neighbors_or_all_of_fewer(result):
+    assert_array_equal(cm.smooth(X, result), cm.smooth(X, result, 11))
+    both = cm.smooth(cm.smooth(X, D, 11), C, 8, of="features")
+    assert_array_equal(cm.smooth(X, (D, C), of="both"), both)
+    graph = neighbor_graph(D, 3)
+    assert_array_equal(cm.smooth(X, graph), cm.smooth(X, graph, 3))
+    many = rng.random((20, 9))
+    far = baselines.l1(many)
+    assert_array_equal(cm.smooth(many, far), cm.smooth(many, far, 15))
 
 
 # bad inputs

@@ -163,6 +163,21 @@ def test_missing_values_of_pandas_are_missing():
     assert cm.transfer_labels(np.array([[2.0, 1.0, 0.0]]), kinds, 1).labels.tolist() == ["b"]
 
 
+def test_the_default_is_15_neighbors_or_all_of_fewer():
+    points, kinds = blobs(40, 0)
+    away, within = cdist(blobs(9, 1)[0], points), cdist(points, points)
+    for count, used in ((40, 15), (16, 15), (8, 7)):
+        given = away[:, :count], kinds[:count]
+        among = within[:count, :count]
+        default = cm.transfer_labels(*given, within=among)
+        assert_array_equal(default.shares, cm.transfer_labels(*given, used, within=among).shares)
+    alone = cm.transfer_labels(away[:, :8], kinds[:8])
+    assert_array_equal(alone.shares, cm.transfer_labels(away[:, :8], kinds[:8], 8).shares)
+    few = neighbor_matrix(*nearest(away, 5), 40)
+    shares = cm.transfer_labels(away, kinds, 5).shares
+    assert_array_equal(cm.transfer_labels(few, kinds).shares, shares)
+
+
 GOOD = np.ones((2, 3))
 
 

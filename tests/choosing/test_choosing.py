@@ -293,6 +293,17 @@ def test_the_plot_has_a_dot_per_candidate(choice):
         ({"candidates": {"a": {"checkpoint": "x"}}}, "has 'checkpoint', which is not an option"),
         ({"candidates": {"a": {"eps": -1}}}, r"`candidates\['a'\]`: `eps` is -1"),
         ({"candidates": {"a": {"norm": (np.eye(2), np.eye(2))}}}, "has matrices as 'norm'"),
+        (
+            {"candidates": {"a": {"transport": "tree"}}},
+            r"`candidates\['a'\]`: `transport` is 'tree'",
+        ),
+        ({"candidates": {"a": {"features": np.eye(60)}}}, "has 'features', which is not an option"),
+        ({"candidates": {"a": {"dtype": "f2"}}}, r"`candidates\['a'\]`: `dtype` is 'f2'"),
+        ({"candidates": {"a": {"restart": 2}}}, r"`candidates\['a'\]`: `restart` is 2"),
+        ({"candidates": {"a": {"saturate": -1}}}, r"`candidates\['a'\]`: `saturate` is -1"),
+        ({"n_samples": True}, "`n_samples` is True"),
+        ({"n_splits": None}, "`n_splits` is None"),
+        ({"device": "gpu"}, "`device` is 'gpu'; pass 'cuda'"),
         ({"candidates": {"a": {"start": np.eye(60)}}}, "has matrices as 'start'"),
     ],
 )

@@ -435,7 +435,7 @@ def test_neighbors_as_a_table(data, of):
     assert_array_equal(mine["distance"], np.sort(metric[i])[1:4])
     assert [metric[i, names.index(name)] for name in mine["neighbor"]] == list(mine["distance"])
     said = run("neighbors", "out.npz", "-o", "y.csv", "-n", 99, code=2).stderr
-    assert "--n-neighbors is 99; pass 2 to 24" in said
+    assert "--n-neighbors is 99; pass a whole number from 2 to 24" in said
 
 
 def test_neighbors_for_scanpy(data):
@@ -472,6 +472,8 @@ def test_transform_names_the_nearest(data):
     table = pd.read_csv("near.tsv", sep="\t")
     assert list(table["sample"]) == list(np.repeat(data.index[:5], 2))
     assert list(table["neighbor"][::2]) == list(data.index[:5])  # each is nearest to itself
+    text = run("transform", "out.h5ad", "new.csv", "-o", "again.tsv", "-n", 2).stdout
+    assert re.search(r"to the 2 nearest of \d+ learned ones are in again.tsv", text)
     said = run("transform", "out.h5ad", "new.csv", "-o", "y.h5ad", "-n", 2, code=2).stderr
     assert "`y.h5ad` should end in .csv or .tsv" in said
 
@@ -543,7 +545,9 @@ def test_info_knows_this_machine():
     assert facts["threads"] >= 1
     assert "kernels" in facts["kernel cache"]
     assert re.search(r"[\d.]+ GB free, [\d.]+ GB in all", facts["memory"])
-    assert {"python", "system", "cores", "gpu"} <= set(facts)
+    assert {"python", "system", "cores", "gpu", "environment"} <= set(facts)
+    assert re.search(r".+ \([\w-]+: .+\)", facts["processor"])
+    assert re.search(r"\w+ [\d.]+.*, \d+ threads?|none that", facts["blas"])
     assert "python" in run("info").stdout
 
 

@@ -131,8 +131,12 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
         (["nothing.h5ad", "-o", "y.h5ad"], "`nothing.h5ad` does not exist"),
         (["x.h5ad", "-o", "y.npz"], "`y.npz` should end in .h5ad"),
         (["x.h5ad", "-o", "x.h5ad"], "`x.h5ad` exists; pass another name, or --force"),
-        (["x.h5ad", "-o", "y.h5ad", "-n", "81"], "--n-neighbors is 81; pass 2 to 80"),
+        (
+            ["x.h5ad", "-o", "y.h5ad", "-n", "81"],
+            "--n-neighbors is 81; pass a whole number from 2 to 80",
+        ),
         (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "1"], "--n-landmarks is '1'"),
+        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "--n-landmarks is 81; choose between"),
         (["x.h5ad", "-o", "y.h5ad", "--method", "best"], "--method is 'best'; pass uniform or"),
         (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "--layer is 'no'; the layers of `x.h5ad`"),
         (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "--key is 'a/b'"),
@@ -155,6 +159,16 @@ def test_messages(words, message, data):
     said = run("landmarks", *words, code=2).stderr
     assert message in " ".join(said.split())
     assert not Path("y.h5ad").exists()
+
+
+def test_labels_are_those_of_the_landmarks(data):
+    run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
+    run("rank", "y.h5ad", "--labels", "kind", "-o", "ranks.csv")
+    run("report", "y.h5ad", "--labels", "kind", "-o", "page.html")
+    rows = anndata.read_h5ad("y.h5ad").uns["cometric"]["landmarks"]["rows"]
+    sketch = cm.learn_landmarks(data, 30, **SAME)
+    ranks = cm.rank_features(sketch.result, data.obs["kind"].to_numpy()[rows])
+    assert len(Path("ranks.csv").read_text().splitlines()) == len(ranks) + 1
 
 
 def test_a_full_disk_leaves_no_file(data, monkeypatch):

@@ -38,6 +38,13 @@ def folder(tmp_path_factory):
     np.save(folder / "complex.npy", counts + 1j)
     np.save(folder / "thin.npy", counts[:1])
     np.save(folder / "alike.npy", np.ones((4, 3)))
+    known = np.ones((8, 8)) - np.eye(8)
+    np.save(folder / "known.npy", known)
+    np.save(folder / "skew.npy", np.triu(known))
+    np.save(folder / "below.npy", -known)
+    np.save(folder / "nan.npy", known * np.nan)
+    np.save(folder / "unit.npy", known + np.eye(8))
+    np.save(folder / "fewer.npy", known[:7, :7])
     made = anndata.AnnData(table)
     made.write_h5ad(folder / "plain.h5ad")
     scaled = made.copy()
@@ -83,6 +90,13 @@ BAD_VALUES = [
     (["--tau", "abc"], "--tau is 'abc'; pass a number, at least 0, auto or paper."),
     (["--tau", "-0.1"], "--tau is '-0.1'; pass a number, at least 0, auto or paper."),
     (["--tau", "inf"], "--tau is 'inf'; pass a number, at least 0, auto or paper."),
+    (
+        ["--transport", "exakt"],
+        "--transport: 'exakt' does not name a transport. Write one of exact",
+    ),
+    (["--transport", "exact(1)"], "--transport: 'exact(1)' has other parameters than exact; write"),
+    (["--transport", "unbalanced(0.1, rho=-1)"], "--transport: `rho` is -1; it must be positive"),
+    (["--transport", "tree(nearest)"], "--transport: `linkage` is 'nearest'; choose 'average'"),
     (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),
     (["--restart", "1"], "--restart is '1'; pass a number, at least 0 and below 1."),
     (["--norm", "best"], "--norm is 'best'; pass auto, l1, l2, linf, discrete, "),
@@ -120,6 +134,20 @@ BAD_LINES = [
     ),
     (LEARN + ["--restart", "0.2", "--solver", "stochastic"], "Pass --tau, or another --solver."),
     (LEARN + ["--solver", "policy"], "Leave --solver out, or pass --eps 0."),
+    (LEARN + ["--transport", "tree", "--eps", "0.5"], "--eps is 0.5 and --transport is trees by"),
+    (LEARN + ["--features", "skew.npy"], "--features is not symmetric; pass the mean of it and"),
+    (LEARN + ["--features", "below.npy"], "--features has 56 entries that are negative (first: -1"),
+    (LEARN + ["--features", "nan.npy"], "--features has 64 entries that are not finite (first: na"),
+    (LEARN + ["--features", "unit.npy"], "--features has a non-zero diagonal; an item is at"),
+    (LEARN + ["--features", "fewer.npy"], "--features has 7 rows; `x.csv` has 8 features. Pass"),
+    (LEARN + ["--features", "x.csv"], "--features has shape (14, 8); pass a square matrix"),
+    (LEARN + ["--features", "no.npy"], "`no.npy` does not exist"),
+    (LEARN + ["--samples", "known.npy"], "--samples has 8 rows; `x.csv` has 14 samples. Pass"),
+    (
+        LEARN + ["--features", "known.npy", "--samples", "known.npy"],
+        "--samples and --features are both given, so nothing is left to compute. Pass one.",
+    ),
+    (LEARN + ["--features", "known.npy", "--start", "random"], "--start has no effect with --feat"),
     (LEARN + ["--eps", "0", "--device", "cuda"], "leave --device out, or pass a positive, finite"),
     (LEARN + ["--device", "cuda:77"], "or pass --device cpu."),
     (LEARN + ["--layer", "no"], "--layer is 'no', but `x.csv` has no layers. Leave out --layer."),
@@ -170,8 +198,14 @@ BAD_LINES = [
     ),
     (["certify", "plain.h5ad"], "`plain.h5ad` has no metrics under 'cometric'. Run cometric learn"),
     (["certify", "x.csv"], "`x.csv` is not a result."),
-    (["neighbors", "out.npz", "-o", "y.csv", "-n", "99"], "--n-neighbors is 99; pass 2 to 14"),
-    (["neighbors", "out.h5ad", "-o", "y.h5ad", "-n", "99"], "--n-neighbors is 99; pass 2 to 14"),
+    (
+        ["neighbors", "out.npz", "-o", "y.csv", "-n", "99"],
+        "--n-neighbors is 99; pass a whole number from 2 to 14",
+    ),
+    (
+        ["neighbors", "out.h5ad", "-o", "y.h5ad", "-n", "99"],
+        "--n-neighbors is 99; pass a whole number from 2 to 14",
+    ),
     (["neighbors", "out.npz", "-o", "y.csv", "-n", "0"], f"--n-neighbors is '0'; {WHOLE}"),
     (
         ["neighbors", "out.npz", "-o", "y.csv", "--of", "genes"],

@@ -6,7 +6,9 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from cometric.core.nearest import (
+    check_neighborhood,
     check_neighbors,
+    default_neighbors,
     nearest,
     nearest_stored,
     nearest_to,
@@ -65,3 +67,23 @@ def test_numbers_of_neighbors_that_do_not_exist_are_refused(wrong):
     check_neighbors(5, 5)
     with pytest.raises(ValueError, match="`n_neighbors` is .*; pass a whole number from 1 to 5"):
         check_neighbors(wrong, 5)
+
+
+@pytest.mark.parametrize("wrong", [1, 6, 2.0, True, "3", None])
+def test_neighborhoods_that_do_not_exist_are_refused(wrong):
+    check_neighborhood(5, 5, "cell")
+    words = "`n_neighbors` is .*; pass a whole number from 2 to 5, the cell itself included"
+    with pytest.raises(ValueError, match=words):
+        check_neighborhood(wrong, 5, "cell")
+
+
+def test_messages_say_that_a_number_is_the_default():
+    with pytest.raises(ValueError, match="`n_neighbors` is 15, the default; pass .* 1 to 5"):
+        check_neighbors(15, 5)
+    with pytest.raises(ValueError, match="`n_neighbors` is 15, the default; pass .* 2 to 5"):
+        check_neighborhood(15, 5, "cell")
+
+
+def test_the_default_is_15_or_all_of_fewer():
+    assert [default_neighbors(None, count) for count in (1, 5, 15, 16)] == [1, 5, 15, 15]
+    assert default_neighbors(7, 3) == 7

@@ -439,7 +439,7 @@ def test_so_much_smoothing_that_nothing_is_left():
         (X.astype(str), "`X` has dtype <U.*; pass real numbers"),
         (X.astype("timedelta64[s]"), "`X` has dtype timedelta64.*; pass real numbers"),
         (None, "`X` is a NoneType, which cannot be read as a matrix; pass an array"),
-        (object(), "`X` is a object, which cannot be read as a matrix"),
+        (object(), "`X` is an object, which cannot be read as a matrix"),
         ("cells.csv", "`X` is a str, which cannot be read as a matrix"),
     ],
 )
@@ -1077,3 +1077,9 @@ def test_names_that_no_file_can_hold_are_spelled_out(tmp_path):
 def test_texts_are_not_counts(kind):
     with pytest.raises(ValueError, match="`X` is a list of texts; pass counts .*CountVectorizer"):
         learn(kind(["a cat", "a dog"]))
+
+
+def test_new_texts_are_counted_with_the_learned_words():
+    words = "`X` is a list of texts; pass counts of the same words .*`transform` of the CountVec"
+    with pytest.raises(ValueError, match=words):
+        Problem.from_data(X).read_new(["a cat", "a dog"])

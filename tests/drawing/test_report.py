@@ -234,6 +234,14 @@ def test_an_existing_file_is_kept_unless_forced(result, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["r.html"]
 
 
+@pytest.mark.parametrize("name", ["r.txt", "r.pdf", "r.npz"])
+def test_another_ending_than_html_is_refused(result, tmp_path, name):
+    words = rf"`path` is .*{name}'; its ending should be .html or .htm. The report is a page"
+    with pytest.raises(ValueError, match=words):
+        report.write(result, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_write_leaves_nothing_behind(result, tmp_path):
     with pytest.raises(FileNotFoundError):
         report.write(result, tmp_path / "nowhere" / "r.html")

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from scipy import io as mtx
 from scipy import sparse
 
-from cometric.files import hdf5, reading, writing
+from cometric.files import hdf5, libraries, reading, writing
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -48,6 +48,14 @@ def table():
 def test_tables(table, tmp_path, name):
     table.to_csv(tmp_path / name, sep="," if ".csv" in name.lower() else "\t")
     check(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("version", "option"),
+    [("2.1.4", "round_trip"), ("3.0.2", "round_trip"), ("3.1.1", None), ("4.0.0rc1", None)],
+)
+def test_pandas_reads_every_digit(version, option):
+    assert libraries.precision(version).get("float_precision") == option
 
 
 def test_a_table_with_features_in_rows(table, tmp_path):

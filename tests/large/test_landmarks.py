@@ -58,14 +58,51 @@ def test_entropic_neighbors_of_a_sketch_are_found_and_told():
     ("given", "words"),
     [
         ({"landmarks": 81}, "`landmarks` is 81; choose between 2 and the 80 samples"),
+        ({"landmarks": 2.5}, "`landmarks` is 2.5; pass a whole number, a label for each of the 80"),
+        ({"landmarks": "many"}, "`landmarks` is 'many'; pass a whole number, a label"),
+        ({"landmarks": True}, "`landmarks` is True; choose between"),
+        ({"landmarks": [None] * 80}, "`landmarks` mixes types that have no order, or has labels"),
+        ({"landmarks": -np.ones((5, 25))}, "`landmarks` has 125 negative entries"),
+        ({"n_landmarks": 0}, "`n_landmarks` is 0; choose between 2 and the 80 samples"),
+        ({"n_landmarks": "many"}, "`n_landmarks` is 'many'; choose between"),
+        ({"landmarks": 3, "n_landmarks": 4}, "`landmarks` and `n_landmarks` are both given"),
         ({"landmarks": 20, "method": "best"}, "`method` is 'best'; choose 'uniform' or 'kmeans"),
         ({"landmarks": np.zeros(7, int)}, "`landmarks` has shape \\(7,\\) and dtype int64; pass a"),
         ({"landmarks": np.ones((5, 3))}, "`landmarks` has 3 features; `X` has 25"),
     ],
 )
-def test_other_landmarks_are_refused(given, words):
+def test_other_landmarks_are_refused(given, words, monkeypatch):
+    monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
     with pytest.raises(ValueError, match=words):
         cm.learn_landmarks(DATA.X, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number from 1 to 79"),
+        ({"n_neighbors": 80}, "`n_neighbors` is 80; pass a whole number from 1 to 79"),
+        ({"n_neighbors": "ten"}, "`n_neighbors` is 'ten'; pass a whole number"),
+        ({"max_candidates": 0}, "`max_candidates` is 0; pass a whole number, at least 1"),
+        ({"max_candidates": 3}, "`max_candidates` is 3; at least `n_neighbors` = 15 are needed"),
+        ({"check": -1}, "`check` is -1; pass a whole number"),
+        ({"search": "fast"}, "`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
+        ({"search": None}, "`search` is None; choose"),
+        ({"random_state": "seed"}, "`random_state` is 'seed'; pass a whole number"),
+        ({"folder": 3}, "`folder` is 3; pass the path of a folder"),
+        ({"folder": __file__}, "`folder` is '.*', which is a file; pass a folder"),
+        ({"device": "gpu"}, "`device` is 'gpu'; pass 'cuda', or 'cuda:0'"),
+        ({"device": ["cuda:0", "cuda:1"]}, "only `learn` divides its work among devices"),
+        ({"transport": "tree"}, "`transport` is 'tree'; pass an object"),
+        ({"X": ["a cat", "a dog"]}, "`X` is a list of texts; pass counts"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_before_any_work(given, words, monkeypatch):
+    """Learning may take hours: options of the search are checked first."""
+    monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
+    with pytest.raises(ValueError, match=words):
+        cm.learn_landmarks(**{"X": DATA.X, "landmarks": 20, **given})
 
 
 def test_empty_samples_are_refused_before_any_work():

@@ -123,6 +123,24 @@ def test_counts_that_are_none_are_refused(name, value):
         cm.neighbor_graph(learned(math.inf, 0.01), X, 5, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (["a cat", "a dog"], "`X` is a list of texts; pass counts of the same words"),
+        (np.ones(25), "`X` has 1 dimension; pass a matrix"),
+        (None, "`X` is a NoneType, which cannot be read as a matrix"),
+    ],
+)
+def test_data_that_are_no_matrix_are_refused(data, words):
+    with pytest.raises(ValueError, match=words):
+        cm.neighbor_graph(learned(math.inf, 0.01), data, 5)
+
+
+def test_what_is_not_a_result_is_refused():
+    with pytest.raises(ValueError, match="`result` is of class csr_array; pass what `learn`"):
+        cm.neighbor_graph(X, X, 5)
+
+
 def test_too_many_neighbors_are_refused():
     with pytest.raises(ValueError, match="`n_neighbors` is 60; pass a whole number from 1 to 59"):
         cm.neighbor_graph(learned(math.inf, 0.01), X, 60)

@@ -108,13 +108,21 @@ def test_trees_of_the_user_keep_their_shape():
             "`features` has 2 leav",
         ),
         ({"group_power": -1}, "`group_power` is -1"),
+        ({"group_power": "big"}, "`group_power` is 'big'; pass a number"),
+        ({"samples": "average"}, "`samples` is 'average'"),
+        ({"features": 3}, "`features` is 3"),
+        ({"tol": "low"}, "`tol` is 'low'; pass a number"),
+        ({"max_iter": 1.5}, "`max_iter` is 1.5; pass a whole number"),
+        ({"drop_empty": "yes"}, "`drop_empty` is 'yes'; pass True or False"),
+        ({"X": None}, "`X` is a NoneType, which cannot be read as a matrix"),
+        ({"X": ["a cat", "a dog"]}, "`X` is a list of texts; pass counts"),
         ({"max_iter": 0}, "`max_iter` is 0"),
         ({"tol": np.nan}, "`tol` is nan"),
     ],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        cm.learn_trees(X, **options)
+        cm.learn_trees(**{"X": X, **options})
 
 
 def test_too_few_iterations_are_told():

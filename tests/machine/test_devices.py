@@ -22,13 +22,21 @@ def test_this_machine_has_some():
 
 def test_the_limit_of_a_container_is_read(tmp_path):
     free = devices._free_in_cgroup
-    assert free(str(tmp_path)) == np.inf
+    assert free(str(tmp_path)) == devices.memory_limit(str(tmp_path)) == np.inf
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
     assert free(str(tmp_path)) == 450.0
+    assert devices.memory_limit(str(tmp_path)) == 1000.0
     (tmp_path / "memory.max").write_text("max\n")
-    assert free(str(tmp_path)) == np.inf
+    assert free(str(tmp_path)) == devices.memory_limit(str(tmp_path)) == np.inf
+
+
+@pytest.mark.parametrize("name", ["mps", "meta"])
+def test_devices_of_other_kinds_are_refused(name):
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=f"`device` is '{name}', which is not supported; pass"):
+        devices.torch_device(name)
 
 
 @pytest.mark.parametrize("name", ["gpu", "GPU"])

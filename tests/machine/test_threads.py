@@ -36,6 +36,13 @@ for name in RUNS:
 """
 
 
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", True])
+def test_bad_numbers_of_threads_are_refused(wrong):
+    words = "`n_threads` is .*; pass a whole number, at least 1"
+    with pytest.raises(ValueError, match=words), threads.workers(wrong):
+        pass
+
+
 def bits(result):
     return digest({"samples": result.samples, "features": result.features})
 

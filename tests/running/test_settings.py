@@ -186,6 +186,10 @@ def test_eps_stands_for_a_transport(eps, transport):
         (" limit() ", cm.Limit()),
         ("unbalanced(0.3, rho=2)", cm.Unbalanced(0.3, rho=2)),
         ("unbalanced(rho=0.5)", cm.Unbalanced(rho=0.5)),
+        ("Exact", cm.Exact()),
+        ("Unbalanced(0.3)", cm.Unbalanced(0.3)),
+        ("tree(single)", cm.Tree("single")),
+        ("tree(linkage='ward')", cm.Tree("ward")),
     ],
 )
 def test_a_text_stands_for_a_transport(text, transport):
@@ -194,12 +198,57 @@ def test_a_text_stands_for_a_transport(text, transport):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "(", "sinkhorn", "exact(1)", "entropic(x)", "entropic(0.1).lift", "unbalanced(tau=1)",
-     "unbalanced(0.1, 1)", "entropic(**{})", "1 + 1", "__import__('os')", "entropic('0.1')"],
+    ["", "(", "sinkhorn", "entropic(0.1).lift", "entropic(**{})", "unbalanced(*[1])", "1 + 1",
+     "__import__('os')", "__import__('os').system('true')", "lambda: 0", "exact; limit", "()" * 500,
+     "entropic(a.b)", "entropic(open('x'))", "cm.Exact()"],
 )  # fmt: skip
 def test_a_text_that_is_not_a_transport_is_refused(text):
-    with pytest.raises(ValueError, match=r"does not name a transport\. Write one of|`eps` is"):
+    with pytest.raises(ValueError, match=r"does not name a transport\. Write one of exact,"):
         transports.from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "exact(1)",
+            r"'exact\(1\)' has other parameters than exact; write exact, which has none\.",
+        ),
+        ("limit(eps=1)", "has other parameters than limit; write limit, which has none"),
+        ("unbalanced(tau=1)", r"than unbalanced; write unbalanced\(eps=0.1, rho=1.0\)"),
+        ("unbalanced(0.1, 1)", r"than unbalanced; write unbalanced\(eps=0.1, rho=1.0\)"),
+        ("tree(1, 2)", r"than tree; write tree\(linkage='average'\)"),
+        ("entropic(x)", "`eps` is 'x'; it must be positive and finite"),
+        ("entropic('0.1')", "`eps` is '0.1'; it must be positive and finite"),
+        ("entropic(nan)", "`eps` is nan; it must be positive and finite"),
+        ("entropic(1e400)", "`eps` is inf; it must be positive and finite"),
+        ("unbalanced(0.1, rho=-1)", "`rho` is -1; it must be positive and finite"),
+        ("unbalanced(0.1, rho=inf)", "`rho` is inf; it must be positive and finite"),
+        ("tree(nearest)", "`linkage` is 'nearest'; choose 'average', 'complete'"),
+        ("mahalanobis(0)", "`scale` is 0; it must be positive and finite"),
+    ],
+)
+def test_bad_parameters_of_a_transport_are_named(text, words):
+    with pytest.raises(ValueError, match=words):
+        transports.from_text(text)
+
+
+@pytest.mark.parametrize("wrong", ["a", None, 0, -1, np.nan, np.inf, True, [1], 1j, 10**400])
+def test_parameters_of_transports_are_positive_numbers(wrong):
+    for make, name in (
+        (cm.Entropic, "eps"),
+        (cm.Unbalanced, "eps"),
+        (lambda rho: cm.Unbalanced(0.1, rho=rho), "rho"),
+        (cm.Mahalanobis, "scale"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` is .*; it must be positive and finite"):
+            make(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["nearest", None, 3, ["single"], np.ones(2)])
+def test_linkages_of_trees_have_names(wrong):
+    with pytest.raises(ValueError, match="`linkage` is .*; choose 'average', 'complete', 'ward'"):
+        cm.Tree(wrong)
 
 
 def test_eps_and_another_transport_exclude_each_other():

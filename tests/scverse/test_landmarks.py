@@ -229,10 +229,16 @@ def test_metacells_are_sums_of_cells():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_neighbors": 1}, r"`n_neighbors` is 1; pass 2 to 90, the cell itself included"),
-        ({"n_neighbors": 91}, r"`n_neighbors` is 91; pass 2 to 90"),
+        ({"n_neighbors": 1}, r"`n_neighbors` is 1; pass a whole number from 2 to 90, the cell"),
+        ({"n_neighbors": 91}, r"`n_neighbors` is 91; pass a whole number from 2 to 90"),
         ({"n_landmarks": "no"}, r"`n_landmarks` is 'no'; `adata.obs` has \['type'\]"),
         ({"n_landmarks": 1.5}, r"`n_landmarks` is 1.5"),
+        ({"n_landmarks": 91}, r"`n_landmarks` is 91; choose between 2 and the 90 samples"),
+        ({"search": "fast"}, r"`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
+        ({"check": -1}, r"`check` is -1; pass a whole number"),
+        ({"transport": "tree"}, r"`transport` is 'tree'; pass an object"),
+        ({"device": ["cuda:0", "cuda:1"]}, r"`device` is .*only `learn` divides its work"),
+        ({"random_state": "seed"}, r"`random_state` is 'seed'; pass a whole number"),
         ({"key_added": "a/b"}, r"`key_added` is 'a/b'"),
         ({"key_added": "same", "neighbors_key": "same"}, r"`neighbors_key` is 'same', as is"),
         ({"layer": "no"}, r"`layer` is 'no'"),

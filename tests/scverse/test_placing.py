@@ -249,6 +249,17 @@ def test_cells_that_were_dropped_have_no_distances_and_no_vote(new, reference):
     assert_array_equal(first, new.obs["cometric_kind"])
 
 
+def test_a_small_reference_votes_with_all_its_cells(new):
+    small = cells(3, 0)
+    cms.tl.learn(small, **QUICK)
+    cms.tl.transfer_labels(new, small, "kind")
+    votes = new.obs["cometric_kind_confidence"].to_numpy()
+    cms.tl.transfer_labels(new, small, "kind", n_neighbors=8)
+    assert_array_equal(new.obs["cometric_kind_confidence"], votes)
+    with pytest.raises(ValueError, match="`n_neighbors` is 15, the default; pass .* from 1 to 9"):
+        cms.tl.transform(new, small)
+
+
 def test_cells_without_a_label_lower_the_confidence(new, reference):
     reference.obs["some"] = reference.obs["kind"].where(reference.obs["kind"] != "a")
     cms.tl.transfer_labels(new, reference, "some", n_neighbors=5)
@@ -262,6 +273,36 @@ def test_scanpy_goes_on_from_the_labels(new, reference):
     sc.pp.log1p(new)
     sc.tl.rank_genes_groups(new, "cometric_kind")
     assert set(new.uns["rank_genes_groups"]["names"].dtype.names) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number from 1 to 35"),
+        ({"n_neighbors": 36}, "`n_neighbors` is 36; pass a whole number from 1 to 35"),
+        ({"n_neighbors": "all"}, "`n_neighbors` is 'all'; pass a whole number"),
+        ({"of": None}, "`of` is None; choose 'samples' or 'features'"),
+        ({"label": None}, r"`label` is None; `reference.obs` has \['kind'\]"),
+        ({"layer": "no"}, r"`layer` is 'no'; `new.layers` has \['counts'\]"),
+        ({"use_raw": True}, "`use_raw` is True, but `new.raw` is None"),
+        ({"n_threads": 0}, "`n_threads` is 0; pass a whole number, at least 1"),
+        ({"key_added": ""}, "`key_added` is ''; pass a name"),
+        ({"new": np.ones((3, 18))}, "`new` is of class ndarray; pass an AnnData"),
+        ({"new": "new.h5ad"}, "`new` is of class str; read the file first, with `anndata.read_h5"),
+        ({"reference": "x.h5ad"}, "`reference` is of class str; read the file first"),
+    ],
+    ids=str,
+)
+def test_bad_options_of_labels_are_refused_by_name(new, reference, options, words):
+    with pytest.raises(ValueError, match=words):
+        tl.transfer_labels(**{"new": new, "reference": reference, "label": "kind", **options})
+
+
+def test_what_is_not_an_anndata_is_refused(new):
+    for call in (cms.tl.learn, cms.tl.landmarks, cms.tl.modules, cms.tl.choose, cms.pp.neighbors):
+        for wrong, words in ((new.X, "csr_matrix; pass an AnnData"), ("x.h5ad", "str; read the")):
+            with pytest.raises(ValueError, match=f"`adata` is of class {words}"):
+                call(wrong)
 
 
 def test_bad_input_is_refused(new, reference):

@@ -273,7 +273,9 @@ def test_bad_requests_are_refused(adata):
     with pytest.raises(ValueError, match="`n_neighbors` is '5'; pass a whole number"):
         cms.pp.neighbors(adata, "5")
     for wrong in (1, 37):
-        with pytest.raises(ValueError, match=f"`n_neighbors` is {wrong}; pass 2 to 36"):
+        with pytest.raises(
+            ValueError, match=f"`n_neighbors` is {wrong}; pass a whole number from 2 to 36"
+        ):
             cms.pp.neighbors(adata, wrong)
     with pytest.raises(ValueError, match="`of` is 'genes'; choose"):
         cms.get.distances(adata, "genes")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count
 from cometric.core.names import checks_options
@@ -64,6 +65,8 @@ def rank_features(
     >>> len(ranks)  # five for each of three types
     15
     """
+    check_is_result(result)
+    check_labels(labels)
     side, count = result.problem.samples, len(result.problem.features.labels)
     if n_features is not None:
         check_count("n_features", n_features)

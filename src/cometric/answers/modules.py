@@ -12,13 +12,14 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
-from cometric.core.kinds import check_count, check_number, check_side
-from cometric.core.names import checks_options
+from cometric.core.kinds import Count, check_count, check_number, check_side
+from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets
@@ -31,6 +32,9 @@ COHERENT = 0.05
 
 DEVIATIONS = 3.0
 """A coherence counts if it is this many standard deviations above that of shuffled samples."""
+
+NARROWEST, WIDEST = 8, 20
+"""Width of a column of a table; longer names are cut if they stay distinct."""
 
 NAMED = 3
 """Members in the name of a module."""
@@ -88,10 +92,12 @@ def modules(
     >>> len(found)
     3
     """
+    check_is_result(result)
     check_side(of)
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
+    Count(0).check("random_state", random_state)
     profiles = _profiles(getattr(result.problem, _other(of)))
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
     if coherence is None and of == "samples":
@@ -117,9 +123,13 @@ class ModuleTable(NamedTuple):
 
     def __str__(self) -> str:
         width = max(map(len, self.modules), default=0)
-        lines = [" ".join([" " * width, *(f"{group[:12]:>12}" for group in self.groups)])]
+        heads = distinct_prefixes(self.groups, WIDEST)
+        widths = [max(NARROWEST, len(head)) for head in heads]
+        titles = (f"{head:>{size}}" for head, size in zip(heads, widths, strict=True))
+        lines = ["  ".join([" " * width, *titles])]
         for name, row in zip(self.modules, self.values, strict=True):
-            lines.append(" ".join([f"{name:{width}}", *(f"{value:12.2f}" for value in row)]))
+            cells = (f"{value:{size}.2f}" for value, size in zip(row, widths, strict=True))
+            lines.append("  ".join([f"{name:{width}}", *cells]))
         return "\n".join(lines)
 
 
@@ -228,6 +238,7 @@ class Modules:
 
 def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label."""
+    check_labels(labels)
     texts = np.array([str(label) for label in labels])
     if texts.shape != (len(scores),):
         raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
-from cometric.core.kinds import check_count, check_path, check_side
+from cometric.core.kinds import check_count, check_ending, check_path, check_side
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
@@ -31,6 +30,7 @@ from cometric.core.validation import check_metric, require
 from cometric.files.archive import MAX_BYTES, read_arrays
 from cometric.files.atomic import replacing
 from cometric.files.hdf5 import TooLarge
+from cometric.files.missing import missing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
@@ -39,6 +39,9 @@ from cometric.transports.base import Resources, Transport
 
 SCHEMA, READABLE = 3, (2, 3)
 """Versions of the files that are written, and read; version 2 stores eps, but no transport."""
+
+TABLES = "For a table, write `samples` or `features`, for example with `numpy.savetxt`."
+"""What to do with a name of a file that does not end in ``.npz``."""
 
 
 @dataclass(frozen=True)
@@ -353,9 +356,11 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one ``.npz`` file: arrays and a JSON header, no pickle.
 
+        Another ending is refused; a name without ending is used as it is.
         An existing file is replaced, as by :func:`numpy.save`, but only once the new one is
         complete: readers see the old result or the new one, never a part.
         """
+        target = check_ending(path, (".npz",), TABLES)
         header = {
             "schema": SCHEMA,
             "values": self.values,
@@ -372,7 +377,7 @@ class Result:
         }
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
-        with replacing(Path(path)) as file:
+        with replacing(target) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -395,6 +400,8 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     True
     """
     name = str(check_path(path))
+    if not os.path.exists(path):
+        raise missing(check_path(path))
     with open(path, "rb") as file:
         try:
             arrays = read_arrays(file, name, limit)

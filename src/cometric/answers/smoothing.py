@@ -11,7 +11,14 @@ from cometric.answers.result import Result
 from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
 from cometric.core.names import checks_options
-from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
+from cometric.core.nearest import (
+    check_neighbors,
+    default_neighbors,
+    fewest_stored,
+    gaussian_weights,
+    nearest,
+    nearest_stored,
+)
 from cometric.core.types import Index, Matrix
 
 SIDES = ("samples", "features")
@@ -19,7 +26,12 @@ SIDES = ("samples", "features")
 
 @checks_options
 def smooth(
-    X: Any, distances: Any, n_neighbors: int = 15, *, of: str = "samples", keep: float = 1.0
+    X: Any,
+    distances: Any,
+    n_neighbors: int | None = None,
+    *,
+    of: str = "samples",
+    keep: float = 1.0,
 ) -> Any:
     """The data, each sample averaged with its nearest samples: T X.
 
@@ -40,7 +52,8 @@ def smooth(
         the nearest samples only, such as the ``graph`` of :func:`neighbor_graph`. For
         ``of="features"`` distances between features, for ``of="both"`` a pair.
     n_neighbors
-        Number of neighbors, the sample itself not counted.
+        Number of neighbors, the sample itself not counted: by default 15, or all if there are
+        fewer.
     of
         What is averaged: "samples", "features" or "both".
     keep
@@ -52,8 +65,9 @@ def smooth(
     Returns
     -------
     array or csr_array
-        Of the shape of ``X``, sparse if ``X`` is. Samples and features that are empty, and were
-        left out by ``learn(X, drop_empty=True)``, stay empty.
+        Of the shape of ``X``, sparse if ``X`` is. A data frame or AnnData with the same names, if
+        ``X`` is one. Samples and features that are empty, and were left out by
+        ``learn(X, drop_empty=True)``, stay empty.
 
     Examples
     --------
@@ -77,11 +91,24 @@ def smooth(
     matrix.sort_indices()
     if keep < 1.0:
         matrix = largest_entries(matrix, keep)
-    return matrix if sparse.issparse(data) else matrix.toarray()
+    return _named_as(X, matrix if sparse.issparse(data) else matrix.toarray())
+
+
+def _named_as(X: Any, matrix: Any) -> Any:
+    """The matrix with the names of ``X``, if that is a data frame of pandas or an AnnData."""
+    if hasattr(X, "obs_names") and hasattr(X, "obs"):
+        from anndata import AnnData
+
+        matrix = sparse.csr_matrix(matrix) if sparse.issparse(matrix) else matrix
+        return AnnData(matrix, obs=X.obs.copy(), var=X.var.copy())
+    if hasattr(X, "iloc") and hasattr(X, "columns"):
+        dense = matrix.toarray() if sparse.issparse(matrix) else matrix
+        return type(X)(dense, index=X.index, columns=X.columns)
+    return matrix
 
 
 def _weights_of(
-    distances: Any, side: str, of: str, count: int, n_neighbors: int
+    distances: Any, side: str, of: str, count: int, n_neighbors: int | None
 ) -> sparse.csr_array:
     """The weights of the items of one side of the data, ``count`` in number."""
     if not isinstance(distances, Result):
@@ -99,12 +126,13 @@ def _weights_of(
     return _spread(weights, kept)
 
 
-def neighbor_weights(distances: Any, n_neighbors: int) -> sparse.csr_array:
+def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_array:
     """The matrix T of :func:`smooth`: rows sum to 1, the item itself has the largest weight."""
     n = distances.shape[0]
+    fewest = fewest_stored(distances) if sparse.issparse(distances) else n - 1
+    n_neighbors = default_neighbors(n_neighbors, min(fewest, n - 1))
     check_neighbors(n_neighbors, n - 1)
     if sparse.issparse(distances):
-        fewest = int(np.diff(distances.indptr).min())
         if fewest < n_neighbors:
             raise ValueError(
                 f"`distances` is sparse and has rows with {counted(fewest, 'neighbor')}; need "

@@ -11,7 +11,14 @@ from scipy import sparse
 
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.names import checks_options
-from cometric.core.nearest import check_neighbors, gaussian_weights, nearest, nearest_stored
+from cometric.core.nearest import (
+    check_neighbors,
+    default_neighbors,
+    fewest_stored,
+    gaussian_weights,
+    nearest,
+    nearest_stored,
+)
 from cometric.core.types import Index, Matrix, Vector
 
 UNLABELED = -1
@@ -72,7 +79,7 @@ class Transfer:
 
 @checks_options
 def transfer_labels(
-    distances: Any, labels: Any, n_neighbors: int = 15, *, within: Any = None
+    distances: Any, labels: Any, n_neighbors: int | None = None, *, within: Any = None
 ) -> Transfer:
     """Labels of new items, by a weighted vote of their nearest labeled items.
 
@@ -96,7 +103,7 @@ def transfer_labels(
         One for each column. Items with the label None or NaN take part in the vote, for no label:
         confidence is lower near them.
     n_neighbors
-        Number of neighbors that vote.
+        Number of neighbors that vote: by default 15, or all if there are fewer.
     within
         Distances between the labeled items, ``result.samples``, for confidence and novelty.
 
@@ -113,6 +120,7 @@ def transfer_labels(
     """
     across = _read(distances, "distances")
     classes, codes = _encode(labels, across.shape[1])
+    n_neighbors = default_neighbors(n_neighbors, _available(across, within))
     check_neighbors(n_neighbors, across.shape[1])
     index, near = _nearest(across, n_neighbors, "distances")
     shares = _shares(index, near, codes, len(classes))
@@ -126,6 +134,12 @@ def transfer_labels(
     confidence = _calibrated(share, _shares(others, among, codes, len(classes)), codes)
     nearer = np.searchsorted(np.sort(among.mean(axis=1)), near.mean(axis=1))
     return Transfer(given, confidence, shares, classes, nearer / len(codes))
+
+
+def _available(across: Any, within: Any) -> int:
+    """How many neighbors each new item has at least, and each labeled one beside itself."""
+    count = int(across.shape[1]) - (within is not None)
+    return min(count, fewest_stored(across)) if sparse.issparse(across) else count
 
 
 def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
@@ -173,7 +187,7 @@ def _nearest(distances: Any, k: int, name: str, *, skip_self: bool = False) -> t
         off = entries.row != entries.col
         parts = entries.data[off], (entries.row[off], entries.col[off])
         distances = sparse.csr_array(parts, shape=distances.shape)
-    fewest = int(np.diff(distances.indptr).min())
+    fewest = fewest_stored(distances)
     if fewest < k:
         raise ValueError(
             f"`{name}` is sparse and has rows with {counted(fewest, 'neighbor')}; need "

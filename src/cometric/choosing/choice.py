@@ -81,10 +81,14 @@ class Choice:
     @property
     def advice(self) -> str:
         """What to do, in a sentence."""
+        options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
+        return self.advise(f"cm.learn(X{options})")
+
+    def advise(self, learning: str) -> str:
+        """The advice, with the call or the command that learns with the best settings."""
         row, other = self.best_learned, self.best_baseline
         if self.gains:
-            options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-            rank, what = "better than", f"use cm.learn(X{options})"
+            rank, what = "better than", f"use {learning}"
         elif other.name == RANDOM:
             rank, what = "no better than", "there is nothing to learn in this part of the data"
         elif row.difference <= MARGIN * row.difference_error:
@@ -108,6 +112,10 @@ class Choice:
         return plot.choice(self, ax)
 
     def __str__(self) -> str:
+        return f"{self.summary()}\n{self.advice}"
+
+    def summary(self) -> str:
+        """The table as text, without the advice."""
         names = [row.name if row.learned else f"({row.name})" for row in self.table]
         width = max(len("candidate"), *map(len, names))
         lines = [
@@ -123,6 +131,6 @@ class Choice:
                 f"  {name:{width}}  {row.loss:.4f} ± {row.error:.4f}  {to_best:>16}  "
                 f"{row.seconds:7.1f}"
             )
-        return "\n".join([*lines, "  (baselines in parentheses)", self.advice])
+        return "\n".join([*lines, "  (baselines in parentheses)"])
 
     __repr__ = __str__

@@ -33,6 +33,8 @@ def choose(
         matrix, **part._asdict(), device=device, n_threads=n_threads, progress=console.progress
     )
     following = _learn_command(path, source, choice.settings)
+    words = _options_of(choice.settings)
+    advice = choice.advise(shlex.join(words) if words else "the defaults of `cometric learn`")
     facts = {
         "command": "choose",
         "input": str(path),
@@ -40,21 +42,27 @@ def choose(
         "best": choice.best,
         "settings": choice.settings,
         "gains": choice.gains,
-        "advice": choice.advice,
+        "advice": advice,
         "samples": choice.n_samples,
         "features": choice.n_features,
         "learn": following,
     }
-    console.answer(f"{choice}\nTo learn: {following}", facts)
+    console.answer(f"{choice.summary()}\n{advice}\nTo learn: {following}", facts)
 
 
 def _learn_command(path: Path, source: o.Source, settings: dict[str, Any]) -> str:
     """The command that learns with these settings."""
-    names = {field.name: field.metadata["option"] for field in options()}
     words = ["cometric", "learn", str(path)]
     words += ["--transpose"] if source.transpose else []
     words += ["--use-raw"] if source.use_raw else []
     words += ["--layer", source.layer] if source.layer is not None else []
+    return shlex.join([*words, *_options_of(settings), "-o", "result.npz"])
+
+
+def _options_of(settings: dict[str, Any]) -> list[str]:
+    """These settings as options of the command line."""
+    names = {field.name: field.metadata["option"] for field in options()}
+    words = []
     for name, value in settings.items():
         words += [names[name] or f"--{name.replace('_', '-')}", f"{value}"]
-    return shlex.join([*words, "-o", "result.npz"])
+    return words

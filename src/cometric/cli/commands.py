@@ -95,7 +95,7 @@ def warmup(console: Console) -> None:
 
 @command()
 def info(console: Console) -> None:
-    """Show versions, cores, threads, memory, GPU and kernel cache, for bug reports."""
+    """Show versions, processor, threads, memory, GPU and kernel cache, for bug reports."""
     from cometric.cli.machine import describe
 
     facts = describe()

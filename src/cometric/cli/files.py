@@ -81,15 +81,23 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
-def labels_of(result: Result, data: AnnData | None, labels: str, path: Path) -> Any:
-    """A column of ``.obs`` of an .h5ad result, without samples that were dropped."""
+def labels_of(result: Result, data: AnnData | None, labels: str, path: Path, key: str) -> Any:
+    """A column of ``.obs`` of an .h5ad result, without samples that were dropped.
+
+    Of a result of landmarks, the labels of these.
+    """
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
         available = f"has {columns}" if columns else "has no columns of labels"
         available += "; learn from, and write, .h5ad" if data is None else ""
         meant = suggestion(labels, () if data is None else data.obs)
         raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
-    return data.obs[labels].to_numpy()[result.problem.samples.kept]
+    from cometric.scverse import sketches
+
+    values = data.obs[labels].to_numpy()
+    if sketches.has_landmarks(data, key):
+        values = values[sketches.landmark_rows(data, key, "comparing labels")]
+    return values[result.problem.samples.kept]
 
 
 def save_partial(interruption: cometric.Interrupted, output: Path) -> None:

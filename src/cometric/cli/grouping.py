@@ -148,7 +148,7 @@ def rank(
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     writing.check(output, TABLES, [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    column = files.labels_of(result, data, labels, path)
+    column = files.labels_of(result, data, labels, path, stored.key)
     rows = rank_features(
         result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
     )

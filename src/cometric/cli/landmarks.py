@@ -12,8 +12,9 @@ from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
+from cometric.core.nearest import check_neighborhood
 from cometric.files import reading, stores, writing
-from cometric.large.landmarks import Sketch, learn_landmarks
+from cometric.large.landmarks import Sketch, check_landmarks, learn_landmarks
 from cometric.large.progress import remove_run
 
 IN_PARTS = (".h5ad", ".zarr")
@@ -58,9 +59,10 @@ def landmarks(
         console.say(f"{n} samples, {m} features from {path}")
         chosen = sketched._asdict()
         count, k = chosen.pop("n_landmarks"), chosen.pop("n_neighbors")
-        if not 2 <= k <= n:
-            raise ValueError(f"`n_neighbors` is {k}; pass 2 to {n}, the sample itself included.")
+        check_neighborhood(k, n, "sample")
         given = () if count is None else (count,)
+        if count is not None:
+            check_landmarks(count, n, "n_landmarks")
         settings: dict[str, Any] = {**in_bytes(options), **chosen, "n_neighbors": k - 1}
         try:
             sketch = learn_landmarks(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import cometric
+from cometric.cli import hardware
 from cometric.core.inputs import counted
-from cometric.machine.devices import free_memory
 from cometric.machine.progress import duration
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "psutil", "threadpoolctl", "tqdm")
@@ -42,22 +42,23 @@ QUIET_SECONDS = 5.0
 
 def describe() -> dict[str, Any]:
     """Names and values of what bug reports should contain."""
-    import psutil
-
     from cometric.kernels import thread_count
     from cometric.kernels.simplex import optimize
 
-    total = psutil.virtual_memory().total
     return {
         "cometric": cometric.__version__,
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         **{name: metadata.version(name) for name in LIBRARIES},
         **{name: _installed(name) for name in EXTRAS},
+        "processor": hardware.processor(),
         "cores": os.cpu_count(),
+        "usable cores": hardware.usable_cores(),
         "threads": thread_count(None),
-        "memory": f"{free_memory() / 1e9:.1f} GB free, {total / 1e9:.1f} GB in all",
-        "gpu": _gpu(),
+        "blas": hardware.blas(),
+        "memory": hardware.memory(),
+        "gpu": hardware.gpu(),
+        "environment": hardware.environment(),
         "kernel cache": _cache(getattr(optimize, "stats", None)),
     }
 
@@ -114,17 +115,6 @@ def _installed(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _gpu() -> str:
-    try:
-        import torch
-    except ImportError:
-        return "none: torch is not installed"
-    if not torch.cuda.is_available():
-        return "none that torch can use"
-    memory = torch.cuda.get_device_properties(0).total_memory
-    return f"{torch.cuda.get_device_name()}, {memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
 
 
 def _cache(stats: Any) -> str:

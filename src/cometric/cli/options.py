@@ -25,8 +25,8 @@ def of_kind(name: str, kind: Kind, *short: str, **settings: Any) -> Any:
     def parse(text: Any) -> Any:
         try:
             return kind.read(str(text))
-        except (ValueError, OverflowError):
-            raise typer.BadParameter(f"{name} is {str(text)!r}; pass {kind.allowed}.") from None
+        except (ValueError, OverflowError) as error:
+            raise typer.BadParameter(kind.describe_error(name, str(text), error)) from None
 
     settings = {"metavar": kind.metavar, "show_default": True, **settings}
     return typer.Option(name, *short, parser=parse, **settings)

@@ -12,7 +12,7 @@ from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command
 from cometric.cli.console import Console
-from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.core.nearest import check_neighborhood, nearest, neighbor_matrix
 from cometric.files import reading, writing
 
 TABLES = (".csv", ".tsv")
@@ -52,10 +52,7 @@ def neighbors(
         result, _ = files.load(path, stored.key, stored.read_limit)
         distances, names = getattr(result, of), list(getattr(result.problem, of).item_names)
         count = len(names)
-        if not 2 <= n_neighbors <= count:
-            raise ValueError(
-                f"`n_neighbors` is {n_neighbors}; pass 2 to {count}, the item itself included."
-            )
+        check_neighborhood(n_neighbors, count, of[:-1])
         near = nearest(distances, n_neighbors - 1, skip_self=True)
         writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     console.answer(
@@ -123,8 +120,10 @@ def transform(
         writing.save_anndata(data, output)
     else:
         writing.save_table(output, distances, rows, columns)
+    nearest_of = "" if n_neighbors is None else f"the {n_neighbors} nearest of "
     console.answer(
-        f"The distances of {len(rows)} new {of} to {len(columns)} learned ones are in {output}.",
+        f"The distances of {len(rows)} new {of} to {nearest_of}{len(columns)} learned ones are in "
+        f"{output}.",
         {
             "command": "transform",
             "input": [str(path), str(new)],
@@ -222,7 +221,8 @@ def report(
     """Write an HTML page about RESULT: a summary, two linked maps, modules, error bounds."""
     writing.check(output, (".html",), [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    colors = {name: files.labels_of(result, data, name, path) for name in labels or ()}
+    key = stored.key
+    colors = {name: files.labels_of(result, data, name, path, key) for name in labels or ()}
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None

@@ -28,6 +28,7 @@ PHRASES = (
     (r"`folder`(?! is)", "--checkpoint"),
     (r"\bsearch='(\w+)'", r"--search \1"),
     (r"\bmethod='(kmeans\+\+)' or labels as landmarks", r"--method \1"),
+    (r"a cluster: learn\(\.\.\., client=\.\.\.\)", "a cluster, from Python"),
     (r"`adata\.X` is None", "{file} has no X"),
     (r"`adata\.raw` is None", "{file} has no raw data"),
     (r"`adata\.layers` has", "the layers of {file} are"),

@@ -113,5 +113,5 @@ def _check(matrix: Matrix, name: str) -> None:
         )
     if (abs(matrix - matrix.T) > ROUNDING * top).any():
         raise ValueError(
-            f"`{name}` is not symmetric; pass ({name} + {name}.T) / 2 if that is meant."
+            f"`{name}` is not symmetric; pass the mean of it and its transpose, if that is meant."
         )

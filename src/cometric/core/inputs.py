@@ -19,6 +19,15 @@ WIDE_RANGE = 1e12
 NOT_SCALED = "Pass counts, or their logarithms: data that were scaled or centered are not masses."
 """What to do about negative entries."""
 
+COUNT_WORDS = "pass counts of their words, for example by scikit-learn's CountVectorizer."
+"""What to do about a list of texts."""
+
+COUNT_SAME_WORDS = (
+    "pass counts of the same words in the same order as in the learned data: `transform` of the "
+    "CountVectorizer that counted those, not a new `fit_transform`."
+)
+"""What to do about a list of texts that are compared with learned ones."""
+
 Mask = NDArray[np.bool_]
 Names = list[str] | None
 
@@ -144,17 +153,17 @@ def _names(X: Any, *attributes: str) -> Names:
     return storable_names(labels)
 
 
-def read_matrix(X: Any, name: str, least: tuple[int, int] = (2, 2)) -> sparse.csr_array:
+def read_matrix(
+    X: Any, name: str, least: tuple[int, int] = (2, 2), texts: str = COUNT_WORDS
+) -> sparse.csr_array:
     """A fresh float64 CSR copy, finite and nonnegative.
 
-    Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros.
+    Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros. ``texts``
+    is what to do about a list of texts.
     """
     data = unwrap(X, name)
     if data.ndim == 1 and _is_text(data):
-        raise ValueError(
-            f"`{name}` is a list of texts; pass counts of their words, for example by "
-            "scikit-learn's CountVectorizer."
-        )
+        raise ValueError(f"`{name}` is a list of texts; {texts}")
     if data.ndim != 2:
         raise ValueError(
             f"`{name}` has {counted(data.ndim, 'dimension')}; pass a matrix, samples by features. "
@@ -246,13 +255,18 @@ def unwrap(X: Any, name: str) -> Any:
     try:
         array = np.asarray(X)
     except ValueError as error:
-        raise ValueError(f"`{name}` cannot be read as a matrix: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"`{name}` cannot be read as a matrix: {reason}.") from error
     if array.ndim == 0 and array.dtype.kind in "OUS":  # not array-like
         raise ValueError(
-            f"`{name}` is a {type(X).__name__}, which cannot be read as a matrix; pass an array, "
-            "a sparse matrix, a DataFrame or an AnnData."
+            f"`{name}` is {_with_article(type(X).__name__)}, which cannot be read as a matrix; "
+            "pass an array, a sparse matrix, a DataFrame or an AnnData."
         )
     return array
+
+
+def _with_article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _check_entries(matrix: sparse.csr_array, name: str) -> None:

@@ -30,6 +30,10 @@ class Kind:
         """The value that a text on the command line stands for, or a ValueError."""
         return text
 
+    def describe_error(self, option: str, text: str, error: Exception) -> str:
+        """The message for a text that :meth:`read` refused with this error."""
+        return f"{option} is {text!r}; pass {self.allowed}."
+
     def to_json(self, value: Any) -> Any:
         """The value as JSON."""
         return value
@@ -240,6 +244,9 @@ class Object(Kind):
     def read(self, text: str) -> Any:
         return self.parse(text)
 
+    def describe_error(self, option: str, text: str, error: Exception) -> str:
+        return f"{option}: {error}"
+
     def check(self, name: str, value: Any) -> None:
         if value is not None and not isinstance(value, self.kind):
             raise ValueError(f"`{name}` is {shown(value)}; pass {self.examples}.")
@@ -368,6 +375,16 @@ def check_path(path: str | os.PathLike[str]) -> Path:
             "characters and lone surrogates."
         )
     return Path(path)
+
+
+def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy: str) -> Path:
+    """The path, unless its name has an ending (after a point) other than these."""
+    checked = check_path(path)
+    if checked.suffix.lower() not in ("", *endings):
+        raise ValueError(
+            f"`path` is {os.fspath(path)!r}; its ending should be {' or '.join(endings)}. {remedy}"
+        )
+    return checked
 
 
 def _check_size(name: str, value: Any) -> None:

@@ -108,6 +108,14 @@ def checks_options(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def distinct_prefixes(names: Sequence[str], width: int) -> list[str]:
+    """Names of at most ``width`` letters, cut with dots; whole where cut ones would be equal."""
+    cut = [name if len(name) <= width else f"{name[: width - 2]}.." for name in names]
+    return [
+        short if cut.count(short) == 1 else name for short, name in zip(cut, names, strict=True)
+    ]
+
+
 def quoted(names: Sequence[Any]) -> str:
     """The first few of some names (or numbers), for a message."""
     return ", ".join(map(repr, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)

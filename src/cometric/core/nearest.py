@@ -8,17 +8,47 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
+
+NEIGHBORS = 15
+"""The number of neighbors by default, wherever there are so many."""
 
 
 def check_neighbors(n_neighbors: Any, count: int) -> None:
     """Raise unless ``n_neighbors`` is a whole number from 1 to ``count``."""
-    whole = isinstance(n_neighbors, Integral) and not isinstance(n_neighbors, bool)
-    if not whole or not 1 <= n_neighbors <= count:
+    if not _is_whole(n_neighbors) or not 1 <= n_neighbors <= count:
         raise ValueError(
-            f"`n_neighbors` is {n_neighbors!r}; pass a whole number from 1 to {count}, the "
+            f"`n_neighbors` is {_shown(n_neighbors)}; pass a whole number from 1 to {count}, the "
             "number of items to choose from."
         )
+
+
+def check_neighborhood(n_neighbors: Any, count: int, item: str) -> None:
+    """Raise unless from 2 to ``count``: a neighborhood as scanpy counts, the item itself included.
+
+    ``item`` is what messages call it.
+    """
+    if not _is_whole(n_neighbors) or not 2 <= n_neighbors <= count:
+        raise ValueError(
+            f"`n_neighbors` is {_shown(n_neighbors)}; pass a whole number from 2 to {count}, the "
+            f"{item} itself included."
+        )
+
+
+def default_neighbors(n_neighbors: Any, count: int) -> Any:
+    """``n_neighbors``; for None the default, or all of ``count`` items if these are fewer."""
+    return max(1, min(NEIGHBORS, count)) if n_neighbors is None else n_neighbors
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _shown(n_neighbors: Any) -> str:
+    """The number, for a message: perhaps nobody passed it."""
+    default = _is_whole(n_neighbors) and n_neighbors == NEIGHBORS
+    return f"{shown(n_neighbors)}{', the default' if default else ''}"
 
 
 def nearest(distances: Matrix, k: int, *, skip_self: bool = False) -> tuple[Index, Matrix]:
@@ -58,6 +88,11 @@ def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:
         order = np.argsort(graph.data[start:end], kind="stable")[:k]
         index[i], near[i] = graph.indices[start:end][order], graph.data[start:end][order]
     return index, near
+
+
+def fewest_stored(graph: sparse.csr_matrix) -> int:
+    """The least number of distances that a row of a sparse graph has."""
+    return int(np.diff(graph.indptr).min())
 
 
 def neighbor_matrix(index: Index, distances: Matrix, columns: int) -> sparse.csr_matrix:

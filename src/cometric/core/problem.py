@@ -18,6 +18,7 @@ from scipy import sparse
 from cometric.core.formula import PLAIN, Formula
 from cometric.core.histograms import NORMALIZED, SMOOTHED
 from cometric.core.inputs import (
+    COUNT_SAME_WORDS,
     BadData,
     Fault,
     check_not_empty,
@@ -170,7 +171,7 @@ class Problem:
             item, bins, item_names, bin_names = "column", self.samples, columns, rows
         else:
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
-        matrix = read_matrix(X, "X", least=(1, 1))
+        matrix = read_matrix(X, "X", least=(1, 1), texts=COUNT_SAME_WORDS)
         matrix = matrix if of == "samples" else matrix.T.tocsr()
         places = find_bins(matrix.shape[1], bin_names, bins.kept, bins.names, of, across=item_names)
         check_not_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")

@@ -27,6 +27,7 @@ from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
 from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.libraries import precision, read_market
 from cometric.files.missing import missing
 
 if TYPE_CHECKING:
@@ -248,14 +249,17 @@ def _read_text(path: Path, limit: float) -> AnnData:
                 dtype={k: text_columns.get(k, np.float64) for k in columns},
                 keep_default_na=False,
                 na_values={k: MISSING for k in columns if k not in text_columns},
-                float_precision="round_trip",
                 low_memory=False,
+                **precision(pd.__version__),
             )
         except ValueError:
             _find_text_cell(path, head, limit)
             raise
     samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
-    return _named(table.to_numpy(), samples, head.features)
+    values = table.to_numpy()
+    if np.isinf(values).any():  # pandas 3.1 does not refuse 1e400
+        _find_text_cell(path, head, limit)
+    return _named(values, samples, head.features)
 
 
 def _count_lines(path: Path, limit: float) -> int:
@@ -384,7 +388,7 @@ class _Capped(io.RawIOBase):
 
 
 def _read_folder(path: Path, limit: float) -> AnnData:
-    from scipy.io import mminfo, mmread
+    from scipy.io import mminfo
 
     matrix, barcodes = _member(path, "matrix.mtx"), _member(path, "barcodes.tsv")
     genes = _member(path, "features.tsv", "genes.tsv")
@@ -400,7 +404,7 @@ def _read_folder(path: Path, limit: float) -> AnnData:
                 f"`{file_name}` has {len(names)} lines, but `{matrix.name}` has {size} of them."
             )
     with _unpacked(matrix, limit) as file:
-        X = sparse.csr_matrix(mmread(file).T)
+        X = read_market(file)
     names = [row[min(1, len(row) - 1)] for row in table]
     kinds = [row[2] if len(row) > 2 else "" for row in table]
     return _genes(X, samples, names, [row[0] for row in table], kinds)

@@ -13,12 +13,14 @@ from scipy import sparse
 
 from cometric.answers.result import Result, load
 from cometric.core.digest import digest
-from cometric.core.inputs import read_samples
+from cometric.core.inputs import read_matrix, read_samples
+from cometric.core.kinds import shown
 from cometric.core.names import check_options
 from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
-from cometric.large.neighbors import Neighbors, check_device, neighbor_graph, shape_of
+from cometric.large.checks import check_device, check_search
+from cometric.large.neighbors import Neighbors, neighbor_graph, shape_of
 from cometric.large.progress import Progress
 from cometric.large.rows import (
     Reread,
@@ -159,7 +161,9 @@ def learn_landmarks(
     check_device(device, search)
     limit = array_limit(options.get("memory_limit"))
     chunks = read_chunks(X) if is_source(X) else iter([read_samples(X)])
-    matrix = store_rows(chunks, shape_of(X)[1], limit)
+    n, m = shape_of(X)
+    check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
+    matrix = store_rows(chunks, m, limit)
     rows, columns = names_of(X)
     given = repr((n_landmarks, method, random_state, sorted(options.items(), key=str)))
     origin = {
@@ -224,25 +228,27 @@ def _sketch(
 ) -> tuple[Index | None, sparse.csr_array]:
     """The numbers of the samples chosen (None for metacells), and the matrix to learn from."""
     n, m = matrix.shape
+    if count is not None:
+        check_landmarks(count, n, "n_landmarks")
     if landmarks is None:
         landmarks = default_count(n, m) if count is None else count
     elif count is not None and (isinstance(landmarks, Integral) or np.ndim(landmarks) != 1):
-        raise ValueError("pass either `landmarks` or `n_landmarks`; both only with labels.")
+        raise ValueError(
+            f"`landmarks` and `n_landmarks` are both given; both have a meaning with labels only. "
+            f"Leave out `n_landmarks` = {count}."
+        )
     if isinstance(landmarks, Integral):
-        chosen = choose(matrix, int(landmarks), method, random_state)
+        chosen = choose(matrix, landmarks, method, random_state)
         return chosen, matrix.take(chosen)
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
-        metacells = sparse.csr_array(landmarks, dtype=np.float64)
+        metacells = read_matrix(landmarks, "landmarks")
         if metacells.shape[1] != m:
-            raise ValueError(f"`landmarks` has {metacells.shape[1]} features; `X` has {m}.")
+            raise ValueError(
+                f"`landmarks` has {metacells.shape[1]} features; `X` has {m}. Pass metacells over "
+                "the same features."
+            )
         return None, metacells
-    labels = np.asarray(landmarks)
-    if labels.shape != (n,) or labels.dtype.kind not in "biuOSU":
-        raise ValueError(
-            f"`landmarks` has shape {labels.shape} and dtype {labels.dtype}; pass a number, a "
-            f"label for each of the {n} samples, or a matrix of metacells over the {m} features."
-        )
-    groups = np.unique(labels, return_inverse=True)[1]
+    groups = _groups(landmarks, n, m)
     if count is not None:
         drawn = _stratified(groups, count, random_state)
         chosen = _cover(matrix, drawn)
@@ -257,10 +263,30 @@ def _sketch(
     return None, sums.tocsr()
 
 
+def _groups(landmarks: Any, n: int, m: int) -> Index:
+    """The number of the label of each sample."""
+    labels = np.asarray(landmarks)
+    wanted = (
+        f"pass a whole number, a label for each of the {n} samples, or a matrix of metacells over "
+        f"the {m} features."
+    )
+    if labels.ndim == 0:
+        raise ValueError(f"`landmarks` is {shown(landmarks)}; {wanted}")
+    if labels.shape != (n,) or labels.dtype.kind not in "biuOSU":
+        raise ValueError(f"`landmarks` has shape {labels.shape} and dtype {labels.dtype}; {wanted}")
+    try:
+        groups: Index = np.unique(labels, return_inverse=True)[1]
+    except TypeError as error:
+        raise ValueError(
+            "`landmarks` mixes types that have no order, or has labels that are None. Pass all of "
+            "them as strings."
+        ) from error
+    return groups
+
+
 def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
     """``count`` samples, from each group a share in proportion to its size, at least one."""
     n, rng = len(groups), np.random.default_rng(random_state)
-    _check_number(count, n)
     drawn = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)
@@ -269,17 +295,19 @@ def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
     return np.concatenate(drawn)
 
 
-def _check_number(count: int, n: int) -> None:
-    if not 2 <= count <= n:
-        raise ValueError(f"`landmarks` is {count}; choose between 2 and the {n} samples.")
+def check_landmarks(count: Any, n: int, name: str = "landmarks") -> None:
+    """Raise unless ``count`` of ``n`` samples can be landmarks; ``name`` is the argument."""
+    whole = isinstance(count, Integral) and not isinstance(count, bool)
+    if not whole or not 2 <= count <= n:
+        raise ValueError(f"`{name}` is {shown(count)}; choose between 2 and the {n} samples.")
 
 
-def choose(matrix: Any, count: int, method: str, random_state: int | None) -> Index:
+def choose(matrix: Any, count: Any, method: str, random_state: int | None) -> Index:
     """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
     if sparse.issparse(matrix):
         matrix = store_rows([sparse.csr_array(matrix)], matrix.shape[1], np.inf)
     n = matrix.shape[0]
-    _check_number(count, n)
+    check_landmarks(count, n)
     if method not in METHODS:
         raise ValueError(f"`method` is {method!r}; choose {' or '.join(map(repr, METHODS))}.")
     if method == "uniform":

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances, check_norm
 from cometric.core.digest import digest
-from cometric.core.inputs import BadData, Fault, read_samples
-from cometric.core.kinds import check_count
+from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, read_samples
 from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
@@ -29,6 +29,7 @@ from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import as_rows
 from cometric.kernels import thread_count
+from cometric.large.checks import check_device, check_search
 from cometric.large.exhaustive import ExhaustiveSearch
 from cometric.large.progress import Progress
 from cometric.large.rows import (
@@ -42,7 +43,6 @@ from cometric.large.rows import (
 )
 from cometric.large.samples import Samples
 from cometric.large.searching import IndexSearch
-from cometric.machine.devices import check_single
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
 
@@ -54,8 +54,6 @@ EXHAUSTIVE = 5000
 
 LEAST_EPS = 0.01
 """Regularization from which on there are bounds."""
-
-SEARCHES = ("auto", "exhaustive", "index")
 
 FORMAT = 1
 """Changes when stored parts of earlier versions can no longer be continued."""
@@ -173,22 +171,12 @@ def neighbor_graph(
     >>> cm.neighbor_graph(result, X, 2).graph.shape
     (12, 12)
     """
-    if search not in SEARCHES:
-        raise ValueError(f"`search` is {search!r}; choose {', '.join(map(repr, SEARCHES))}.")
+    check_is_result(result)
     check_norm(result, "samples")
     source = as_rows(X)
     X = X if source is None else source
     n = shape_of(X)[0]
-    check_neighbors(n_neighbors, n - 1)
-    if max_candidates is not None:
-        check_count("max_candidates", max_candidates)
-    if check != 0:
-        check_count("check", check)
-    if max_candidates is not None and min(n - 1, max_candidates) < n_neighbors:
-        raise ValueError(
-            f"`max_candidates` is {max_candidates}; at least `n_neighbors` = {n_neighbors} are "
-            "needed."
-        )
+    check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
     on_cpu = check_device(device, search)
     by_index = search == "index" or (search == "auto" and n > EXHAUSTIVE and on_cpu)
     request = _Request(
@@ -315,22 +303,12 @@ def has_bounds(result: Result) -> bool:
     return type(transport) is Entropic and transport.eps >= LEAST_EPS and not doubtful
 
 
-def check_device(device: Any, search: str) -> bool:
-    """Whether neighbors are found on the CPU; raises if a GPU does not do this search."""
-    check_single(device)
-    on_cpu = device is None or str(device) == "cpu"
-    if search == "index" and not on_cpu:
-        raise ValueError(
-            f"`search` is 'index' and `device` is {str(device)!r}; a GPU computes bounds of all "
-            "pairs. Choose search='exhaustive', or device='cpu'."
-        )
-    return on_cpu
-
-
 def shape_of(X: Any) -> tuple[int, int]:
     """The numbers of samples and of features."""
     shape = getattr(X, "shape", None)
-    n, m = np.shape(X) if shape is None or len(shape) != 2 else shape
+    if shape is None or len(shape) != 2:  # a list, or what is not a matrix
+        shape = read_matrix(X, "X", texts=COUNT_SAME_WORDS).shape
+    n, m = shape
     return int(n), int(m)
 
 

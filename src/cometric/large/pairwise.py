@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances
 from cometric.core.digest import digest
 from cometric.core.kinds import check_path
@@ -57,6 +58,7 @@ def distances_to_zarr(
     zarr.Array
         (n, n), float64, on disk.
     """
+    check_is_result(result)
     folder = check_path(path)
     hist, full = read_histograms(result, X)
     with workers(n_threads):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cometric.core.kinds import check_path
+from cometric.core.kinds import Folder, check_path
 from cometric.files.atomic import replacing
 
 MANIFEST = "run.json"
@@ -32,8 +32,7 @@ class Progress:
         self.folder = None if folder is None else check_path(folder)
         if self.folder is None:
             return
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"`folder` {str(self.folder)!r} is a file. Choose another name.")
+        Folder().check("folder", folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         manifest = self.folder / MANIFEST
         if manifest.exists():

@@ -20,7 +20,7 @@ from cometric.core.bisection import bisection_tree
 from cometric.core.cones import log_width
 from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import check_count, check_number, check_side
+from cometric.core.kinds import Flag, check_count, check_number, check_side, shown
 from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -146,6 +146,7 @@ def learn_trees(
     for name, value in (("group_power", group_power), ("tol", tol)):
         check_number(name, value)
     check_count("max_iter", max_iter)
+    Flag().check("drop_empty", drop_empty)
     problem = Problem.from_data(X, drop_empty=drop_empty)
     sides = problem.samples, problem.features
     hists = [side.full[side.labels] for side in sides]
@@ -255,9 +256,9 @@ def _read_tree(tree: Any, hist: sparse.csr_array, name: str) -> MetricTree:
     if not isinstance(tree, MetricTree):
         matrix = np.asarray(tree)
         if matrix.ndim != 2 or matrix.shape[1] != 4:
+            found = f"an array of shape {matrix.shape}" if matrix.ndim else shown(tree)
             raise ValueError(
-                f"`{name}` is an array of shape {matrix.shape}; pass a MetricTree or a SciPy "
-                "linkage, which has 4 columns."
+                f"`{name}` is {found}; pass a MetricTree or a SciPy linkage, which has 4 columns."
             )
         tree = MetricTree.from_linkage(matrix)
     checked: MetricTree = tree

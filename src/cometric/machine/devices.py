@@ -16,6 +16,15 @@ def free_memory() -> float:
     return min(float(psutil.virtual_memory().available), _free_in_cgroup())
 
 
+def memory_limit(folder: str = "/sys/fs/cgroup") -> float:
+    """Bytes that a container or a batch system allows; infinite without such a limit."""
+    try:
+        with open(f"{folder}/memory.max") as most:
+            return float(int(most.read()))
+    except (OSError, ValueError):  # "max" where there is none
+        return float("inf")
+
+
 def _free_in_cgroup(folder: str = "/sys/fs/cgroup") -> float:
     """Bytes left of the limit of a container or a batch system; infinite without such a limit."""
     try:
@@ -80,6 +89,10 @@ def torch_device(name: Any) -> Any:
             "or pass device='cpu'."
         ) from missing
     device = torch.device(str(name).removeprefix("torch:"))
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"`device` is {str(name)!r}, which is not supported; pass 'cpu' or 'cuda'."
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"`device` is {str(name)!r}, but PyTorch sees {torch.cuda.device_count()} CUDA "

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from cometric.core.kinds import Count
 from cometric.kernels import thread_count, threads
 
 Item = TypeVar("Item")
@@ -51,6 +52,7 @@ one_blas_thread = _OneBlasThread()
 @contextmanager
 def workers(n_threads: int | None) -> Iterator[None]:
     """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
+    Count(optional=True).check("n_threads", n_threads)
     with one_blas_thread(), threads(thread_count(n_threads)):
         yield
 

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from cometric.core.arrays import BLOCK, namespace
 from cometric.core.histograms import Histograms, check_masses
+from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
 
@@ -25,9 +26,9 @@ def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
 
 def check_eps(eps: Any) -> float:
     """The entropic regularization as a float; raises unless positive and finite."""
-    if not isinstance(eps, Real) or not 0.0 < float(eps) < np.inf:
+    if not is_positive(eps):
         raise ValueError(
-            f"`eps` is {eps}; it must be positive and finite. "
+            f"`eps` is {shown(eps)}; it must be positive and finite. "
             "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
         )
     return float(eps)
@@ -35,12 +36,22 @@ def check_eps(eps: Any) -> float:
 
 def check_rho(rho: Any) -> float:
     """The strength of the marginals as a float; raises unless positive and finite."""
-    if not isinstance(rho, Real) or not 0.0 < float(rho) < np.inf:
+    if not is_positive(rho):
         raise ValueError(
-            f"`rho` is {rho}; it must be positive and finite. Use EntropicMap without `rho`, or "
-            "Entropic(eps), for transport that keeps all mass."
+            f"`rho` is {shown(rho)}; it must be positive and finite. Use EntropicMap without "
+            "`rho`, or Entropic(eps), for transport that keeps all mass."
         )
     return float(rho)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether this is a positive, finite number; True is none, nor is a fraction beyond floats."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        return False
+    try:
+        return 0.0 < float(value) < np.inf
+    except OverflowError:
+        return False
 
 
 def check_cost(cost: Any, d: int) -> Matrix:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
@@ -69,7 +70,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
         return _pairwise(hist, power)
     matrix = np.asarray(norm)
     if matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
-        description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else repr(norm)
+        description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else shown(norm)
         raise ValueError(
             f"`norm` is {description}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
             f"{', '.join(map(repr, references.NAMES))}, or a pair of matrices (for samples, for "

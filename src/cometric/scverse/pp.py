@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.kinds import check_count
-from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
+from cometric.core.nearest import check_neighborhood, nearest, nearest_stored, neighbor_matrix
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:
@@ -56,11 +55,7 @@ def neighbors(
             "distances. Pass another name."
         )
     distances = get.distances(adata, key=key)
-    check_count("n_neighbors", n_neighbors)
-    if not 2 <= n_neighbors <= adata.n_obs:
-        raise ValueError(
-            f"`n_neighbors` is {n_neighbors}; pass 2 to {adata.n_obs}, the cell itself included."
-        )
+    check_neighborhood(n_neighbors, adata.n_obs, "cell")
     index, near = _nearest(distances, n_neighbors - 1, key)
     import scanpy as sc
 

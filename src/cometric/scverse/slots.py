@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,20 @@ def check_key(key: Any) -> None:
         )
 
 
+def check_is_anndata(adata: Any) -> None:
+    """Raise unless this has the tables of an AnnData."""
+    if hasattr(adata, "obs_names") and hasattr(adata, "uns"):
+        return
+    if isinstance(adata, str | os.PathLike):
+        remedy = "read the file first, with `anndata.read_h5ad`"
+    else:
+        remedy = "pass an AnnData, or use the functions of `cometric` for other data"
+    raise ValueError(f"`adata` is of class {type(adata).__name__}; {remedy}.")
+
+
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
     """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
+    check_is_anndata(adata)
     if layer is not None and use_raw:
         raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
     if use_raw:
@@ -170,6 +183,7 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
 
 def read(adata: AnnData, key: str) -> dict[str, Any]:
     """``uns[key]`` as :func:`store` wrote it."""
+    check_is_anndata(adata)
     stored = adata.uns.get(key)
     if not isinstance(stored, dict) or "fingerprint" not in stored:
         raise KeyError(

@@ -13,6 +13,7 @@ import cometric.running.learning
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
+from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.large.neighbors import has_bounds, nearest_known
 from cometric.running.settings import DEFAULT_TAU
 from cometric.scverse import get, placing, slots
@@ -214,6 +215,8 @@ def transform(
         ``checksum`` of the new data and the learned metric.
     """
     check_side(of)
+    with placing.MessagesNaming("new"):
+        slots.check_is_anndata(new)
     with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
@@ -250,7 +253,7 @@ def transfer_labels(
     label: str,
     of: str = "samples",
     *,
-    n_neighbors: int = 15,
+    n_neighbors: int | None = None,
     key: str = "cometric",
     key_added: str | None = None,
     copy: bool = False,
@@ -267,7 +270,8 @@ def transfer_labels(
         A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
         label there vote for none, which lowers the confidence near them.
     n_neighbors
-        Number of cells that vote, see :func:`cometric.transfer_labels`.
+        Number of cells that vote, see :func:`cometric.transfer_labels`: by default 15, or all
+        others of a small reference.
     key_added
         Name of the column to write; by default ``key`` and ``label``, "cometric_cell_type".
     options
@@ -290,15 +294,19 @@ def transfer_labels(
     check_side(of)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
+    with placing.MessagesNaming("new"):
+        slots.check_is_anndata(new)
     with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)
+    kept = getattr(result.problem, of).kept
+    n_neighbors = default_neighbors(n_neighbors, int(kept.sum()) - 1)
+    check_neighbors(n_neighbors, int(kept.sum()) - 1)
     new = new.copy() if copy else new
     chosen = options.get("layer") is not None or options.get("use_raw") is not None
     if chosen or placing.stored(new, result, key, of, n_neighbors) is None:
         transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
     distances = (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)]
-    kept = getattr(result.problem, of).kept
     answer = cometric.answers.transfer.transfer_labels(
         distances[:, kept],
         labels[kept].astype(object),

@@ -6,9 +6,9 @@ import logging
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from cometric.core.kinds import check_count
 from cometric.core.names import check_options
-from cometric.large.landmarks import learn_landmarks
+from cometric.core.nearest import check_neighborhood
+from cometric.large.landmarks import check_landmarks, learn_landmarks
 from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
 from cometric.scverse.wording import in_terms_of_adata
@@ -88,15 +88,12 @@ def landmarks(
         ``recall`` of the neighbors of ``checked`` cells, ``compared`` (distances computed per
         cell) and the fraction of ``proved`` cells.
     """
+    slots.check_is_anndata(adata)
     slots.check_key(key_added)
     slots.check_key(neighbors_key)
     if neighbors_key == key_added:
         raise ValueError(f"`neighbors_key` is {neighbors_key!r}, as is `key_added`. Change one.")
-    check_count("n_neighbors", n_neighbors)
-    if not 2 <= n_neighbors <= adata.n_obs:
-        raise ValueError(
-            f"`n_neighbors` is {n_neighbors}; pass 2 to {adata.n_obs}, the cell itself included."
-        )
+    check_neighborhood(n_neighbors, adata.n_obs, "cell")
     if copy and getattr(adata, "isbacked", False):
         raise ValueError("`copy` is True, but `adata` is backed. Pass `copy=False`.")
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
@@ -113,7 +110,7 @@ def landmarks(
         metacells = sketches.sum_groups(data, adata.obs[n_landmarks])
         given = (metacells[0],)
     elif n_landmarks is not None:
-        check_count("n_landmarks", n_landmarks)
+        check_landmarks(n_landmarks, adata.n_obs, "n_landmarks")
     with in_terms_of_adata(adata, data, can_drop=("gene",)):
         options |= {"n_neighbors": n_neighbors - 1, "random_state": random_state}
         sketch = learn_landmarks(data, *given, **options)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cometric.core.errors import UnknownKind
+from cometric.core.kinds import shown
 from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
@@ -42,22 +43,40 @@ def from_eps(eps: Any) -> Transport:
 def from_text(text: str) -> Transport:
     """The transport of a text such as ``unbalanced(0.1, rho=1)``; raises ValueError.
 
-    A registered name, and its parameters as Python would write them: numbers, texts, lists.
+    A registered name, in upper or lower case, and its parameters as Python would write them:
+    numbers, texts, lists. Quotes around a single word may be left out: ``tree(single)``.
     """
     try:
         call: Any = ast.parse(text.strip(), mode="eval").body
         if isinstance(call, ast.Name):
             call = ast.Call(call, [], [])
-        kind = TRANSPORTS[call.func.id]
-        values = [ast.literal_eval(value) for value in call.args]
-        named = {part.arg: ast.literal_eval(part.value) for part in call.keywords}
-        inspect.signature(kind).bind(*values, **named)
+        name = call.func.id.lower()
+        kind = TRANSPORTS[name]
+        values = [_value(value) for value in call.args]
+        named = {part.arg: _value(part.value) for part in call.keywords}
+        if None in named:
+            raise ValueError("a dictionary of parameters")
     except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
         raise ValueError(
-            f"{text!r} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
-            "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)"
+            f"{shown(text)} does not name a transport. Write one of {', '.join(TRANSPORTS)}, with "
+            "parameters in parentheses, such as entropic(0.1) or unbalanced(0.1, rho=1)."
         ) from wrong
+    try:
+        inspect.signature(kind).bind(*values, **named)
+    except TypeError as wrong:
+        known = ", ".join(
+            f"{part.name}={part.default!r}" for part in inspect.signature(kind).parameters.values()
+        )
+        rule = f"write {name}({known})" if known else f"write {name}, which has none"
+        raise ValueError(f"{shown(text)} has other parameters than {name}; {rule}.") from wrong
     return kind(*values, **named)
+
+
+def _value(node: ast.expr) -> Any:
+    """The number, text or list that is written, or a single word without quotes."""
+    if not isinstance(node, ast.Name):
+        return ast.literal_eval(node)
+    return float(node.id) if node.id in ("inf", "nan") else node.id
 
 
 def to_json(transport: Transport) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 from cometric.core.histograms import Histograms
+from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
+from cometric.maps.checks import is_positive
 from cometric.maps.quadratic import LaplacianMap, MahalanobisMap, QuadraticMap
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
 from cometric.transports.limit import PRODUCT
@@ -81,13 +81,8 @@ class Mahalanobis(Quadratic):
     name: ClassVar[str] = "the Mahalanobis distance"
 
     def __post_init__(self) -> None:
-        scale: Any = self.scale
-        if (
-            isinstance(scale, bool)
-            or not isinstance(scale, Real)
-            or not 0 < float(scale) < math.inf
-        ):
-            raise ValueError(f"`scale` is {scale!r}; it must be positive and finite.")
+        if not is_positive(self.scale):
+            raise ValueError(f"`scale` is {shown(self.scale)}; it must be positive and finite.")
 
     def lift(self, hist: Histograms, resources: Resources) -> MahalanobisMap:
         return MahalanobisMap(hist, float(self.scale))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cometric.core.histograms import QUANTUM, Histograms
+from cometric.core.kinds import shown
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Index, Matrix, Status, Vector
 from cometric.maps.tree import TreeMap
@@ -57,9 +58,9 @@ class Tree(Transport):
     name: ClassVar[str] = "transport along trees"
 
     def __post_init__(self) -> None:
-        if self.linkage not in LINKAGES:
+        if not isinstance(self.linkage, str) or self.linkage not in LINKAGES:
             raise ValueError(
-                f"`linkage` is {self.linkage!r}; choose {', '.join(map(repr, LINKAGES))}."
+                f"`linkage` is {shown(self.linkage)}; choose {', '.join(map(repr, LINKAGES))}."
             )
 
     def __str__(self) -> str:

@@ -1,0 +1,30 @@
+"""Checks of arguments that must be results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cometric.answers.result import Result
+
+
+def check_is_result(value: Any) -> None:
+    """Raise unless this is what ``learn`` returned."""
+    if isinstance(value, Result):
+        return
+    kind = type(value).__name__
+    if isinstance(getattr(value, "result", None), Result):  # of landmarks, or modules
+        remedy = "pass its attribute `result`"
+    elif hasattr(value, "obs_names"):
+        remedy = "pass `cometric.scverse.get.result(adata)`, after `cometric.scverse.tl.learn`"
+    else:
+        remedy = "pass what `learn` returned"
+    raise ValueError(f"`result` is of class {kind}; {remedy}.")
+
+
+def check_labels(labels: Any) -> None:
+    """Raise if labels are one text, as the name of a column would be."""
+    if isinstance(labels, str):
+        raise ValueError(
+            f"`labels` is {labels!r}; pass the label of each sample, such as "
+            f"`adata.obs[{labels!r}]`, not a name."
+        )
