@@ -161,9 +161,11 @@ def test_an_error_of_a_task_is_raised_when_all_have_ended(failing):
 
 def test_an_interruption_is_raised_when_all_tasks_have_ended(monkeypatch):
     ended, waits = [], []
+    together = threading.Barrier(2, timeout=10)
 
     def compute(task, tasks):
-        if task:
+        together.wait()  # each thread has a task
+        if threading.current_thread() is not threading.main_thread():
             threading.Event().wait(0.1)
             ended.append(task)
 
@@ -176,7 +178,37 @@ def test_an_interruption_is_raised_when_all_tasks_have_ended(monkeypatch):
     monkeypatch.setattr(launching, "wait", interrupted_once)
     with pytest.raises(KeyboardInterrupt):
         launched(compute)(2)
-    assert ended == [1]
+    assert len(ended) == 1
+
+
+def test_threads_take_portions_until_none_is_left():
+    done, threads = [], set()
+
+    def compute(number, task, tasks):
+        threading.Event().wait(0.002)
+        threads.add(threading.get_ident())
+        done.append((number, task, tasks))
+
+    launched(compute)(7, 2, portions=5)
+    assert sorted(done) == [(7, task, 10) for task in range(10)]
+    assert len(threads) == 2
+
+
+def test_no_portion_begins_after_an_interruption():
+    done = []
+    together = threading.Barrier(2, timeout=10)
+
+    def compute(task, tasks):
+        if task < 2:
+            together.wait()
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        threading.Event().wait(0.1)
+        done.append(task)
+
+    with pytest.raises(KeyboardInterrupt):
+        launched(compute)(2, portions=10)
+    assert len(done) == 1
 
 
 AT_ONCE = """

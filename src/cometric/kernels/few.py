@@ -16,6 +16,9 @@ from cometric.kernels.scaling import (
     combine_rows,
     divide_damped,
     divide_lanes,
+    extrapolations,
+    multiply_by,
+    next_rate,
     project_rows,
     update,
     update_damped,
@@ -66,6 +69,7 @@ def _sweep_few(balanced):
                 _copy_block(kernel, bins, first, count, begin, size, width, block)
                 v[:size] = state[offsets[p] : offsets[p] + size]
                 v[size:] = 0
+                rate = 0.0
                 for _ in range(sweeps):
                     u[:height] = 0
                     project_rows(block, rows, 0, count, v, u, 0, width)
@@ -78,8 +82,16 @@ def _sweep_few(balanced):
                         )
                     combine_rows(block, rows, 0, count, u, 0, ku, width)
                     if balanced:
-                        value, errors[p] = update(padded, place[target[p]], size, v, 0, ku, 0, tail)
+                        mine = place[target[p]]
+                        if rate > 0.0:
+                            extrapolations(padded, mine, size, v, 0, ku, 0, rate, numbers)
+                        value, error = update(padded, mine, size, v, 0, ku, 0, tail)
                         values[p] += value
+                        if rate > 0.0:
+                            multiply_by(v, 0, size, numbers)
+                        if tol > 0.0:
+                            rate = next_rate(rate, errors[p], error)
+                        errors[p] = error
                     else:
                         columns, errors[p] = update_damped(
                             weight, begin, size, v, 0, ku, 0, power, numbers, exponent

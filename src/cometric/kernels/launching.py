@@ -88,6 +88,10 @@ def _run(compute: Callable[[int], None], tasks: int, threads: int) -> None:
     others = [_threads.submit(work, thread) for thread in range(1, threads)]
     try:
         work()
+    except KeyboardInterrupt:
+        with lock:  # no further tasks
+            list(numbers)
+        raise
     finally:
         _wait(others)
     for other in others:

@@ -19,7 +19,14 @@ import numpy as np
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES, item
-from cometric.kernels.scaling import FAST, divide_lanes, update
+from cometric.kernels.scaling import (
+    FAST,
+    divide_lanes,
+    extrapolations,
+    multiply_by,
+    next_rate,
+    update,
+)
 
 HEIGHT = 256
 """Pairs in a panel."""
@@ -71,7 +78,8 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
                 np.empty((height, len(kernel)), kernel.dtype),
                 np.empty((height, width), kernel.dtype),
             )
-            work = np.empty((3, np.diff(indptr).max() + BYTES), kernel.dtype)
+            rates = np.zeros(len(all_pairs))  # at which errors fall
+            work = np.empty((4, np.diff(indptr).max() + BYTES), kernel.dtype)
         for first in range(0, len(active), height):
             panel = active[first : first + height]
             rows = len(panel)
@@ -79,7 +87,10 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
             np.matmul(v[:rows], block.T, out=kv[:rows])
             _divide(mass, kv, panel, values)
             np.matmul(kv[:rows], block, out=v[:rows])
-            _update(indptr, bins, weight, target, state, offsets, panel, v, values, errors, work)
+            _update(
+                indptr, bins, weight, target, state, offsets, panel, v, values, errors, work,
+                rates, start[i], tol,
+            )  # fmt: skip
 
 
 @njit(nogil=True)
@@ -101,9 +112,12 @@ def _divide(mass, kv, panel, values):
 
 
 @njit(nogil=True, **FAST)
-def _update(indptr, bins, weight, target, state, offsets, panel, ku, values, errors, work):
+def _update(
+    indptr, bins, weight, target, state, offsets, panel, ku, values, errors, work,
+    rates, pair, tol,
+):  # fmt: skip
     """Replace v by b / (K u) on the support of each target; complete values and errors."""
-    product, mass, tail = work[0], work[1], work[2]
+    product, mass, tail, factor = work[0], work[1], work[2], work[3]
     mass[:] = 0
     for row in range(len(panel)):
         p = panel[row]
@@ -113,7 +127,15 @@ def _update(indptr, bins, weight, target, state, offsets, panel, ku, values, err
             mass[e] = item(weight, begin + e)
         for e in range(count, min(count + BYTES, len(mass))):
             product[e], mass[e] = 1, 0
-        value, errors[p] = update(mass, 0, count, state, offsets[p], product, 0, tail)
+        rate = rates[p - pair]
+        if rate > 0.0:
+            extrapolations(mass, 0, count, state, offsets[p], product, 0, rate, factor)
+        value, error = update(mass, 0, count, state, offsets[p], product, 0, tail)
         values[p] += value
+        if rate > 0.0:
+            multiply_by(state, offsets[p], count, factor)
+        if tol > 0.0:
+            rates[p - pair] = next_rate(rate, errors[p], error)
+        errors[p] = error
         if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
             values[p], errors[p] = np.nan, np.inf

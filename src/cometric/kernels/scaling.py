@@ -40,6 +40,8 @@ SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive do
 ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 LOG_2_HIGH = float.fromhex("0x1.62e42feep-1")  # few digits: its products with integers are exact
 LOG_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+SLOWEST = 0.9
+"""The largest rate of errors that is extrapolated."""
 TILE = 32
 """Entries of a row of K that are copied at a time."""
 ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
@@ -188,6 +190,45 @@ def update(mass, begin, count, state, place, ku, ku_place, tail):
         marks = mark_abnormal(marks, v, b)
         sums = add_products(sums, b, log(v))
     return total(sums) if total(marks) == 0 else np.nan, total(errors)
+
+
+@njit(**FAST)
+def next_rate(rate, before, error):
+    """The rate at which errors fall, after a sweep: zero, and below, if it is not known.
+
+    An extrapolation, which takes place where ``rate`` is positive, is followed by one sweep
+    (marked -1) whose error cannot be compared with the one before.
+    """
+    if rate > 0.0:
+        return -1.0
+    if rate < 0.0 or not before < np.inf:
+        return 0.0
+    falling = error / before
+    return min(falling, SLOWEST) if 0.0 < falling < 1.0 else 0.0
+
+
+@njit(**FAST)
+def extrapolations(mass, begin, count, state, place, ku, ku_place, rate, factor):
+    """Write x^(rate / (1 - rate)), with x = b / (v K u), to ``factor``; v is the scaling before.
+
+    If all errors fell by ``rate`` in every sweep, b / (K u) times this would be the solution. The
+    power is a rough one, and limited: sweeps correct it.
+    """
+    weight = rate / (1.0 - rate)
+    for e in range(count):
+        product = state[np.uint64(place + e)] * ku[np.uint64(ku_place + e)]
+        x = np.float64(mass[np.uint64(begin + e)]) / np.float64(product) - 1.0
+        x = min(max(x, -0.5), 1.0)
+        y = weight * x * (6.0 + x) / (6.0 + 4.0 * x)  # log(1 + x)
+        y = min(max(y, -1.0), 1.0)
+        factor[e] = 1.0 + y * (1.0 + y * (0.5 + y * (1 / 6 + y * (1 / 24))))
+
+
+@njit(**FAST)
+def multiply_by(state, place, count, factor):
+    """Multiply scalings by the factors."""
+    for e in range(count):
+        state[np.uint64(place + e)] *= factor[e]
 
 
 @njit(**FAST)

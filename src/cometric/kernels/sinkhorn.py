@@ -14,6 +14,10 @@ columns of the plan u K v are exact, so that its dual value, a lower bound of th
 
 and the error returned is that of the columns just before v was updated, with exact rows.
 
+Where pairs are solved to a tolerance, balanced ones are extrapolated: after two sweeps that show at
+which rate the error falls, the third moves v on as far as all further ones would, if they went on
+at that rate.
+
 Unbalanced transport relaxes both marginals: ``ratio`` = rho / eps is finite, and infinite for
 balanced transport. Its sweep is damped, u = a (K v)^s / (K v) and v = b (K u)^s / (K u) with
 s = 1 / (ratio + 1). After it the row sums of u K v are p = <a, (K v)^s> in total, with the old v,
@@ -47,7 +51,10 @@ from cometric.kernels.scaling import (
     copy_chunk,
     divide_damped,
     divide_lanes,
+    extrapolations,
     multiply,
+    multiply_by,
+    next_rate,
     project_rows,
     update,
     update_damped,
@@ -97,6 +104,7 @@ class Workspace(NamedTuple):
     tail: np.ndarray  # the lanes in which a scaling ends
     numbers: np.ndarray  # two arrays for sums of logarithms
     exponent: np.ndarray
+    rates: np.ndarray  # at which the errors of the pairs of a source fall
 
 
 @njit
@@ -156,17 +164,21 @@ def _source_sweep(balanced):
     """The sweeps of one source, for :func:`sweep`."""
 
     @njit(**BORROWED)
-    def sweep_source(histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, active):
+    def sweep_source(
+        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, active, pair
+    ):  # fmt: skip
         """Sweep the pairs ``active`` of source i until their errors are at most ``tol``.
 
         If all columns of the source fit in one chunk, a pair is swept to its end before the next
         one: after its first sweep the rows that it needs are in the first-level cache. Otherwise
         every chunk serves one sweep of all pairs before the next one is copied, and scalings are
-        updated with the last chunk.
+        updated with the last chunk. ``pair`` is the first pair of the source.
         """
         indptr, bins, weight, mass = histograms
         target, state, offsets, values, errors = pairs
-        chunk, u, ku, tail, numbers, exponent = work
+        chunk, u, ku, tail, numbers, exponent, rates = work
+        for e in range(len(rates)):
+            rates[e] = 0.0
         lanes = BYTES // kernel.itemsize
         power = 1.0 / (ratio + 1.0)
         size = indptr[i + 1] - indptr[i]
@@ -202,10 +214,20 @@ def _source_sweep(balanced):
                         project_rows(chunk, padded.bins, begin, begin + bins_b, u, ku, at, width)
                         if is_last:
                             if balanced:
+                                rate = rates[p - pair]
+                                if rate > 0.0:
+                                    extrapolations(
+                                        padded.weight, begin, bins_b, state, place, ku, at, rate,
+                                        numbers,
+                                    )  # fmt: skip
                                 columns, error = update(
                                     padded.weight, begin, bins_b, state, place, ku, at, tail
                                 )
                                 value += columns
+                                if rate > 0.0:
+                                    multiply_by(state, place, bins_b, numbers)
+                                if tol > 0.0:
+                                    rates[p - pair] = next_rate(rate, errors[p], error)
                             else:
                                 columns, error = update_damped(
                                     weight, indptr[j], bins_b, state, place, ku, at, power,
@@ -267,6 +289,7 @@ def _sweep(balanced):
             aligned_zeros(lanes, kernel.dtype),
             np.empty(largest + BYTES),  # lanes may end beyond the largest histogram
             np.empty(largest + BYTES),
+            np.empty(most_pairs),
         )
         active = np.empty(most_pairs, np.int64)
         for i in range(task, sources, tasks):
@@ -279,11 +302,31 @@ def _sweep(balanced):
             if count > 0 and sweeps > 0:
                 if balanced:
                     _sweep_balanced(
-                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some
+                        histograms,
+                        padded,
+                        kernel,
+                        pairs,
+                        work,
+                        ratio,
+                        sweeps,
+                        tol,
+                        i,
+                        some,
+                        start[i],
                     )
                 else:
                     _sweep_unbalanced(
-                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some
+                        histograms,
+                        padded,
+                        kernel,
+                        pairs,
+                        work,
+                        ratio,
+                        sweeps,
+                        tol,
+                        i,
+                        some,
+                        start[i],
                     )
 
     def sweep(

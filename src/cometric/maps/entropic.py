@@ -467,7 +467,8 @@ class EntropicMap(SinkhornMap):
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         final = max(NEGATIVE_TOL, self._rounding[self.precision])
-        return (self.max_sweeps, self._tolerance), (self.max_sweeps, final)
+        tol = self._tolerance
+        return (3, tol), (10, tol), (self.max_sweeps, tol), (self.max_sweeps, final)
 
     def _is_negative(self, task: PairTask, levels: Vector) -> Any:
         if task.level is None:
