@@ -162,6 +162,7 @@ class TensorEntropicMap(TensorSweeps):
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self._cropping: Any = None  # the kernels on supports
+        self._products_of = None
         if self.engine == "dense" or self._mixed:
             self._partners = self._hist.to(self.dtype)
         count = sum(map(np.prod, self._strip.shapes(self.shape[0])))

@@ -1,0 +1,306 @@
+// Sweeps by products in float64; products_cuda.py describes the arguments and compiles this.
+//
+// A tile is 64 partners of one source, from its next histogram on. `divide` gives u = b / (K v) of a
+// tile on 64 bins, `update` gives v = a / (K u) on 64 bins of the source, `collect` adds up what both
+// have left of a tile's values and errors, in a fixed order, `count` counts the pairs left to solve. Tensor cores multiply; the rows of K that
+// a source selects are read where they are.
+//
+// Four warps have a quarter of the tile each, 32 x 32. STAGES steps of DEPTH bins are on their way to
+// shared memory while one is multiplied.
+
+constexpr int EDGE = 64; // of a tile
+constexpr int DEPTH = 16;
+constexpr int STAGES = 4;
+constexpr int THREADS = 128;
+constexpr int LINE = EDGE + 2; // numbers from a row of K to the next: no two lanes of a load collide
+constexpr int LEFT = EDGE * DEPTH, RIGHT = DEPTH * LINE; // numbers of a stage
+constexpr unsigned ALL = 0xffffffffu;
+
+struct Tile {
+    int source;  // counted from the first one of the call
+    int partner; // the first of the tile, among all histograms
+    int slot;    // where u and sums are
+    int bin;     // the first of the source in `update`
+};
+
+struct Arguments { // in the order of products_cuda.Arguments
+    const double *kernel, *hist; // (d, d), and all histograms (n, d)
+    const long long *states, *bins, *masses; // addresses for each source
+    const int *widths, *strides;             // bins of each source, and numbers between scalings
+    const Tile *tiles;
+    double *u, *sums_u, *sums_v, *marginals;
+    double *values, *errors;
+    int *late; // pairs of each tile whose error exceeds `tol`
+    double tol;
+    int n, d, first, line, pieces, parts; // pieces of d and of the widest source
+};
+
+__device__ __forceinline__ double quotient(double b, double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = y * (2.0 - x * y);
+    y = y * (2.0 - x * y);
+    return b * y;
+}
+
+__device__ __forceinline__ void copy(double *to, const double *from, bool there) {
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                 "r"(there ? 16 : 0));
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"); }
+__device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2)); }
+
+__device__ __forceinline__ void multiply(double *c, const double *a, const double *b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+
+// Where two numbers of a row of DEPTH are: odd rows have their halves exchanged, against conflicts.
+__device__ __forceinline__ int place(int row, int pair) {
+    return row * DEPTH + 2 * (pair ^ ((row & 1) << 2));
+}
+
+struct Lane {
+    int row, column; // of the warp's quarter
+    int group, turn; // place in the fragments of a product
+};
+__device__ __forceinline__ Lane lane_of(int thread) {
+    int warp = thread / 32;
+    return {warp / 2 * 32, warp % 2 * 32, thread % 32 / 4, thread % 4};
+}
+
+// Adds the product of one stage. The bins of eight are taken in another order, the same on both sides:
+// 2 t and 2 t + 1 are adjacent. BY_ROWS: the right side has a row for each bin, not for each column.
+template <bool BY_ROWS>
+__device__ __forceinline__ void multiply_stage(double c[2][4][4], const double *left,
+                                               const double *right, Lane at) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        double a[2][4], b[4][2];
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int row = at.row + 16 * m + 8 * h + at.group;
+                double2 two = *reinterpret_cast<const double2 *>(left + place(row, 4 * half + at.turn));
+                a[m][h] = two.x, a[m][h + 2] = two.y;
+            }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int column = at.column + 8 * j + at.group;
+            if (BY_ROWS) {
+                const double *from = right + (8 * half + 2 * at.turn) * LINE + column;
+                b[j][0] = from[0], b[j][1] = from[LINE];
+            } else {
+                double2 two =
+                    *reinterpret_cast<const double2 *>(right + place(column, 4 * half + at.turn));
+                b[j][0] = two.x, b[j][1] = two.y;
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) multiply(c[m][j], a[m], b[j]);
+    }
+}
+
+// The sum over the four lanes of a row and the two warps that share it, in the order of columns.
+__device__ __forceinline__ void sum_row(double *shared, double x, int row, int column, int turn) {
+    x += __shfl_xor_sync(ALL, x, 1);
+    x += __shfl_xor_sync(ALL, x, 2);
+    if (turn == 0) shared[(column != 0) * EDGE + row] = x;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3) divide(const Arguments given) {
+    extern __shared__ double space[];
+    double *left = space, *right = space + STAGES * LEFT;
+    int *offsets = reinterpret_cast<int *>(right + STAGES * RIGHT);
+    const int d = given.d;
+    const Tile tile = given.tiles[blockIdx.x / given.pieces];
+    const int bin = blockIdx.x % given.pieces * EDGE;
+    const int width = given.widths[tile.source], stride = given.strides[tile.source];
+    const double *state = reinterpret_cast<const double *>(given.states[tile.source]);
+    const int *bins = reinterpret_cast<const int *>(given.bins[tile.source]);
+    const int count = min(EDGE, given.n - tile.partner);
+    state += (size_t)tile.partner * stride;
+    for (int k = threadIdx.x; k < width; k += THREADS) offsets[k] = bins[k] * d;
+    __syncthreads();
+
+    auto load = [&](int step) {
+        double *to = left + step % STAGES * LEFT;
+#pragma unroll
+        for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
+            int row = threadIdx.x / 8 + j * (THREADS / 8), pair = threadIdx.x % 8;
+            bool there = row < count;
+            copy(to + place(row, pair), state + (there ? (size_t)row * stride : 0) + step * DEPTH + 2 * pair,
+                 there);
+        }
+        to = right + step % STAGES * RIGHT;
+#pragma unroll
+        for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
+            int row = threadIdx.x / 32 + j * (THREADS / 32), column = bin + threadIdx.x % 32 * 2;
+            bool there = column < d;
+            copy(to + row * LINE + threadIdx.x % 32 * 2,
+                 given.kernel + offsets[step * DEPTH + row] + (there ? column : 0), there);
+        }
+    };
+    const int steps = width / DEPTH;
+    const Lane at = lane_of(threadIdx.x);
+    double c[2][4][4] = {};
+    for (int step = 0; step < STAGES - 1; step++) {
+        if (step < steps) load(step);
+        commit();
+    }
+    for (int step = 0; step < steps; step++) {
+        wait();
+        __syncthreads();
+        if (step + STAGES - 1 < steps) load(step + STAGES - 1);
+        commit();
+        multiply_stage<true>(c, left + step % STAGES * LEFT, right + step % STAGES * RIGHT, at);
+    }
+    __syncthreads();
+
+    double *sums = space;
+    double *u = given.u + (size_t)tile.slot * EDGE * d;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = at.row + 16 * m + 8 * h + at.group;
+            const double *hist = given.hist + (size_t)(tile.partner + row) * d;
+            double logs = 0.0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int column = bin + at.column + 8 * j + 2 * at.turn;
+                if (column >= d) continue;
+                double2 b = {0.0, 0.0}, found = {0.0, 0.0};
+                if (row < count) {
+                    b = *reinterpret_cast<const double2 *>(hist + column);
+                    found.x = quotient(b.x, c[m][j][2 * h]);
+                    found.y = quotient(b.y, c[m][j][2 * h + 1]);
+                }
+                if (b.x > 0.0) logs += b.x * log(found.x);
+                if (b.y > 0.0) logs += b.y * log(found.y);
+                *reinterpret_cast<double2 *>(u + (size_t)row * d + column) = found;
+            }
+            sum_row(sums, logs, row, at.column, at.turn);
+        }
+    __syncthreads();
+    int row = threadIdx.x;
+    if (row < EDGE)
+        given.sums_u[((size_t)tile.slot * EDGE + row) * given.pieces + bin / EDGE] =
+            sums[row] + sums[EDGE + row];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments given) {
+    extern __shared__ double space[];
+    double *left = space, *right = space + STAGES * LEFT;
+    const int d = given.d;
+    const Tile tile = given.tiles[blockIdx.x];
+    const int width = given.widths[tile.source], stride = given.strides[tile.source];
+    double *state = reinterpret_cast<double *>(given.states[tile.source]);
+    const int *bins = reinterpret_cast<const int *>(given.bins[tile.source]);
+    const double *masses = reinterpret_cast<const double *>(given.masses[tile.source]);
+    const int count = min(EDGE, given.n - tile.partner);
+    state += (size_t)tile.partner * stride;
+    const double *u = given.u + (size_t)tile.slot * EDGE * d;
+    const int pair = threadIdx.x % 8;
+    const double *rows[EDGE * DEPTH / 2 / THREADS];
+#pragma unroll
+    for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
+        int k = tile.bin + threadIdx.x / 8 + j * (THREADS / 8);
+        rows[j] = given.kernel + (size_t)bins[min(k, width - 1)] * d + 2 * pair;
+    }
+    auto load = [&](int step) {
+        double *to = left + step % STAGES * LEFT, *other = right + step % STAGES * RIGHT;
+#pragma unroll
+        for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
+            int row = threadIdx.x / 8 + j * (THREADS / 8);
+            copy(to + place(row, pair), u + (size_t)row * d + step * DEPTH + 2 * pair, true);
+            copy(other + place(row, pair), rows[j] + step * DEPTH, true);
+        }
+    };
+    const int steps = d / DEPTH;
+    const Lane at = lane_of(threadIdx.x);
+    double c[2][4][4] = {};
+    for (int step = 0; step < STAGES - 1; step++) {
+        if (step < steps) load(step);
+        commit();
+    }
+    for (int step = 0; step < steps; step++) {
+        wait();
+        __syncthreads();
+        if (step + STAGES - 1 < steps) load(step + STAGES - 1);
+        commit();
+        // Warps without bins of the source have nothing to multiply
+        if (tile.bin + at.column < width)
+            multiply_stage<false>(c, left + step % STAGES * LEFT, right + step % STAGES * RIGHT, at);
+    }
+    __syncthreads();
+
+    double *sums = space, *gaps = space + 2 * EDGE;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = at.row + 16 * m + 8 * h + at.group;
+            double logs = 0.0, gap = 0.0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int k = tile.bin + at.column + 8 * j + 2 * at.turn;
+                if (k >= width || row >= count) continue;
+                double2 *here = reinterpret_cast<double2 *>(state + (size_t)row * stride + k);
+                double2 a = *reinterpret_cast<const double2 *>(masses + k);
+                double2 ku = {c[m][j][2 * h], c[m][j][2 * h + 1]};
+                double2 v = *here;
+                gap += fabs(v.x * ku.x - a.x);
+                gap += fabs(v.y * ku.y - a.y);
+                v.x = quotient(a.x, ku.x);
+                v.y = quotient(a.y, ku.y);
+                if (a.x > 0.0) logs += a.x * log(v.x);
+                if (a.y > 0.0) logs += a.y * log(v.y);
+                *here = v;
+            }
+            sum_row(sums, logs, row, at.column, at.turn);
+            sum_row(gaps, gap, row, at.column, at.turn);
+        }
+    __syncthreads();
+    int row = threadIdx.x;
+    if (row < EDGE) {
+        size_t to = ((size_t)tile.slot * EDGE + row) * given.parts + tile.bin / EDGE;
+        given.sums_v[to] = sums[row] + sums[EDGE + row];
+        given.marginals[to] = gaps[row] + gaps[EDGE + row];
+    }
+}
+
+__device__ __forceinline__ size_t place_of(const Arguments &given, Tile tile, int row) {
+    return (size_t)tile.source * given.line + tile.partner + row - given.first;
+}
+
+extern "C" __global__ void collect(const Arguments given) {
+    const Tile tile = given.tiles[blockIdx.x];
+    const int row = threadIdx.x;
+    if (row >= given.n - tile.partner) return;
+    const size_t from = (size_t)tile.slot * EDGE + row;
+    const int parts = (given.widths[tile.source] + EDGE - 1) / EDGE;
+    double value = 0.0, error = 0.0;
+    for (int j = 0; j < given.pieces; j++) value += given.sums_u[from * given.pieces + j];
+    for (int j = 0; j < parts; j++) {
+        value += given.sums_v[from * given.parts + j];
+        error += given.marginals[from * given.parts + j];
+    }
+    const size_t to = place_of(given, tile, row);
+    given.values[to] = value;
+    given.errors[to] = error;
+}
+
+extern "C" __global__ void count(const Arguments given) {
+    const Tile tile = given.tiles[blockIdx.x];
+    const int row = threadIdx.x;
+    bool there = row < given.n - tile.partner;
+    int late = __syncthreads_count(there && given.errors[place_of(given, tile, row)] > given.tol);
+    if (row == 0) given.late[blockIdx.x] = late;
+}
