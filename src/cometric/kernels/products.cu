@@ -8,12 +8,15 @@
 // Four warps have a quarter of the tile each, 32 x 32. STAGES steps of DEPTH bins are on their way to
 // shared memory while one is multiplied.
 
-constexpr int EDGE = 64; // of a tile
+constexpr int EDGE = 64; // partners of a tile
 constexpr int DEPTH = 16;
-constexpr int STAGES = 4;
 constexpr int THREADS = 128;
-constexpr int LINE = EDGE + 2; // numbers from a row of K to the next: no two lanes of a load collide
-constexpr int LEFT = EDGE * DEPTH, RIGHT = DEPTH * LINE; // numbers of a stage
+constexpr int QUARTER = COLUMNS / 2; // columns of a warp
+constexpr int EIGHTS = QUARTER / 8;
+// Numbers from a row to the next in shared memory, so that no two lanes of a load collide
+constexpr int SHORT = DEPTH + 4, LONG = COLUMNS + 4;
+constexpr int LEFT = EDGE * SHORT, RIGHT = COLUMNS * SHORT; // numbers of a stage
+constexpr int WIDE = COLUMNS / 2; // pairs of numbers in a row of K
 constexpr unsigned ALL = 0xffffffffu;
 
 struct Tile {
@@ -52,15 +55,18 @@ __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"
 __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2)); }
 
 __device__ __forceinline__ void multiply(double *c, const double *a, const double *b) {
+#if DEEP == 8
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
                  "{%8,%9}, {%0,%1,%2,%3};"
                  : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
                  : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-}
-
-// Where two numbers of a row of DEPTH are: odd rows have their halves exchanged, against conflicts.
-__device__ __forceinline__ int place(int row, int pair) {
-    return row * DEPTH + 2 * (pair ^ ((row & 1) << 2));
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
+                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]),
+                   "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+#endif
 }
 
 struct Lane {
@@ -69,41 +75,34 @@ struct Lane {
 };
 __device__ __forceinline__ Lane lane_of(int thread) {
     int warp = thread / 32;
-    return {warp / 2 * 32, warp % 2 * 32, thread % 32 / 4, thread % 4};
+    return {warp / 2 * 32, warp % 2 * QUARTER, thread % 32 / 4, thread % 4};
 }
 
-// Adds the product of one stage. The bins of eight are taken in another order, the same on both sides:
-// 2 t and 2 t + 1 are adjacent. BY_ROWS: the right side has a row for each bin, not for each column.
+// Adds the product of one stage. Instructions want what they read in adjacent registers: numbers are
+// loaded one by one, wider loads would need a move for each.
+// BY_ROWS: the right side has a row for each bin, not for each column.
 template <bool BY_ROWS>
-__device__ __forceinline__ void multiply_stage(double c[2][4][4], const double *left,
+__device__ __forceinline__ void multiply_stage(double c[2][EIGHTS][4], const double *left,
                                                const double *right, Lane at) {
+    left += (at.row + at.group) * SHORT + at.turn;
+    right += BY_ROWS ? at.turn * LONG + at.column + at.group
+                     : (at.column + at.group) * SHORT + at.turn;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        double a[2][4], b[4][2];
+    for (int begin = 0; begin < DEPTH; begin += DEEP) {
+        double a[2][DEEP / 2], b[EIGHTS][DEEP / 4];
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int q = 0; q < DEEP / 4; q++) {
+            int k = begin + 4 * q;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int row = at.row + 16 * m + 8 * h + at.group;
-                double2 two = *reinterpret_cast<const double2 *>(left + place(row, 4 * half + at.turn));
-                a[m][h] = two.x, a[m][h + 2] = two.y;
-            }
+            for (int m = 0; m < 4; m++) a[m / 2][2 * q + m % 2] = left[8 * m * SHORT + k];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int column = at.column + 8 * j + at.group;
-            if (BY_ROWS) {
-                const double *from = right + (8 * half + 2 * at.turn) * LINE + column;
-                b[j][0] = from[0], b[j][1] = from[LINE];
-            } else {
-                double2 two =
-                    *reinterpret_cast<const double2 *>(right + place(column, 4 * half + at.turn));
-                b[j][0] = two.x, b[j][1] = two.y;
-            }
+            for (int j = 0; j < EIGHTS; j++)
+                b[j][q] = BY_ROWS ? right[k * LONG + 8 * j] : right[8 * j * SHORT + k];
         }
 #pragma unroll
         for (int m = 0; m < 2; m++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) multiply(c[m][j], a[m], b[j]);
+            for (int j = 0; j < EIGHTS; j++) multiply(c[m][j], a[m], b[j]);
     }
 }
 
@@ -114,13 +113,13 @@ __device__ __forceinline__ void sum_row(double *shared, double x, int row, int c
     if (turn == 0) shared[(column != 0) * EDGE + row] = x;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) divide(const Arguments given) {
+extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arguments given) {
     extern __shared__ double space[];
     double *left = space, *right = space + STAGES * LEFT;
     int *offsets = reinterpret_cast<int *>(right + STAGES * RIGHT);
     const int d = given.d;
     const Tile tile = given.tiles[blockIdx.x / given.pieces];
-    const int bin = blockIdx.x % given.pieces * EDGE;
+    const int bin = blockIdx.x % given.pieces * COLUMNS;
     const int width = given.widths[tile.source], stride = given.strides[tile.source];
     const double *state = reinterpret_cast<const double *>(given.states[tile.source]);
     const int *bins = reinterpret_cast<const int *>(given.bins[tile.source]);
@@ -135,21 +134,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) divide(const Arguments 
         for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
             int row = threadIdx.x / 8 + j * (THREADS / 8), pair = threadIdx.x % 8;
             bool there = row < count;
-            copy(to + place(row, pair), state + (there ? (size_t)row * stride : 0) + step * DEPTH + 2 * pair,
+            copy(to + row * SHORT + 2 * pair, state + (there ? (size_t)row * stride : 0) + step * DEPTH + 2 * pair,
                  there);
         }
         to = right + step % STAGES * RIGHT;
 #pragma unroll
-        for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
-            int row = threadIdx.x / 32 + j * (THREADS / 32), column = bin + threadIdx.x % 32 * 2;
+        for (int j = 0; j < WIDE * DEPTH / THREADS; j++) {
+            int row = threadIdx.x / WIDE + j * (THREADS / WIDE), pair = threadIdx.x % WIDE;
+            int column = bin + 2 * pair;
             bool there = column < d;
-            copy(to + row * LINE + threadIdx.x % 32 * 2,
+            copy(to + row * LONG + 2 * pair,
                  given.kernel + offsets[step * DEPTH + row] + (there ? column : 0), there);
         }
     };
     const int steps = width / DEPTH;
     const Lane at = lane_of(threadIdx.x);
-    double c[2][4][4] = {};
+    double c[2][EIGHTS][4] = {};
     for (int step = 0; step < STAGES - 1; step++) {
         if (step < steps) load(step);
         commit();
@@ -163,17 +163,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) divide(const Arguments 
     }
     __syncthreads();
 
+    // Logarithms take long, and most masses are zero: lanes list the others before
     double *sums = space;
+    double2 *list = reinterpret_cast<double2 *>(space + 2 * EDGE) + threadIdx.x;
     double *u = given.u + (size_t)tile.slot * EDGE * d;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < 2; m++) {
+        int listed[2], length = 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = at.row + 16 * m + 8 * h + at.group;
             const double *hist = given.hist + (size_t)(tile.partner + row) * d;
-            double logs = 0.0;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < EIGHTS; j++) {
                 int column = bin + at.column + 8 * j + 2 * at.turn;
                 if (column >= d) continue;
                 double2 b = {0.0, 0.0}, found = {0.0, 0.0};
@@ -182,20 +184,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) divide(const Arguments 
                     found.x = quotient(b.x, c[m][j][2 * h]);
                     found.y = quotient(b.y, c[m][j][2 * h + 1]);
                 }
-                if (b.x > 0.0) logs += b.x * log(found.x);
-                if (b.y > 0.0) logs += b.y * log(found.y);
+                if (b.x > 0.0) list[length++ * THREADS] = {b.x, found.x};
+                if (b.y > 0.0) list[length++ * THREADS] = {b.y, found.y};
                 *reinterpret_cast<double2 *>(u + (size_t)row * d + column) = found;
             }
-            sum_row(sums, logs, row, at.column, at.turn);
+            listed[h] = length;
         }
+        double logs[2] = {0.0, 0.0};
+        for (int j = 0; j < listed[1]; j++) {
+            double2 one = list[j * THREADS];
+            double term = one.x * log(one.y);
+            logs[0] += j < listed[0] ? term : 0.0;
+            logs[1] += j < listed[0] ? 0.0 : term;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            sum_row(sums, logs[h], at.row + 16 * m + 8 * h + at.group, at.column, at.turn);
+    }
     __syncthreads();
     int row = threadIdx.x;
     if (row < EDGE)
-        given.sums_u[((size_t)tile.slot * EDGE + row) * given.pieces + bin / EDGE] =
+        given.sums_u[((size_t)tile.slot * EDGE + row) * given.pieces + bin / COLUMNS] =
             sums[row] + sums[EDGE + row];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments given) {
+extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) update(const Arguments given) {
     extern __shared__ double space[];
     double *left = space, *right = space + STAGES * LEFT;
     const int d = given.d;
@@ -208,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments 
     state += (size_t)tile.partner * stride;
     const double *u = given.u + (size_t)tile.slot * EDGE * d;
     const int pair = threadIdx.x % 8;
-    const double *rows[EDGE * DEPTH / 2 / THREADS];
+    const double *rows[COLUMNS * DEPTH / 2 / THREADS];
 #pragma unroll
-    for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
+    for (int j = 0; j < COLUMNS * DEPTH / 2 / THREADS; j++) {
         int k = tile.bin + threadIdx.x / 8 + j * (THREADS / 8);
         rows[j] = given.kernel + (size_t)bins[min(k, width - 1)] * d + 2 * pair;
     }
@@ -219,13 +232,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments 
 #pragma unroll
         for (int j = 0; j < EDGE * DEPTH / 2 / THREADS; j++) {
             int row = threadIdx.x / 8 + j * (THREADS / 8);
-            copy(to + place(row, pair), u + (size_t)row * d + step * DEPTH + 2 * pair, true);
-            copy(other + place(row, pair), rows[j] + step * DEPTH, true);
+            copy(to + row * SHORT + 2 * pair, u + (size_t)row * d + step * DEPTH + 2 * pair, true);
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS * DEPTH / 2 / THREADS; j++) {
+            int row = threadIdx.x / 8 + j * (THREADS / 8);
+            copy(other + row * SHORT + 2 * pair, rows[j] + step * DEPTH, true);
         }
     };
     const int steps = d / DEPTH;
     const Lane at = lane_of(threadIdx.x);
-    double c[2][4][4] = {};
+    double c[2][EIGHTS][4] = {};
     for (int step = 0; step < STAGES - 1; step++) {
         if (step < steps) load(step);
         commit();
@@ -249,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments 
             int row = at.row + 16 * m + 8 * h + at.group;
             double logs = 0.0, gap = 0.0;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < EIGHTS; j++) {
                 int k = tile.bin + at.column + 8 * j + 2 * at.turn;
                 if (k >= width || row >= count) continue;
                 double2 *here = reinterpret_cast<double2 *>(state + (size_t)row * stride + k);
@@ -270,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) update(const Arguments 
     __syncthreads();
     int row = threadIdx.x;
     if (row < EDGE) {
-        size_t to = ((size_t)tile.slot * EDGE + row) * given.parts + tile.bin / EDGE;
+        size_t to = ((size_t)tile.slot * EDGE + row) * given.parts + tile.bin / COLUMNS;
         given.sums_v[to] = sums[row] + sums[EDGE + row];
         given.marginals[to] = gaps[row] + gaps[EDGE + row];
     }
@@ -285,7 +302,7 @@ extern "C" __global__ void collect(const Arguments given) {
     const int row = threadIdx.x;
     if (row >= given.n - tile.partner) return;
     const size_t from = (size_t)tile.slot * EDGE + row;
-    const int parts = (given.widths[tile.source] + EDGE - 1) / EDGE;
+    const int parts = (given.widths[tile.source] + COLUMNS - 1) / COLUMNS;
     double value = 0.0, error = 0.0;
     for (int j = 0; j < given.pieces; j++) value += given.sums_u[from * given.pieces + j];
     for (int j = 0; j < parts; j++) {

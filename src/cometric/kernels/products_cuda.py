@@ -17,7 +17,7 @@ import torch
 from cometric.kernels.sinkhorn_cuda import Program
 
 EDGE = 64
-"""Partners, and bins, of a tile."""
+"""Partners of a tile."""
 
 STEP = 16
 """Sources and the bins of all must be padded to multiples of this."""
@@ -26,8 +26,24 @@ WIDEST = 2048
 """The most bins of a source: where its rows begin is in shared memory."""
 
 THREADS = 128
-STAGE = (EDGE * STEP + STEP * (EDGE + 2)) * 8
-STAGES = 4
+
+
+class Shape(NamedTuple):
+    """How tiles are multiplied."""
+
+    columns: int = 64  # bins at a time
+    stages: int = 3  # of the pipeline that feeds the products
+    programs: int = 3  # of a multiprocessor
+    deep: int = 8  # bins of one instruction
+
+    @property
+    def space(self) -> int:
+        """Bytes of shared memory."""
+        return 8 * self.stages * (STEP + 4) * (EDGE + self.columns)
+
+
+SHAPE = Shape()
+"""The fastest on an H200."""
 
 POINTERS = (
     "kernel hist states bins masses widths strides tiles u sums_u sums_v marginals values errors "
@@ -49,9 +65,11 @@ class Arguments(ctypes.Structure):
 @functools.cache
 def _program(device: torch.device, entry: str) -> Program:
     """One of the kernels; all its shared memory holds stages and offsets of rows."""
-    room = STAGES * STAGE + 4 * WIDEST if entry in ("divide", "update") else 0
+    constants = {name.upper(): value for name, value in SHAPE._asdict().items()}
+    lines = [f"#define {name} {value}" for name, value in constants.items()]
+    room = SHAPE.space + 4 * WIDEST if entry in ("divide", "update") else 0
     with torch.cuda.device(device):
-        return Program("products", entry, room=room)
+        return Program("products", entry, lines, room)
 
 
 @functools.cache
@@ -125,8 +143,8 @@ class Products:
         strides = np.concatenate([np.full(len(b.bins), b.bins.shape[1]) for b in blocks])
         sizes = np.stack([self._widths, strides.astype(np.int32)])
         self._sizes = torch.as_tensor(sizes, device=self._device)
-        self._pieces = -(-self._d // EDGE)
-        self._parts = int(-(-self._widths.max() // EDGE))
+        self._pieces = -(-self._d // SHAPE.columns)
+        self._parts = int(-(-self._widths.max() // SHAPE.columns))
         each = EDGE * 8 * (self._d + self._pieces + 2 * self._parts)
         self._most = max(1, int(scratch / each))
         counts = -(-(self._n - 1 - numbers) // EDGE)
@@ -169,10 +187,10 @@ class Products:
         source = self._sources[which]
         tiles = np.zeros((len(which), 4), np.int32)
         tiles[:, 0], tiles[:, 1], tiles[:, 2] = source, self._partners[which], np.arange(len(which))
-        parts = -(-self._widths[source] // EDGE)
+        parts = -(-self._widths[source] // SHAPE.columns)
         updates = np.repeat(tiles, parts, axis=0)
         begin = np.repeat(np.cumsum(parts) - parts, parts)
-        updates[:, 3] = EDGE * (np.arange(len(updates)) - begin)
+        updates[:, 3] = SHAPE.columns * (np.arange(len(updates)) - begin)
         both = torch.as_tensor(np.concatenate([tiles, updates]), device=self._device)
         return Chosen(both[: len(tiles)], both[len(tiles) :])
 
@@ -192,9 +210,9 @@ class Products:
             given.marginals = given.sums_v + 8 * rows * self._parts
             given.tiles = tiles.data_ptr()
             offsets = 4 * int(self._widths.max())
-            self._start("divide", len(tiles) * self._pieces, STAGES * STAGE + offsets, given)
+            self._start("divide", len(tiles) * self._pieces, SHAPE.space + offsets, given)
             given.tiles = updates.data_ptr()
-            self._start("update", len(updates), STAGES * STAGE, given)
+            self._start("update", len(updates), SHAPE.space, given)
             given.tiles = tiles.data_ptr()
             self._start("collect", len(tiles), 0, given, EDGE)
 

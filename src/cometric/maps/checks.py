@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.arrays import namespace
+from cometric.core.arrays import numbers
 from cometric.core.histograms import Histograms, check_masses
 from cometric.core.types import Index, Matrix
 
@@ -56,11 +56,15 @@ def raise_if_bad_cost(cost: Any, d: int) -> None:
     """Raise if a float64 cost between ``d`` bins, an array or a tensor, is not valid."""
     if tuple(cost.shape) != (d, d):
         raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
-    if not namespace(cost).isfinite(cost).all() or cost.min() < 0.0:
+    with np.errstate(invalid="ignore"):  # infinite entries are reported below
+        low, high, diagonal, gap = numbers(
+            cost.min(), cost.max(), abs(cost.diagonal()).max(), abs(cost - cost.T).max()
+        )
+    if not (low >= 0.0 and high < np.inf):  # NaN is not
         raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-    if cost.diagonal().any():
+    if diagonal:
         raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-    if abs(cost - cost.T).max() > 1e-12 * cost.max():
+    if gap > 1e-12 * high:
         raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
 
 

@@ -132,9 +132,7 @@ class TensorSweeps(SinkhornMap):
             if not len(which):
                 break
             tiles.sweep(kernel, task.values, task.errors, which)
-        jobs = [
-            self._job(task, part, rows) for part, rows, _ in task.select(task.errors > tol)
-        ]
+        jobs = [self._job(task, part, rows) for part, rows, _ in task.select(task.errors > tol)]
         self._crop(jobs, kernel, limit, tol)
 
     # -------------------------------------------------------------------------- negative
