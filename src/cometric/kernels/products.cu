@@ -116,7 +116,6 @@ __device__ __forceinline__ void sum_row(double *shared, double x, int row, int c
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arguments given) {
     extern __shared__ double space[];
     double *left = space, *right = space + STAGES * LEFT;
-    int *offsets = reinterpret_cast<int *>(right + STAGES * RIGHT);
     const int d = given.d;
     const Tile tile = given.tiles[blockIdx.x / given.pieces];
     const int bin = blockIdx.x % given.pieces * COLUMNS;
@@ -125,9 +124,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arg
     const int *bins = reinterpret_cast<const int *>(given.bins[tile.source]);
     const int count = min(EDGE, given.n - tile.partner);
     state += (size_t)tile.partner * stride;
-    for (int k = threadIdx.x; k < width; k += THREADS) offsets[k] = bins[k] * d;
-    __syncthreads();
-
+    bins += threadIdx.x / WIDE;
+    int ahead[WIDE * DEPTH / THREADS]; // the bins of the next stage to load
+    auto look = [&](int step) {
+#pragma unroll
+        for (int j = 0; j < WIDE * DEPTH / THREADS; j++)
+            ahead[j] = bins[step * DEPTH + j * (THREADS / WIDE)];
+    };
+    const int steps = width / DEPTH;
     auto load = [&](int step) {
         double *to = left + step % STAGES * LEFT;
 #pragma unroll
@@ -144,10 +148,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arg
             int column = bin + 2 * pair;
             bool there = column < d;
             copy(to + row * LONG + 2 * pair,
-                 given.kernel + offsets[step * DEPTH + row] + (there ? column : 0), there);
+                 given.kernel + (size_t)ahead[j] * d + (there ? column : 0), there);
         }
+        look(min(step + 1, steps - 1));
     };
-    const int steps = width / DEPTH;
+    look(0);
     const Lane at = lane_of(threadIdx.x);
     double c[2][EIGHTS][4] = {};
     for (int step = 0; step < STAGES - 1; step++) {
@@ -169,24 +174,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arg
     double *u = given.u + (size_t)tile.slot * EDGE * d;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
+        double2 b[2][EIGHTS]; // all loads before the first store: the compiler would keep their order
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < EIGHTS; j++) {
+                int row = at.row + 16 * m + 8 * h + at.group;
+                int column = bin + at.column + 8 * j + 2 * at.turn;
+                const double *from = given.hist + (size_t)(tile.partner + row) * d + column;
+                b[h][j] = row < count && column < d ? *reinterpret_cast<const double2 *>(from)
+                                                    : double2{0.0, 0.0};
+            }
         int listed[2], length = 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = at.row + 16 * m + 8 * h + at.group;
-            const double *hist = given.hist + (size_t)(tile.partner + row) * d;
 #pragma unroll
             for (int j = 0; j < EIGHTS; j++) {
                 int column = bin + at.column + 8 * j + 2 * at.turn;
-                if (column >= d) continue;
-                double2 b = {0.0, 0.0}, found = {0.0, 0.0};
+                double2 mass = b[h][j], found = {0.0, 0.0};
                 if (row < count) {
-                    b = *reinterpret_cast<const double2 *>(hist + column);
-                    found.x = quotient(b.x, c[m][j][2 * h]);
-                    found.y = quotient(b.y, c[m][j][2 * h + 1]);
+                    found.x = quotient(mass.x, c[m][j][2 * h]);
+                    found.y = quotient(mass.y, c[m][j][2 * h + 1]);
                 }
-                if (b.x > 0.0) list[length++ * THREADS] = {b.x, found.x};
-                if (b.y > 0.0) list[length++ * THREADS] = {b.y, found.y};
-                *reinterpret_cast<double2 *>(u + (size_t)row * d + column) = found;
+                if (mass.x > 0.0) list[length++ * THREADS] = {mass.x, found.x};
+                if (mass.y > 0.0) list[length++ * THREADS] = {mass.y, found.y};
+                if (column < d) *reinterpret_cast<double2 *>(u + (size_t)row * d + column) = found;
             }
             listed[h] = length;
         }
@@ -259,31 +272,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) update(const Arg
     __syncthreads();
 
     double *sums = space, *gaps = space + 2 * EDGE;
+    double2 a[EIGHTS];
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int j = 0; j < EIGHTS; j++) {
+        int k = tile.bin + at.column + 8 * j + 2 * at.turn;
+        a[j] = k < width ? *reinterpret_cast<const double2 *>(masses + k) : double2{0.0, 0.0};
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        double2 v[2][EIGHTS]; // all loads before the first store, as above
+        auto here = [&](int h, int j) {
+            int row = at.row + 16 * m + 8 * h + at.group;
+            int k = tile.bin + at.column + 8 * j + 2 * at.turn;
+            bool there = k < width && row < count;
+            return there ? reinterpret_cast<double2 *>(state + (size_t)row * stride + k) : nullptr;
+        };
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < EIGHTS; j++)
+                v[h][j] = here(h, j) ? *here(h, j) : double2{0.0, 0.0};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int row = at.row + 16 * m + 8 * h + at.group;
             double logs = 0.0, gap = 0.0;
 #pragma unroll
             for (int j = 0; j < EIGHTS; j++) {
-                int k = tile.bin + at.column + 8 * j + 2 * at.turn;
-                if (k >= width || row >= count) continue;
-                double2 *here = reinterpret_cast<double2 *>(state + (size_t)row * stride + k);
-                double2 a = *reinterpret_cast<const double2 *>(masses + k);
-                double2 ku = {c[m][j][2 * h], c[m][j][2 * h + 1]};
-                double2 v = *here;
-                gap += fabs(v.x * ku.x - a.x);
-                gap += fabs(v.y * ku.y - a.y);
-                v.x = quotient(a.x, ku.x);
-                v.y = quotient(a.y, ku.y);
-                if (a.x > 0.0) logs += a.x * log(v.x);
-                if (a.y > 0.0) logs += a.y * log(v.y);
-                *here = v;
+                double2 *to = here(h, j);
+                if (to == nullptr) continue;
+                double2 ku = {c[m][j][2 * h], c[m][j][2 * h + 1]}, next;
+                gap += fabs(v[h][j].x * ku.x - a[j].x);
+                gap += fabs(v[h][j].y * ku.y - a[j].y);
+                next.x = quotient(a[j].x, ku.x);
+                next.y = quotient(a[j].y, ku.y);
+                if (a[j].x > 0.0) logs += a[j].x * log(next.x);
+                if (a[j].y > 0.0) logs += a[j].y * log(next.y);
+                *to = next;
             }
+            int row = at.row + 16 * m + 8 * h + at.group;
             sum_row(sums, logs, row, at.column, at.turn);
             sum_row(gaps, gap, row, at.column, at.turn);
         }
+    }
     __syncthreads();
     int row = threadIdx.x;
     if (row < EDGE) {

@@ -22,9 +22,6 @@ EDGE = 64
 STEP = 16
 """Sources and the bins of all must be padded to multiples of this."""
 
-WIDEST = 2048
-"""The most bins of a source: where its rows begin is in shared memory."""
-
 THREADS = 128
 
 
@@ -32,8 +29,8 @@ class Shape(NamedTuple):
     """How tiles are multiplied."""
 
     columns: int = 64  # bins at a time
-    stages: int = 3  # of the pipeline that feeds the products
-    programs: int = 3  # of a multiprocessor
+    stages: int = 2  # of the pipeline that feeds the products
+    programs: int = 4  # of a multiprocessor
     deep: int = 8  # bins of one instruction
 
     @property
@@ -64,10 +61,10 @@ class Arguments(ctypes.Structure):
 
 @functools.cache
 def _program(device: torch.device, entry: str) -> Program:
-    """One of the kernels; all its shared memory holds stages and offsets of rows."""
+    """One of the kernels; its shared memory holds the stages."""
     constants = {name.upper(): value for name, value in SHAPE._asdict().items()}
     lines = [f"#define {name} {value}" for name, value in constants.items()]
-    room = SHAPE.space + 4 * WIDEST if entry in ("divide", "update") else 0
+    room = SHAPE.space if entry in ("divide", "update") else 0
     with torch.cuda.device(device):
         return Program("products", entry, lines, room)
 
@@ -209,8 +206,7 @@ class Products:
             given.sums_v = given.sums_u + 8 * rows * self._pieces
             given.marginals = given.sums_v + 8 * rows * self._parts
             given.tiles = tiles.data_ptr()
-            offsets = 4 * int(self._widths.max())
-            self._start("divide", len(tiles) * self._pieces, SHAPE.space + offsets, given)
+            self._start("divide", len(tiles) * self._pieces, SHAPE.space, given)
             given.tiles = updates.data_ptr()
             self._start("update", len(updates), SHAPE.space, given)
             given.tiles = tiles.data_ptr()

@@ -100,7 +100,7 @@ class TensorSweeps(SinkhornMap):
             return False
         from cometric.kernels import products_cuda
 
-        return products_cuda.can_run(self.device) and self._sizes[-1] <= products_cuda.WIDEST
+        return products_cuda.can_run(self.device)
 
     def _is_tiled(self, task: Task) -> bool:
         """Whether all blocks of a task are swept at once."""
