@@ -1,8 +1,9 @@
-"""Sweeps by matrix products on supports of the sources, in float64, many sources at once, CUDA.
+"""Sweeps by matrix products on the supports of the sources, many sources at once, CUDA.
 
 The contract is that of ``sinkhorn_torch.sweep``, for balanced transport; sources of all blocks,
 of any width, are swept by the same three launches of ``products.cu``, and only pairs above the
-diagonal. The unit of work is a tile: ``EDGE`` partners of a source.
+diagonal. The unit of work is a tile: ``EDGE`` partners of a source. Products are in float64, or
+in TF32 for numbers in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cometric.kernels.sinkhorn_cuda import Program
+from cometric.kernels.sinkhorn_cuda import NUMBERS, Program
 
 EDGE = 64
 """Partners of a tile."""
@@ -24,29 +25,27 @@ STEP = 16
 
 THREADS = 128
 
+POINTERS = (
+    "kernel hist states bins masses widths strides tiles chosen u sums_u sums_v marginals values "
+    "errors late"
+)
+INTEGERS = "n d first line pieces parts begin"
+
 
 class Shape(NamedTuple):
     """How tiles are multiplied."""
 
-    columns: int = 64  # bins at a time
-    stages: int = 2  # of the pipeline that feeds the products
-    programs: int = 4  # of a multiprocessor
-    deep: int = 8  # bins of one instruction
+    columns: int  # bins at a time
+    stages: int  # of the pipeline that feeds the products
+    programs: int  # of a multiprocessor
 
-    @property
-    def space(self) -> int:
-        """Bytes of shared memory."""
-        return 8 * self.stages * (STEP + 4) * (EDGE + self.columns)
+    def space(self, size: int) -> int:
+        """Bytes of shared memory, for numbers of ``size`` bytes."""
+        return size * self.stages * (STEP + 4) * (EDGE + self.columns)
 
 
-SHAPE = Shape()
-"""The fastest on an H200."""
-
-POINTERS = (
-    "kernel hist states bins masses widths strides tiles u sums_u sums_v marginals values errors "
-    "late"
-)
-INTEGERS = "n d first line pieces parts"
+SHAPES = {8: Shape(64, 2, 4), 4: Shape(64, 3, 4)}
+"""By bytes per number; the fastest on an H200."""
 
 
 class Arguments(ctypes.Structure):
@@ -60,13 +59,13 @@ class Arguments(ctypes.Structure):
 
 
 @functools.cache
-def _program(device: torch.device, entry: str) -> Program:
-    """One of the kernels; its shared memory holds the stages."""
-    constants = {name.upper(): value for name, value in SHAPE._asdict().items()}
-    lines = [f"#define {name} {value}" for name, value in constants.items()]
-    room = SHAPE.space if entry in ("divide", "update") else 0
+def _program(device: torch.device, entry: str, size: int) -> Program:
+    """One of the kernels, for numbers of ``size`` bytes."""
+    constants = SHAPES[size]._asdict()
+    lines = [f"typedef {NUMBERS[size]} T;"]
+    lines += [f"constexpr int {name.upper()} = {value};" for name, value in constants.items()]
     with torch.cuda.device(device):
-        return Program("products", entry, lines, room)
+        return Program("products", entry, lines, SHAPES[size].space(size))
 
 
 @functools.cache
@@ -77,8 +76,7 @@ def can_run(device: torch.device) -> bool:
     try:
         if torch.cuda.get_device_capability(device) < (9, 0):
             return False
-        for entry in ("divide", "update", "collect", "count"):
-            _program(device, entry)
+        _program(device, "count", 8)
     except (AttributeError, ImportError, OSError, RuntimeError):
         return False
     return True
@@ -105,13 +103,6 @@ class Sources(NamedTuple):
         return (self.first, *self.addresses, *self.scalings.shape)
 
 
-class Chosen(NamedTuple):
-    """Tiles on the device: to divide, and to update, where each is repeated for all its bins."""
-
-    tiles: Any
-    updates: Any
-
-
 class Products:
     """Consecutive blocks of sources, with the tiles of their pairs.
 
@@ -129,117 +120,102 @@ class Products:
 
     def __init__(self, blocks: list[Sources], hist: Any, widths: Any, scratch: float) -> None:
         self._hist, self._device = hist, hist.device
+        self._size = size = hist.element_size()
+        self._shape = SHAPES[size]
         self._n, self._d = hist.shape
         self.keys = [block.key for block in blocks]
-        tables = [self._addresses(block) for block in blocks]
+        tables = np.concatenate([_addresses(block, size) for block in blocks])
         self._first = blocks[0].first
-        numbers = np.arange(self._first, self._first + sum(len(table) for table in tables))
-        # Tables begin with the first source: tiles number their sources from there
-        self._tables = torch.as_tensor(np.concatenate(tables).T.copy(), device=self._device)
-        self._widths = widths[numbers].astype(np.int32)
+        numbers = np.arange(self._first, self._first + len(tables))
         strides = np.concatenate([np.full(len(b.bins), b.bins.shape[1]) for b in blocks])
-        sizes = np.stack([self._widths, strides.astype(np.int32)])
-        self._sizes = torch.as_tensor(sizes, device=self._device)
-        self._pieces = -(-self._d // SHAPE.columns)
-        self._parts = int(-(-self._widths.max() // SHAPE.columns))
-        each = EDGE * 8 * (self._d + self._pieces + 2 * self._parts)
+        self._count = len(numbers)
+        self._tables = self._tensor(tables.T)
+        self._sizes = self._tensor(np.stack([widths[numbers], strides]).astype(np.int32))
+        self._pieces = -(-self._d // self._shape.columns)
+        self._parts = int(-(-widths[numbers].max() // self._shape.columns))
+        each = EDGE * (size * self._d + 8 * (self._pieces + 2 * self._parts))
         self._most = max(1, int(scratch / each))
         counts = -(-(self._n - 1 - numbers) // EDGE)
-        self._sources = np.repeat(np.arange(len(numbers)), counts)
+        source = np.repeat(np.arange(len(numbers)), counts)
         before = np.repeat(np.cumsum(counts) - counts, counts)
-        place = np.arange(len(self._sources)) - before
-        self._partners = numbers[self._sources] + 1 + EDGE * place
-        self._all: list[Chosen] | None = None
+        partner = numbers[source] + 1 + EDGE * (np.arange(len(source)) - before)
+        self._all = len(source)
+        self._tiles = self._tensor(np.stack([source, partner], axis=1).astype(np.int32))
 
-    def __len__(self) -> int:
-        """The number of all tiles."""
-        return len(self._sources)
-
-    def _addresses(self, block: Sources) -> Any:
-        """Of each source: where its scalings to histogram 0 would be, its bins, its masses."""
-        count, partners, width = block.scalings.shape
-        state, bins, masses = block.addresses
-        number = np.arange(count)
-        return np.stack(
-            [
-                state + 8 * width * (number * partners - block.first),
-                bins + 4 * width * number,
-                masses + 8 * width * number,
-            ],
-            axis=1,
-        )
-
-    def _choose(self, which: Any = None) -> list[Chosen]:
-        """Some or all tiles on the device, as many at a time as the scratch holds."""
-        if which is None:
-            if self._all is None:
-                self._all = self._choose(np.arange(len(self)))
-            return self._all
-        return [
-            self._upload(which[start : start + self._most])
-            for start in range(0, len(which), self._most)
-        ]
-
-    def _upload(self, which: Any) -> Chosen:
-        source = self._sources[which]
-        tiles = np.zeros((len(which), 4), np.int32)
-        tiles[:, 0], tiles[:, 1], tiles[:, 2] = source, self._partners[which], np.arange(len(which))
-        parts = -(-self._widths[source] // SHAPE.columns)
-        updates = np.repeat(tiles, parts, axis=0)
-        begin = np.repeat(np.cumsum(parts) - parts, parts)
-        updates[:, 3] = SHAPE.columns * (np.arange(len(updates)) - begin)
-        both = torch.as_tensor(np.concatenate([tiles, updates]), device=self._device)
-        return Chosen(both[: len(tiles)], both[len(tiles) :])
+    def _tensor(self, array: Any) -> Any:
+        return torch.as_tensor(np.ascontiguousarray(array), device=self._device)
 
     def sweep(self, kernel: Any, values: Any, errors: Any, which: Any = None) -> None:
-        """One sweep of some or all tiles.
+        """One sweep of all tiles, or of those numbered ``which``, an array.
 
         ``values`` and ``errors`` have a row for each source and a column for each partner from
         the first source on.
         """
-        for tiles, updates in self._choose(which):
-            given = self._arguments(kernel, values, errors)
-            rows = EDGE * len(tiles)
-            u = kernel.new_empty(rows * self._d)
-            sums = kernel.new_empty(rows * (self._pieces + 2 * self._parts))
-            given.u, given.sums_u = u.data_ptr(), sums.data_ptr()
-            given.sums_v = given.sums_u + 8 * rows * self._pieces
-            given.marginals = given.sums_v + 8 * rows * self._parts
-            given.tiles = tiles.data_ptr()
-            self._start("divide", len(tiles) * self._pieces, SHAPE.space, given)
-            given.tiles = updates.data_ptr()
-            self._start("update", len(updates), SHAPE.space, given)
-            given.tiles = tiles.data_ptr()
-            self._start("collect", len(tiles), 0, given, EDGE)
+        total = self._all if which is None else len(which)
+        given, chosen = self._arguments(kernel, values, errors, which)
+        rows = EDGE * min(total, self._most)
+        u = kernel.new_empty(rows * self._d)
+        sums = values.new_empty(rows * (self._pieces + 2 * self._parts))
+        given.u, given.sums_u = u.data_ptr(), sums.data_ptr()
+        given.sums_v = given.sums_u + 8 * rows * self._pieces
+        given.marginals = given.sums_v + 8 * rows * self._parts
+        for begin in range(0, total, self._most):
+            count = min(self._most, total - begin)
+            given.begin = begin
+            if chosen is not None:
+                given.chosen = chosen.data_ptr() + 4 * begin
+            self._start("divide", count * self._pieces, given)
+            self._start("update", count * self._parts, given)
+            self._start("collect", count, given)
 
     def late(self, errors: Any, tol: float, share: float, which: Any = None) -> Any:
         """Of some or all tiles, those that have more than a share of late pairs.
 
         A pair is late if its error is above ``tol``; the numbers of tiles are a NumPy array.
         """
-        found = []
-        for tiles, _ in self._choose(which):
-            given = self._arguments(errors, errors, errors)
-            late = torch.empty(len(tiles), dtype=torch.int32, device=self._device)
-            given.tiles, given.late, given.tol = tiles.data_ptr(), late.data_ptr(), tol
-            self._start("count", len(tiles), 0, given, EDGE)
-            found.append(late)
-        chosen = np.flatnonzero(torch.cat(found).cpu().numpy() > share * EDGE)
-        return chosen if which is None else which[chosen]
+        given, chosen = self._arguments(errors, errors, errors, which)
+        total = self._all if which is None else len(which)
+        late = torch.empty(total, dtype=torch.int32, device=self._device)
+        given.late, given.tol = late.data_ptr(), tol
+        self._start("count", total, given)
+        found = np.flatnonzero(late.cpu().numpy() > share * EDGE)
+        del chosen  # until the copy above has ended
+        return found if which is None else which[found]
 
-    def _arguments(self, kernel: Any, values: Any, errors: Any) -> Arguments:
-        tables, sizes = self._tables.data_ptr(), self._sizes.data_ptr()
-        count = len(self._widths)
-        return Arguments(
+    def _arguments(
+        self, kernel: Any, values: Any, errors: Any, which: Any
+    ) -> tuple[Arguments, Any]:
+        """What all kernels read, and the tensor of chosen tiles, to be kept until they end."""
+        tables, sizes, count = self._tables.data_ptr(), self._sizes.data_ptr(), self._count
+        chosen = None if which is None else self._tensor(which.astype(np.int32))
+        given = Arguments(
             kernel=kernel.data_ptr(), hist=self._hist.data_ptr(), states=tables,
             bins=tables + 8 * count, masses=tables + 16 * count, widths=sizes,
-            strides=sizes + 4 * count, values=values.data_ptr(), errors=errors.data_ptr(),
-            n=self._n, d=self._d, first=self._first, line=values.stride(0),
-            pieces=self._pieces, parts=self._parts,
+            strides=sizes + 4 * count, tiles=self._tiles.data_ptr(),
+            chosen=None if chosen is None else chosen.data_ptr(), values=values.data_ptr(),
+            errors=errors.data_ptr(), n=self._n, d=self._d, first=self._first,
+            line=values.stride(0), pieces=self._pieces, parts=self._parts,
         )  # fmt: skip
+        return given, chosen
 
-    def _start(
-        self, entry: str, programs: int, space: int, given: Arguments, threads: int = THREADS
-    ) -> None:
+    def _start(self, entry: str, programs: int, given: Arguments) -> None:
+        products = entry in ("divide", "update")
+        threads, space = (THREADS, self._shape.space(self._size)) if products else (EDGE, 0)
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        _program(self._device, entry)((programs, 1, 1), (threads, 1, 1), space, stream, given)
+        program = _program(self._device, entry, self._size)
+        program((programs, 1, 1), (threads, 1, 1), space, stream, given)
+
+
+def _addresses(block: Sources, size: int) -> Any:
+    """Of each source: where its scalings to histogram 0 would be, its bins, its masses."""
+    count, partners, width = block.scalings.shape
+    state, bins, masses = block.addresses
+    number = np.arange(count)
+    return np.stack(
+        [
+            state + size * width * (number * partners - block.first),
+            bins + 4 * width * number,
+            masses + size * width * number,
+        ],
+        axis=1,
+    )

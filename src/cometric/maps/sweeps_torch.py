@@ -14,8 +14,8 @@ from cometric.maps.sinkhorn import SinkhornMap
 ROUND = 20
 """Sweeps by products after which solved sources are left out, in maps that mix both engines."""
 
-QUICK = 0.01
-"""Seconds of a sweep in float64 up to which launches take as long as a lower precision saves."""
+FEW = 0.05
+"""The share of late pairs of a tile up to which they are swept on their supports."""
 
 NEGATIVE_SWEEPS = (3, 10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
@@ -89,13 +89,8 @@ class TensorSweeps(SinkhornMap):
     # ----------------------------------------------------------------------------- tiles
 
     @property
-    def quick(self) -> bool:
-        """Whether sweeps in float64 are so short that no lower precision saves time."""
-        return self._can_tile and float(self._layout.row_work().sum()) <= QUICK
-
-    @property
     def _can_tile(self) -> bool:
-        """Whether products in float64 may sweep all blocks at once, in CUDA."""
+        """Whether products may sweep all blocks at once, in CUDA."""
         if not self._triton or self.engine != "dense" or math.isfinite(self.ratio):
             return False
         from cometric.kernels import products_cuda
@@ -105,7 +100,7 @@ class TensorSweeps(SinkhornMap):
     def _is_tiled(self, task: Task) -> bool:
         """Whether all blocks of a task are swept at once."""
         stored = task.parts[0].scalings.dtype
-        return self.precision == "float64" and stored == self.dtype and self._can_tile
+        return self.precision != "float32" and stored == self.dtype and self._can_tile
 
     def _tiles(self, task: Task) -> Any:
         """The tiles of a task, those of the last one if it has the same memory."""
@@ -128,7 +123,7 @@ class TensorSweeps(SinkhornMap):
         """Sweep tiles while many of their pairs are late, then what is left on supports."""
         tiles, which = self._tiles(task), None
         for _ in range(limit):
-            which = tiles.late(task.errors, tol, self._croppable, which)
+            which = tiles.late(task.errors, tol, FEW, which)
             if not len(which):
                 break
             tiles.sweep(kernel, task.values, task.errors, which)
