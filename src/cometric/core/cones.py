@@ -58,15 +58,14 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
 
 def _ratio_bounds_of_tensors(image: Any, origin: Any) -> tuple[float, float]:
     """The same in one device synchronization, from both triangles."""
-    torch = namespace(image)
-    ignored = ((image == 0) & (origin == 0)).fill_diagonal_(True)
-    ratios = image / origin
-    finite, low, high = numbers(
-        (torch.isfinite(image) & torch.isfinite(origin)).all().to(image.dtype),
-        ratios.masked_fill(ignored, np.inf).min(),
-        ratios.masked_fill(ignored, -np.inf).max(),
+    ratios = image / origin  # NaN if both are zero, as on the diagonal
+    low, high, *sums = numbers(
+        ratios.nan_to_num(nan=np.inf, posinf=np.inf).min(),
+        ratios.nan_to_num(nan=-np.inf, posinf=np.inf).max(),
+        image.sum(),
+        origin.sum(),
     )
-    if not finite:
+    if not np.isfinite(sums).all():
         return 0.0, np.inf
     return (low, high) if low <= high else (1.0, 1.0)
 

@@ -140,6 +140,8 @@ class Products:
         before = np.repeat(np.cumsum(counts) - counts, counts)
         partner = numbers[source] + 1 + EDGE * (np.arange(len(source)) - before)
         self._all = len(source)
+        self._which: Any = None  # the tiles that were chosen last, and on the device
+        self._chosen: Any = None
         self._tiles = self._tensor(np.stack([source, partner], axis=1).astype(np.int32))
 
     def _tensor(self, array: Any) -> Any:
@@ -187,7 +189,9 @@ class Products:
     ) -> tuple[Arguments, Any]:
         """What all kernels read, and the tensor of chosen tiles, to be kept until they end."""
         tables, sizes, count = self._tables.data_ptr(), self._sizes.data_ptr(), self._count
-        chosen = None if which is None else self._tensor(which.astype(np.int32))
+        if which is not None and which is not self._which:
+            self._which, self._chosen = which, self._tensor(which.astype(np.int32))
+        chosen = None if which is None else self._chosen
         given = Arguments(
             kernel=kernel.data_ptr(), hist=self._hist.data_ptr(), states=tables,
             bins=tables + 8 * count, masses=tables + 16 * count, widths=sizes,

@@ -58,7 +58,7 @@ def raise_if_bad_cost(cost: Any, d: int) -> None:
         raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
     with np.errstate(invalid="ignore"):  # infinite entries are reported below
         low, high, diagonal, gap = numbers(
-            cost.min(), cost.max(), abs(cost.diagonal()).max(), abs(cost - cost.T).max()
+            cost.min(), cost.max(), cost.diagonal().max(), (cost - cost.T).max()
         )
     if not (low >= 0.0 and high < np.inf):  # NaN is not
         raise ValueError("`cost` has negative or non-finite entries; distances have none.")

@@ -174,6 +174,10 @@ class TensorEntropicMap(TensorSweeps):
         for number, part in scalings.items():  # in turn: two copies might not fit
             scalings[number] = part.to(self.stored)
 
+    @property
+    def _is_warm(self) -> bool:
+        return len(self._strip.scalings) == len(self._strip.blocks)
+
     def _supports(self, strip: Strip) -> list[tuple[Any, Any]]:
         """Bins and masses of the sources of each block, in the precision of the sweeps."""
         if strip.dtype != self.dtype:
