@@ -7,10 +7,9 @@
 //
 // Four warps have a quarter of COLUMNS bins and 64 partners each. STAGES - 1 steps of DEPTH bins are
 // on their way to shared memory while one is multiplied. T is double, or float for products in TF32.
-// T, COLUMNS, STAGES and PROGRAMS, the programs of a multiprocessor, are defined by the caller.
+// T, COLUMNS, DEPTH, STAGES and PROGRAMS, the programs of a multiprocessor, are defined by the caller.
 
 constexpr int EDGE = 64; // partners of a tile
-constexpr int DEPTH = 16;
 constexpr int THREADS = 128;
 constexpr int VEC = 16 / sizeof(T);  // numbers of a copy
 constexpr int QUARTER = COLUMNS / 2; // columns of a warp
@@ -146,22 +145,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) divide(const Arg
     const int *bins = reinterpret_cast<const int *>(given.bins[tile.source]);
     const int count = min(EDGE, given.n - tile.partner);
     state += (size_t)tile.partner * stride;
-    bins += threadIdx.x / WIDE;
+    const int own = threadIdx.x / WIDE;
     int ahead[WIDE * DEPTH / THREADS]; // the bins of the next stage to load
     auto look = [&](int step) {
 #pragma unroll
         for (int j = 0; j < WIDE * DEPTH / THREADS; j++)
-            ahead[j] = bins[step * DEPTH + j * (THREADS / WIDE)];
+            ahead[j] = bins[min(step * DEPTH + own + j * (THREADS / WIDE), width - 1)];
     };
-    const int steps = width / DEPTH;
+    const int steps = (width + DEPTH - 1) / DEPTH;
     auto load = [&](int step) {
         T *to = left + step % STAGES * LEFT;
 #pragma unroll
         for (int j = 0; j < EDGE * SMALL / THREADS; j++) {
             int row = threadIdx.x / SMALL + j * (THREADS / SMALL), k = threadIdx.x % SMALL * VEC;
-            bool there = row < count;
-            copy(to + row * SHORT + k, state + (there ? (size_t)row * stride : 0) + step * DEPTH + k,
-                 there);
+            bool there = row < count && step * DEPTH + k < width;
+            copy(to + row * SHORT + k,
+                 state + (there ? (size_t)row * stride + step * DEPTH + k : 0), there);
         }
         to = right + step % STAGES * RIGHT;
 #pragma unroll
@@ -266,18 +265,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS) update(const Arg
     }
     auto load = [&](int step) {
         T *to = left + step % STAGES * LEFT, *other = right + step % STAGES * RIGHT;
+        bool there = step * DEPTH + place < d;
+        int from = there ? step * DEPTH : 0;
 #pragma unroll
         for (int j = 0; j < EDGE * SMALL / THREADS; j++) {
             int row = line + j * (THREADS / SMALL);
-            copy(to + row * SHORT + place, u + (size_t)row * d + step * DEPTH + place, true);
+            copy(to + row * SHORT + place, u + (size_t)row * d + from + place, there);
         }
 #pragma unroll
         for (int j = 0; j < COLUMNS * SMALL / THREADS; j++) {
             int row = line + j * (THREADS / SMALL);
-            copy(other + row * SHORT + place, rows[j] + step * DEPTH, true);
+            copy(other + row * SHORT + place, rows[j] + from, there);
         }
     };
-    const int steps = d / DEPTH;
+    const int steps = (d + DEPTH - 1) / DEPTH;
     const Lane at = lane_of(threadIdx.x);
     T c[2][EIGHTS][4] = {};
     for (int step = 0; step < STAGES - 1; step++) {

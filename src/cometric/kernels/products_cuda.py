@@ -36,15 +36,16 @@ class Shape(NamedTuple):
     """How tiles are multiplied."""
 
     columns: int  # bins at a time
+    depth: int  # bins of a step of the products
     stages: int  # of the pipeline that feeds the products
     programs: int  # of a multiprocessor
 
     def space(self, size: int) -> int:
         """Bytes of shared memory, for numbers of ``size`` bytes."""
-        return size * self.stages * (STEP + 4) * (EDGE + self.columns)
+        return size * self.stages * (self.depth + 4) * (EDGE + self.columns)
 
 
-SHAPES = {8: Shape(64, 2, 4), 4: Shape(64, 3, 4)}
+SHAPES = {8: Shape(64, 16, 2, 4), 4: Shape(64, 32, 2, 5)}
 """By bytes per number; the fastest on an H200."""
 
 
