@@ -169,13 +169,12 @@ def test_chosen_tiles_alone_are_swept_and_bits_repeat():
     tiles[1].sweep(second.kernel, second.values, second.errors)
     assert torch.equal(first.values, second.values)
     assert torch.equal(first.errors, second.errors)
-    tol = float(first.errors.max()) / 3
-    which = tiles[0].late(first.errors, tol, 0.0)
+    tol = float(first.errors[first.errors > 0].median())
+    which = tiles[0].late(first.errors, tol, 0.5)
     assert 0 < len(which) < tiles[0]._all
     before = first.errors.clone()
     tiles[0].sweep(first.kernel, first.values, first.errors, which)
     tiles[1].sweep(second.kernel, second.values, second.errors)
     moved = first.errors != before
-    assert moved[before > tol].all()
     assert torch.equal(first.errors[moved], second.errors[moved])
-    assert not moved.all()
+    assert 0 < int(moved.sum()) <= EDGE * len(which)

@@ -176,7 +176,12 @@ class TensorEntropicMap(TensorSweeps):
 
     @property
     def _is_warm(self) -> bool:
-        return len(self._strip.scalings) == len(self._strip.blocks)
+        """Whether self terms may come last: tiles are launched at once, other sweeps block by block.
+
+        The device computes self terms while the host prepares those launches.
+        """
+        stored = len(self._strip.scalings) == len(self._strip.blocks)
+        return stored and self.precision != "float32" and self._can_tile
 
     def _supports(self, strip: Strip) -> list[tuple[Any, Any]]:
         """Bins and masses of the sources of each block, in the precision of the sweeps."""
