@@ -176,7 +176,7 @@ class TensorEntropicMap(TensorSweeps):
 
     @property
     def _is_warm(self) -> bool:
-        """Whether self terms may come last: tiles are launched at once, other sweeps block by block.
+        """Whether self terms may come last: tiles are launched at once, other sweeps by block.
 
         The device computes self terms while the host prepares those launches.
         """
