@@ -41,6 +41,30 @@ def upper(matrix: Any) -> Any:
     return values
 
 
+def numbers(*scalars: Any) -> list[float]:
+    """Scalars of arrays as floats; those of tensors in one device synchronization."""
+    if is_tensor(scalars[0]):
+        stacked: list[float] = namespace(scalars[0]).stack(scalars).tolist()
+        return stacked
+    return [float(scalar) for scalar in scalars]
+
+
+def extremes(array: Any) -> tuple[float, float]:
+    """The smallest and the largest entry."""
+    if is_tensor(array):
+        low, high = numbers(*namespace(array).aminmax(array))
+        return low, high
+    return float(array.min()), float(array.max())
+
+
+def off_diagonal(matrix: Any, other: float) -> Any:
+    """A copy of a tensor, n x n, with another number on its diagonal.
+
+    To reduce it to one number takes fewer launches, and less memory, than :func:`upper`.
+    """
+    return matrix.clone().fill_diagonal_(other)
+
+
 def symmetric(values: Any, n: int) -> Matrix:
     """The symmetric matrix with a zero diagonal and these entries above it, row by row."""
     matrix: Matrix

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from cometric.core.arrays import namespace, upper
+from cometric.core.arrays import extremes, is_tensor, namespace, numbers, off_diagonal, upper
 from cometric.core.types import Matrix, NegativeDistances
 
 BOUNDARY_LEVEL = 1e-13
@@ -15,11 +16,11 @@ BOUNDARY_LEVEL = 1e-13
 
 def normalize(distances: Matrix) -> tuple[Matrix, float]:
     """The matrix with maximum 1, and the maximum it had."""
-    top = float(distances.max())
-    if distances.min() < 0.0:
+    lowest, top = extremes(distances)
+    if lowest < 0.0:
         raise NegativeDistances(
             f"{int((distances < 0).sum()) // 2} pairs have negative distances (lowest "
-            f"{float(distances.min()):.3g}, largest {top:.3g})"
+            f"{lowest:.3g}, largest {top:.3g})"
         )
     if not 0.0 < top < np.inf:
         raise ValueError(
@@ -41,6 +42,8 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
             f"`image` has shape {tuple(image.shape)} and `origin` {tuple(origin.shape)}; "
             "compare equal shapes."
         )
+    if is_tensor(image):
+        return _ratio_bounds_of_tensors(image, origin)
     top, bottom = upper(image), upper(origin)
     finite = namespace(image).isfinite
     if not (finite(top).all() and finite(bottom).all()):
@@ -53,6 +56,20 @@ def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratios = top / bottom
     return float(ratios.min()), float(ratios.max())
+
+
+def _ratio_bounds_of_tensors(image: Any, origin: Any) -> tuple[float, float]:
+    """The same in one device synchronization, from both triangles."""
+    ratios = image / origin  # NaN if both are zero, as on the diagonal
+    low, high, *sums = numbers(
+        ratios.nan_to_num(nan=np.inf, posinf=np.inf).min(),
+        ratios.nan_to_num(nan=-np.inf, posinf=np.inf).max(),
+        image.sum(),
+        origin.sum(),
+    )
+    if not np.isfinite(sums).all():
+        return 0.0, np.inf
+    return (low, high) if low <= high else (1.0, 1.0)
 
 
 def hilbert_distance(one: Matrix, other: Matrix) -> float:
@@ -74,4 +91,10 @@ def log_width(bounds: tuple[float, float]) -> float:
 
 def touches_boundary(metrics: Iterable[Matrix]) -> bool:
     """Whether some distance between different items is zero up to rounding."""
-    return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)
+    metrics = list(metrics)
+    if not is_tensor(metrics[0]):
+        return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)
+    lows = [off_diagonal(metric, np.inf).min() for metric in metrics]
+    found = numbers(*lows, *(metric.max() for metric in metrics))
+    pairs = zip(found[: len(metrics)], found[len(metrics) :], strict=True)
+    return any(low < BOUNDARY_LEVEL * high for low, high in pairs)

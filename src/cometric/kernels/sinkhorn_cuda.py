@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import NamedTuple
@@ -132,9 +133,8 @@ class Program:
     Starting it takes a tenth of the time that torch takes for 20 arguments.
     """
 
-    def __init__(self, name: str, lines: list[str], room: int = 0) -> None:
+    def __init__(self, name: str, entry: str, lines: Sequence[str] = (), room: int = 0) -> None:
         source = files("cometric.kernels").joinpath(f"{name}.cu").read_text()
-        entry = "gather" if name == "gather" else "sweep"
         self._kernel = torch.cuda._compile_kernel("\n".join([*lines, source]), entry)
         if room:
             self._kernel.set_shared_memory_config(room)
@@ -163,13 +163,13 @@ def _compiled(device: torch.device, number: str, shape: Shape, shared: bool) -> 
     }
     lines = [f"typedef {number} T;"]
     lines += [f"constexpr int {name} = {value};" for name, value in constants.items()]
-    return Program("sinkhorn", lines, _limits(device)[1])
+    return Program("sinkhorn", "sweep", lines, _limits(device)[1])
 
 
 @functools.cache
 def _gathering(device: torch.device, number: str) -> Program:
     """The copy of columns."""
-    return Program("gather", [f"typedef {number} T;"])
+    return Program("gather", "gather", [f"typedef {number} T;"])
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.arrays import BLOCK, namespace
+from cometric.core.arrays import BLOCK, is_tensor, numbers
 from cometric.core.histograms import Histograms, check_masses
 from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
@@ -67,21 +67,25 @@ def raise_if_bad_cost(cost: Any, d: int) -> None:
     """Raise if a float64 cost between ``d`` bins, an array or a tensor, is not valid."""
     if tuple(cost.shape) != (d, d):
         raise ValueError(f"`cost` has shape {tuple(cost.shape)}; the histograms have {d} bins.")
-    if not namespace(cost).isfinite(cost).all() or cost.min() < 0.0:
+    with np.errstate(invalid="ignore"):  # infinite entries are reported below
+        low, high, diagonal, gap = numbers(
+            cost.min(), cost.max(), cost.diagonal().max(), _asymmetry(cost)
+        )
+    if not (low >= 0.0 and high < np.inf):  # NaN is not
         raise ValueError("`cost` has negative or non-finite entries; distances have none.")
-    if cost.diagonal().any():
+    if diagonal:
         raise ValueError("`cost` has a non-zero diagonal; a bin is at distance 0 from itself.")
-    if _asymmetry(cost) > 1e-12 * cost.max():
+    if gap > 1e-12 * high:
         raise ValueError("`cost` is not symmetric; pass (cost + cost.T) / 2 if that is meant.")
 
 
-def _asymmetry(cost: Any) -> float:
-    """The largest |C - C^T|, by blocks that fit the cache."""
-    worst = 0.0
-    for start in range(0, len(cost), BLOCK):
-        rows = slice(start, start + BLOCK)
-        worst = max(worst, float(abs(cost[rows, start:] - cost[start:, rows].T).max()))
-    return worst
+def _asymmetry(cost: Any) -> Any:
+    """The largest entry of C - C^T; of an array by blocks, which fit the cache."""
+    if is_tensor(cost):
+        return (cost - cost.T).max()
+    starts = range(0, len(cost), BLOCK)
+    blocks = [abs(cost[k : k + BLOCK, k:] - cost[k:, k : k + BLOCK].T).max() for k in starts]
+    return np.max(blocks)
 
 
 def check_index(index: Any, n: int) -> Index:

@@ -162,6 +162,7 @@ class TensorEntropicMap(TensorSweeps):
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self._cropping: Any = None  # the kernels on supports
+        self._products_of = None
         if self.engine == "dense" or self._mixed:
             self._partners = self._hist.to(self.dtype)
         count = sum(map(np.prod, self._strip.shapes(self.shape[0])))
@@ -172,6 +173,15 @@ class TensorEntropicMap(TensorSweeps):
             scalings.clear()
         for number, part in scalings.items():  # in turn: two copies might not fit
             scalings[number] = part.to(self.stored)
+
+    @property
+    def _is_warm(self) -> bool:
+        """Whether self terms may come last: tiles are launched at once, other sweeps by block.
+
+        The device computes self terms while the host prepares those launches.
+        """
+        stored = len(self._strip.scalings) == len(self._strip.blocks)
+        return stored and self.precision != "float32" and self._can_tile
 
     def _supports(self, strip: Strip) -> list[tuple[Any, Any]]:
         """Bins and masses of the sources of each block, in the precision of the sweeps."""

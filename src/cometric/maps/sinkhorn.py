@@ -106,26 +106,40 @@ class SinkhornMap(ABC):
         if unit == 0.0:
             self.error = 0.0
             return unit, None
-        kernel = self._kernel(cost, unit)
-        levels, errors = self._self_terms(kernel, self.sweeps is None) if own is None else own
-        is_torch = is_tensor(kernel)
-        kernel = kernel.to(self.dtype) if is_torch else kernel.astype(self.dtype, copy=False)
-        largest = [errors.max()]
+        exact = self._kernel(cost, unit)
+        is_torch = is_tensor(exact)
+        kernel = exact.to(self.dtype) if is_torch else exact.astype(self.dtype, copy=False)
+        if own is None and not self._is_warm:  # sweeps start from the scalings of self terms
+            own = self._self_terms(exact, self.sweeps is None)
+        if own is not None:
+            del exact
+        largest = []
         for tasks in batches:
-            self._sweep_batch(tasks, kernel, levels)
+            self._sweep_once(tasks, kernel)
+            if own is None:  # launched while a device sweeps
+                own = self._self_terms(exact, self.sweeps is None)
+                del exact
+            self._sweep_again(tasks, kernel, own[0])
             largest += [task.errors.max() for task in tasks]
-        self.error = float(namespace(errors).stack(largest).max())
+        if own is None:  # there are no pairs
+            own = self._self_terms(exact, self.sweeps is None)
+        levels, errors = own
+        self.error = float(namespace(errors).stack([errors.max(), *largest]).max())
         return unit, levels
 
-    def _sweep_batch(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
-        """Sweep as set by ``sweeps``, ``tol``, ``margin``; then sweep negative divergences again.
+    def _sweep_once(self, tasks: list[Any], kernel: Any) -> None:
+        """The sweeps that all pairs get, unless each of them is solved."""
+        if self.sweeps is not None:
+            self._sweep(tasks, kernel, self.sweeps, 0.0)
+
+    def _sweep_again(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
+        """Sweep as set by ``tol`` and ``margin``; then sweep negative divergences again.
 
         A sweep only raises a dual value, so a negative divergence may be due to too few.
         """
         if self.sweeps is None:
             self._sweep(tasks, kernel, self.max_sweeps, self._tolerance)
         else:
-            self._sweep(tasks, kernel, self.sweeps, 0.0)
             margin = max(self.margin, self._tolerance)
             if margin < np.inf:
                 self._resume(tasks, kernel, MORE_SWEEPS, margin)
@@ -135,6 +149,11 @@ class SinkhornMap(ABC):
             for task, mask, _ in selected:
                 self._sweep_negative(task, mask, kernel, limit, tol)
             tasks = [task for task, _, _ in selected]
+
+    @property
+    def _is_warm(self) -> bool:
+        """Whether sweeps do not depend on the self terms of the same call."""
+        return False
 
     @property
     def _tolerance(self) -> float:

@@ -14,6 +14,9 @@ from cometric.maps.sinkhorn import SinkhornMap
 ROUND = 20
 """Sweeps by products after which solved sources are left out, in maps that mix both engines."""
 
+FEW = 0.05
+"""The share of late pairs of a tile up to which they are swept on their supports."""
+
 NEGATIVE_SWEEPS = (3, 10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
 
@@ -34,10 +37,15 @@ class TensorSweeps(SinkhornMap):
     _cropping: Any  # the kernels on supports
     _triton: bool  # whether these can run
     _mixed: bool  # whether the engine is chosen for each block
+    _products_of: Any = None  # the tiles of the last task
     _croppable: float  # the share of pairs up to which these kernels are faster than products
 
     def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
+            if self._is_tiled(task):
+                self._sweep_tiles(task, kernel, max(1, limit), tol)
+                self._report_until(task.last)
+                continue
             jobs = [self._job(task, part) for part in task.parts if not part.dense]
             self._crop(jobs, kernel, max(1, limit), tol)
             for part in task.parts:
@@ -52,6 +60,9 @@ class TensorSweeps(SinkhornMap):
 
     def _resume(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
+            if self._is_tiled(task):
+                self._resume_tiles(task, kernel, limit, tol)
+                continue
             jobs = []
             for part, rows, count in task.select(task.errors > tol):
                 few = count <= self._croppable * task.of(part, task.errors).numel()
@@ -74,6 +85,52 @@ class TensorSweeps(SinkhornMap):
         if math.isinf(self.ratio) and sinkhorn_cuda.can_run(self.device):
             return sinkhorn_cuda.choose(part.block.width, self.dtype.itemsize) is None
         return part.dense
+
+    # ----------------------------------------------------------------------------- tiles
+
+    @property
+    def _can_tile(self) -> bool:
+        """Whether products may sweep all blocks at once, in CUDA."""
+        if not self._triton or self.engine != "dense" or math.isfinite(self.ratio):
+            return False
+        from cometric.kernels import products_cuda
+
+        return products_cuda.can_run(self.device)
+
+    def _is_tiled(self, task: Task) -> bool:
+        """Whether all blocks of a task are swept at once."""
+        stored = task.parts[0].scalings.dtype
+        return self.precision != "float32" and stored == self.dtype and self._can_tile
+
+    def _tiles(self, task: Task) -> Any:
+        """The tiles of a task, those of the last one if it has the same memory."""
+        from cometric.kernels.products_cuda import Products, Sources
+
+        blocks = [Sources(part.block.first, *part[1:4]) for part in task.parts]
+        if self._products_of is None or self._products_of.keys != [block.key for block in blocks]:
+            layout = self._layout
+            self._products_of = Products(blocks, self._partners, layout.widths, layout.scratch)
+        return self._products_of
+
+    def _sweep_tiles(self, task: Task, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep all pairs ``limit`` times, or until errors are at most ``tol`` > 0."""
+        for _ in range(limit if tol == 0.0 else 1):
+            self._tiles(task).sweep(kernel, task.values, task.errors)
+        if tol > 0.0:
+            self._resume_tiles(task, kernel, limit - 1, tol)
+
+    def _resume_tiles(self, task: Task, kernel: Any, limit: int, tol: float) -> None:
+        """Sweep tiles while many of their pairs are late, then what is left on supports."""
+        tiles, which = self._tiles(task), None
+        for _ in range(limit):
+            which = tiles.late(task.errors, tol, FEW, which)
+            if not len(which):
+                break
+            tiles.sweep(kernel, task.values, task.errors, which)
+        jobs = [self._job(task, part, rows) for part, rows, _ in task.select(task.errors > tol)]
+        self._crop(jobs, kernel, limit, tol)
+
+    # -------------------------------------------------------------------------- negative
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
         if self.sweeps is None:

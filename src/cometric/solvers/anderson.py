@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cometric.core.arrays import namespace, symmetric, to_numpy, upper
+from cometric.core.arrays import namespace, numbers, symmetric, to_numpy, upper
 from cometric.core.cones import touches_boundary
 from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Traits, Vector
 from cometric.solvers.power import power_step
@@ -89,7 +89,7 @@ class AndersonIteration:
             return _undo(now)
         after = replace(after, point=None, wait=max(0, now.wait - 1))
         image, origin = upper(after.metrics.samples), upper(point)
-        if not 0.0 < after.residual < np.inf or min(image.min(), origin.min()) <= 0.0:
+        if not 0.0 < after.residual < np.inf or min(numbers(image.min(), origin.min())) <= 0.0:
             return replace(after, changes=(), last=None)
         log = namespace(image).log
         x, g = log(origin), log(image)
@@ -144,12 +144,13 @@ def _start_over(now: AndersonIterate) -> AndersonIterate:
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
     """The image g minus a least-squares combination of its changes: those of f cancel f."""
-    df = namespace(f).stack([change for change, _ in changes])
-    gram = to_numpy(df @ df.T)
+    rows = namespace(f).stack([*(change for change, _ in changes), f])
+    products = to_numpy(rows @ rows.T)
+    gram, aim = products[:-1, :-1], products[:-1, -1]
     sizes = np.sqrt(np.diag(gram))
     scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0.0)
-    scaled, right = gram * np.outer(scale, scale), scale * to_numpy(df @ f)
-    weights = scale * np.linalg.lstsq(scaled, right, rcond=1e-12)[0]
+    scaled = gram * np.outer(scale, scale)
+    weights = scale * np.linalg.lstsq(scaled, scale * aim, rcond=1e-12)[0]
     combined = 1.0 * g
     for weight, (_, change) in zip(weights.tolist(), changes, strict=True):
         combined -= weight * change
