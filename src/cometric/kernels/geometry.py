@@ -92,10 +92,12 @@ def pairwise_norms(indptr, bins, values, p):
 def _pairwise_l1(indptr, bins, values, norms, task, tasks):
     """For integers: sum |a - b| = sum a + sum b - 2 sum min(a, b), on the bins of b alone."""
     n = len(norms)
-    mass, dense = np.zeros(n, np.int64), np.zeros(bins.max() + 1, np.int64)
+    mass, last = np.zeros(n, np.int64), 0
     for i in range(n):
         for e in range(indptr[i], indptr[i + 1]):
             mass[i] += values[e]
+            last = max(last, bins[e])
+    dense = np.zeros(last + 1, np.int64)
     for first in range(task, (n + 1) // 2, tasks):  # a long row and a short one: equal work
         for i in range(first, n - first, max(1, n - 1 - 2 * first)):
             for e in range(indptr[i], indptr[i + 1]):

@@ -217,10 +217,10 @@ def extrapolations(mass, begin, count, state, place, ku, ku_place, rate, factor)
     weight = rate / (1.0 - rate)
     for e in range(count):
         product = state[np.uint64(place + e)] * ku[np.uint64(ku_place + e)]
-        x = np.float64(mass[np.uint64(begin + e)]) / np.float64(product) - 1.0
-        x = min(max(x, -0.5), 1.0)
-        y = weight * x * (6.0 + x) / (6.0 + 4.0 * x)  # log(1 + x)
-        y = min(max(y, -1.0), 1.0)
+        growth = np.float64(mass[np.uint64(begin + e)]) / np.float64(product) - 1.0
+        x = min(max(growth, -0.5), 1.0)
+        power = weight * x * (6.0 + x) / (6.0 + 4.0 * x)  # log(1 + x)
+        y = min(max(power, -1.0), 1.0)
         factor[e] = 1.0 + y * (1.0 + y * (0.5 + y * (1 / 6 + y * (1 / 24))))
 
 

@@ -119,7 +119,10 @@ def mass_sums(indptr, weight):
 @njit
 def most_bins(indptr):
     """The most bins of a histogram."""
-    return np.max(indptr[1:] - indptr[:-1])
+    most = 0
+    for i in range(len(indptr) - 1):
+        most = max(most, indptr[i + 1] - indptr[i])
+    return most
 
 
 @njit(**BORROWED)
