@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
 from cometric.kernels import panels
-from sinkhorn_pairs import EPS, arguments, problem, twin
+from sinkhorn_pairs import EPS, arguments, extrapolated_twin, problem, twin
 
 SIZES = [150, 149, 130, 100, 97, 64, 33, 16, 7, 2, 1] + [90] * 70  # more pairs than in a panel
 
@@ -31,6 +31,15 @@ def test_a_sweep_of_panels_is_that_of_numpy(sweeps):
     assert_allclose(values, expected[0], rtol=1e-12)
     assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14)
     assert_allclose(state, expected[2], rtol=1e-12)
+
+
+def test_solves_of_panels_are_extrapolated_as_by_numpy():
+    hist, cost = problem(SIZES, 150)
+    values, errors, state = run(hist, cost, sweeps=6, tol=1e-9)
+    expected = extrapolated_twin(hist, cost, 6, 1e-9)
+    assert_allclose(values, expected[0], rtol=1e-12)
+    assert_allclose(errors, expected[1], rtol=1e-6, atol=1e-14)
+    assert_allclose(state, expected[2], rtol=1e-9)
 
 
 def test_single_precision_keeps_its_digits():

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cometric.kernels import scaling, sinkhorn, sinkhorn_log
-from sinkhorn_pairs import EPS, arguments, problem, twin
+from sinkhorn_pairs import EPS, arguments, extrapolated_twin, problem, twin
 
 
 def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ratio=np.inf):
@@ -53,6 +53,36 @@ def test_a_sweep_is_that_of_numpy(d, sweeps, logs):
     assert_allclose(values, expected[0], rtol=1e-12)
     assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14)
     assert_allclose(np.exp(state) if logs else state, expected[2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("d", [130, 3000])
+@pytest.mark.parametrize("sweeps", [3, 7])
+def test_solves_are_extrapolated_as_by_numpy(d, sweeps):
+    hist, cost = problem(SIZES, d)
+    values, errors, state = run(hist, cost, sweeps=sweeps, tol=1e-9)
+    expected = extrapolated_twin(hist, cost, sweeps, 1e-9)
+    assert_allclose(values, expected[0], rtol=1e-12)
+    assert_allclose(errors, expected[1], rtol=1e-6, atol=1e-14)
+    assert_allclose(state, expected[2], rtol=1e-9)
+    assert np.abs(state / twin(hist, cost, sweeps)[2] - 1).max() > 1e-6  # not plain sweeps
+
+
+@pytest.mark.parametrize("eps", [0.3, 0.05])
+def test_extrapolated_solves_take_fewer_sweeps_and_end_at_the_same_values(eps):
+    hist, cost = problem([40] * 12, 60, seed=1)
+    data, start, target, room = arguments(hist)
+
+    def solve(tol, limit):
+        values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
+        kernel, state = np.exp(-cost / eps), np.ones(room[-1])
+        pairs = start, target, state, room, values, errors
+        sinkhorn.sweep(*data, kernel, *pairs, np.inf, limit, tol, 1)
+        return values, errors
+
+    limit = next(k for k in range(1, 2000) if (solve(1e-10, k)[1] <= 1e-10).all())
+    plain = next(k for k in range(limit, 9000, 20) if (solve(0.0, k)[1] <= 1e-10).all())
+    assert limit < 0.75 * plain
+    assert_allclose(solve(1e-10, limit)[0], solve(0.0, 2 * plain)[0], rtol=1e-13)
 
 
 @pytest.mark.parametrize("sweeps", [1, 4])

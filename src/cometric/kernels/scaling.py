@@ -388,18 +388,29 @@ def aligned_zeros(count, dtype):
     return raw[shift : shift + count]
 
 
-@njit
+@njit(**BORROWED)
 def multiply(matrix, vector, out):
-    """Write matrix times vector to ``out``. BLAS would start more threads beside ours."""
+    """Write matrix times vector to ``out``. BLAS would start more threads beside ours.
+
+    Four rows at a time, so that the latency of sums does not count; the order of a sum is the same.
+    """
     n, lanes = len(vector), BYTES // vector.itemsize
-    for k in range(n):
-        sums = zeros_like(vector)
-        l = 0
-        while l + lanes <= n:
-            sums = multiply_add(load(matrix, k * n + l), load(vector, l), sums)
-            l += lanes
-        dot = total(sums)
-        while l < n:
-            dot += matrix[k, l] * vector[l]
-            l += 1
-        out[k] = dot
+    whole = n // lanes * lanes
+    for k in range(0, n, 4):
+        k1, k2, k3 = min(k + 1, n - 1), min(k + 2, n - 1), min(k + 3, n - 1)
+        s0, s1, s2, s3 = (
+            zeros_like(vector), zeros_like(vector), zeros_like(vector), zeros_like(vector)
+        )  # fmt: skip
+        for l in range(0, whole, lanes):
+            x = load(vector, l)
+            s0 = multiply_add(load(matrix, k * n + l), x, s0)
+            s1 = multiply_add(load(matrix, k1 * n + l), x, s1)
+            s2 = multiply_add(load(matrix, k2 * n + l), x, s2)
+            s3 = multiply_add(load(matrix, k3 * n + l), x, s3)
+        d0, d1, d2, d3 = total(s0), total(s1), total(s2), total(s3)
+        for l in range(whole, n):
+            d0 += matrix[k, l] * vector[l]
+            d1 += matrix[k1, l] * vector[l]
+            d2 += matrix[k2, l] * vector[l]
+            d3 += matrix[k3, l] * vector[l]
+        out[k3], out[k2], out[k1], out[k] = d3, d2, d1, d0

@@ -49,8 +49,10 @@ class Run:
             given = given_metrics(problem, getattr(settings, problem.fixed))
             return cls(settings, problem, _norm_of_lift(settings, problem), given, memory)
         norms = norm_matrices(problem, norm, settings.torch_device)
-        l1 = norms if norm_name(norm) == "l1" else None
-        start = starting_metrics(problem, settings.start, settings.random_state, l1)
+        near = problem.formula.restart > 0.0 or norm_name(norm) == "l1"
+        start = starting_metrics(
+            problem, settings.start, settings.random_state, norms if near else None
+        )
         return cls(settings, problem, norms, start, memory)
 
     def learn(self) -> Result:

@@ -17,9 +17,12 @@ NOTHING = np.empty((0, 0))
 
 
 def starting_metrics(
-    problem: Problem, start: Any, random_state: int | None, l1: Metrics | None = None
+    problem: Problem, start: Any, random_state: int | None, default: Metrics | None = None
 ) -> Metrics:
-    """The starting metrics; ``l1`` are the l1 distances, if known."""
+    """The starting metrics; by default ``default``, or l1 distances.
+
+    With a restart R is a part of the solution, so a run had better start there.
+    """
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
@@ -30,7 +33,7 @@ def starting_metrics(
     if len(pair) != 2:
         raise ValueError(f"`start` has {len(pair)} matrices; pass (samples, features) or one.")
     names = ("samples", "features")
-    defaults = l1 or [norm_matrix(side.full_histograms, "l1") for side in sides]
+    defaults = default or [norm_matrix(side.full_histograms, "l1") for side in sides]
     return Metrics(
         *(
             distances / distances.max() if matrix is None else _check_start(matrix, side, name)
