@@ -161,6 +161,9 @@ def test_the_command_line(X, result, tmp_path, monkeypatch):
     assert stored == {"kind": "unbalanced", "eps": 0.2, "rho": 0.5}
     assert_array_equal(cm.load("x.npz").samples, result.samples)
     run("plan", "x.npy", *options[:2])
-    for wrong in ("sinkhorn", "unbalanced(0.1, rho=0)"):
+    for wrong, words in (
+        ("sinkhorn", "unbalanced(0.1, rho=1)"),
+        ("unbalanced(0.1, rho=0)", "--transport: `rho` is 0; it must be positive and finite"),
+    ):
         refused = run("plan", "x.npy", "--transport", wrong, code=2)
-        assert "unbalanced(0.1, rho=1)" in " ".join(refused.output.split())
+        assert words in " ".join(refused.output.split())
