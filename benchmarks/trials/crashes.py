@@ -39,6 +39,11 @@ RUNS: list[dict[str, Any]] = [
     {"eps": 0.0, "tau": 0.0, "tol": 1e-8},
     {"eps": 0.1, "tau": 0.05},
     {"eps": 0.3, "tau": 1.0, "solver": "stochastic", "tol": 1e-3},
+    {"tol": 1e-8},
+    {"transport": cm.Unbalanced(0.2, rho=0.5), "tol": 1e-6},
+    {"transport": cm.Tree()},
+    {"transport": cm.Mahalanobis()},
+    {"saturate": 0.5, "tau": 0.05, "dtype": "float32"},
 ]
 
 

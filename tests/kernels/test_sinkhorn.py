@@ -135,6 +135,15 @@ def test_every_number_of_tasks_gives_the_same_bits(dtype):
         assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("sweeps", [1, 6])
+def test_portions_give_the_same_bits(monkeypatch, sweeps):
+    hist, cost = problem(SIZES, 3000)
+    whole = run(hist, cost, sweeps=sweeps, tol=1e-9)
+    monkeypatch.setattr(sinkhorn, "MANY", 1)
+    for one, other in zip(whole, run(hist, cost, sweeps=sweeps, tol=1e-9), strict=True):
+        assert_array_equal(one, other)
+
+
 def test_pairs_stop_where_their_error_is_small_enough():
     hist, cost = problem(SIZES, 130)
     _, errors, _ = run(hist, cost, sweeps=1000, tol=1e-9)

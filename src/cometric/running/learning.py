@@ -131,7 +131,8 @@ def learn(
         the GPU of each worker. See docs/scale.md.
     start, random_state
         Where to start: a distance matrix between samples, a pair (samples, features), "random"
-        with this seed, or None for R with a ``restart``, else for the l1 distances.
+        with this seed, or None for the l1 distances; entropic transport with a ``restart``
+        starts from R.
     n_threads
         Number of threads; the result is the same, bit by bit, for any number.
     memory_limit

@@ -19,7 +19,12 @@ from cometric.machine.threads import workers
 from cometric.maps.norms import norm_matrices, norm_name, side_norm
 from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
-from cometric.running.start import NOTHING, given_metrics, starting_metrics
+from cometric.running.start import (
+    NOTHING,
+    given_metrics,
+    starting_metrics,
+    starts_from_norm,
+)
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
 from cometric.transports.base import Lifts
@@ -49,10 +54,8 @@ class Run:
             given = given_metrics(problem, getattr(settings, problem.fixed))
             return cls(settings, problem, _norm_of_lift(settings, problem), given, memory)
         norms = norm_matrices(problem, norm, settings.torch_device)
-        near = problem.formula.restart > 0.0 or norm_name(norm) == "l1"
-        start = starting_metrics(
-            problem, settings.start, settings.random_state, norms if near else None
-        )
+        default = norms if norm_name(norm) == "l1" or starts_from_norm(settings, problem) else None
+        start = starting_metrics(problem, settings.start, settings.random_state, default)
         return cls(settings, problem, norms, start, memory)
 
     def learn(self) -> Result:

@@ -177,7 +177,7 @@ class Settings:
     start: Any = _setting(
         None,
         Choice("random", ("random",), None, "random"),
-        "Start from random metrics. Default: R with a restart, else the l1 distances.",
+        "Start from random metrics. Default: the l1 distances, or R with a restart.",
     )
     random_state: int | None = _setting(
         None, Count(0, optional=True), "Seed for `--start random`.", option="--seed"

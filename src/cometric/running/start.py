@@ -12,6 +12,8 @@ from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics
 from cometric.maps.norms import norm_matrix
+from cometric.running.settings import Settings
+from cometric.transports.entropic import Entropic
 
 NOTHING = np.empty((0, 0))
 
@@ -19,10 +21,7 @@ NOTHING = np.empty((0, 0))
 def starting_metrics(
     problem: Problem, start: Any, random_state: int | None, default: Metrics | None = None
 ) -> Metrics:
-    """The starting metrics; by default ``default``, or l1 distances.
-
-    With a restart R is a part of the solution, so a run had better start there.
-    """
+    """The starting metrics; by default ``default``, or l1 distances."""
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
@@ -40,6 +39,14 @@ def starting_metrics(
             for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
         )
     )
+
+
+def starts_from_norm(settings: Settings, problem: Problem) -> bool:
+    """Whether a run starts from R: with a restart it is a part of the solution.
+
+    Not for exact transport, which is faster under a metric, and trees, which depend on the start.
+    """
+    return problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
 
 
 def given_metrics(problem: Problem, given: Any) -> Metrics:
