@@ -116,18 +116,19 @@ def combine_rows(chunk, rows, begin, end, v, place, out, width):
 def project_rows(chunk, rows, begin, end, u, out, place, width):
     """Add <chunk[l], u>, the part of K u from the bins of the chunk, to each ``out_l``.
 
-    Four rows at a time, or eight where registers hold whole vectors: as many sums as hide their
-    latency. Both ``rows`` and ``out`` go on to a multiple of eight. Sums of a row do not depend on
-    how many there are.
+    Four rows at a time, or eight of float64 where registers hold whole vectors: as many sums as
+    hide their latency. Both ``rows`` and ``out`` go on to a multiple of eight. Sums of a row do not
+    depend on how many there are.
     """
     lanes = BYTES // chunk.itemsize
+    wide = WHOLE and lanes == 8  # in float32, adding up lanes costs more than latency does
     zero = zeros_like(chunk)
     shift = place - begin
-    for e in range(begin, end, 8 if WHOLE else 4):
+    for e in range(begin, end, 8 if wide else 4):
         i0, i1 = np.int64(item(rows, e)) * width, np.int64(item(rows, e + 1)) * width
         i2, i3 = np.int64(item(rows, e + 2)) * width, np.int64(item(rows, e + 3)) * width
         d0, d1, d2, d3 = zero, zero, zero, zero
-        if WHOLE:
+        if wide:
             i4, i5 = np.int64(item(rows, e + 4)) * width, np.int64(item(rows, e + 5)) * width
             i6, i7 = np.int64(item(rows, e + 6)) * width, np.int64(item(rows, e + 7)) * width
             d4, d5, d6, d7 = zero, zero, zero, zero
@@ -137,13 +138,13 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
             d1 = multiply_add(y, load(chunk, i1 + k), d1)
             d2 = multiply_add(y, load(chunk, i2 + k), d2)
             d3 = multiply_add(y, load(chunk, i3 + k), d3)
-            if WHOLE:
+            if wide:
                 d4 = multiply_add(y, load(chunk, i4 + k), d4)
                 d5 = multiply_add(y, load(chunk, i5 + k), d5)
                 d6 = multiply_add(y, load(chunk, i6 + k), d6)
                 d7 = multiply_add(y, load(chunk, i7 + k), d7)
         add_totals(out, e + shift, d0, d1, d2, d3)
-        if WHOLE:
+        if wide:
             add_totals(out, e + shift + 4, d4, d5, d6, d7)
 
 
