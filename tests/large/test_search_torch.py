@@ -11,6 +11,8 @@ from cometric.large import search_torch  # noqa: E402
 from cometric.large.neighbors import read_histograms  # noqa: E402
 from cometric.large.search_torch import TensorSearch  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=1).X
 X = X[:, np.asarray(X[:20].sum(axis=0)).ravel() > 0]
 DEVICES = ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -23,14 +25,6 @@ OPTIONS = [
     {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "lsa"},
     {"eps": 0.2, "tau": 0.0, "saturate": 0.3},
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids=str)

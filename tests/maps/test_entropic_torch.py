@@ -16,20 +16,14 @@ from cometric.maps import sweeps_torch  # noqa: E402
 from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 PLACES = [
     ("cpu", "dense"),
     pytest.param("cuda", "dense", marks=pytest.mark.gpu),
     pytest.param("cuda", "cropped", marks=pytest.mark.gpu),
 ]
 everywhere = pytest.mark.parametrize(("device", "engine"), PLACES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 import cometric as cm  # noqa: E402
+from clusters import make_cluster, same_bytes  # noqa: E402
 from cometric.core.types import InexactMap, RememberingMap  # noqa: E402
 from cometric.maps import strips, warm_torch  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
@@ -19,7 +20,10 @@ from cometric.maps.ground import Ground  # noqa: E402
 from cometric.maps.strips_torch import TensorStrips  # noqa: E402
 from cometric.maps.warm_torch import DeviceCluster, Facts, TiledTensorMap  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of closed workers
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # sockets of closed workers
+]
 
 PLACES = ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 everywhere = pytest.mark.parametrize("device", PLACES)
@@ -30,35 +34,10 @@ COST = np.abs(POINTS[:, None] - POINTS).sum(axis=-1)
 OPTIONS = {"tau": 0.2, "tol": 1e-7}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the workers
-    yield
-    torch.set_num_threads(before)
-
-
-def make_cluster(workers, processes=False, **options):
-    return distributed.LocalCluster(
-        n_workers=workers,
-        processes=processes,
-        threads_per_worker=1,
-        dashboard_address=":0",
-        silence_logs=50,
-        **options,
-    )
-
-
 @pytest.fixture(scope="module")
 def client():
-    with make_cluster(2, processes=True) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
         yield client
-
-
-def same_bytes(one, other):
-    return one.samples.tobytes() + one.features.tobytes() == (
-        other.samples.tobytes() + other.features.tobytes()
-    )
 
 
 # One worker
@@ -198,14 +177,14 @@ def test_the_strips_are_computed_on_the_devices_of_the_workers(client, device):
 def test_any_number_of_workers_learns_the_same_bytes(device, counts):
     results = []
     for workers in counts:
-        with make_cluster(workers, True) as cluster, distributed.Client(cluster) as client:
+        with make_cluster(workers) as cluster, distributed.Client(cluster) as client:
             results.append(cm.learn(X, client=client, device=device, tau=0.2, tol=1e-4))
     assert all(same_bytes(result, results[0]) for result in results)
 
 
 @pytest.mark.slow
 def test_a_killed_worker_changes_no_byte():
-    with make_cluster(2, True) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(2) as cluster, distributed.Client(cluster) as client:
         phi, here = (
             TiledTensorMap(HIST, 0.1, at, device="torch:cpu", sweeps=1, strips=8)
             for at in (client, None)
@@ -225,7 +204,7 @@ def test_a_killed_worker_changes_no_byte():
 
 
 def test_a_strip_that_moves_takes_its_memory_along():
-    with make_cluster(1) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
         phi, here = (
             TiledTensorMap(HIST, 0.1, at, device="torch:cpu", sweeps=1, strips=8)
             for at in (client, None)
@@ -246,7 +225,11 @@ def test_a_run_of_workers_continues_from_its_checkpoint_in_one_process(tmp_path)
     whole = cm.learn(X, client="local", device="torch:cpu", **OPTIONS)
     options = {"device": "torch:cpu", "checkpoint": tmp_path, "checkpoint_every": 0.0} | OPTIONS
     unfinished = pytest.warns(cm.ConvergenceWarning, match="iteration limit")
-    with make_cluster(2) as cluster, distributed.Client(cluster) as client, unfinished:
+    with (
+        make_cluster(2, processes=False) as cluster,
+        distributed.Client(cluster) as client,
+        unfinished,
+    ):
         cm.learn(X, client=client, max_iter=3, **options)
     result = cm.resume(tmp_path, max_iter=1000)
     assert result.converged
@@ -255,7 +238,7 @@ def test_a_run_of_workers_continues_from_its_checkpoint_in_one_process(tmp_path)
 
 
 def test_only_workers_that_declare_a_gpu_get_strips():
-    with make_cluster(1) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
         plain = set(client.nthreads())
         cluster.new_spec["options"]["resources"] = {"GPU": 1}
         cluster.scale(2)
@@ -271,7 +254,7 @@ def test_only_workers_that_declare_a_gpu_get_strips():
 
 def test_a_worker_without_the_device_is_named():
     missing = f"cuda:{torch.cuda.device_count()}"
-    with make_cluster(1) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
         words = r"Worker .*://.* cannot compute on a device: `device` is 'cuda.*--resources 'GPU=1'"
         with pytest.raises(ValueError, match=words):
             cm.learn(X, client=client, device=missing)
@@ -301,7 +284,7 @@ def test_devices_of_different_kinds_warn(monkeypatch):
 
 
 def test_a_plan_for_workers_with_devices_measures_this_process():
-    with make_cluster(1) as cluster, distributed.Client(cluster) as client:
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
         planned = cm.plan(X, client=client, device="torch:cpu")
     assert planned.engine == "Sinkhorn on cpu, dense"
     assert planned.on_cluster == ()

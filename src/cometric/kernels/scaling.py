@@ -35,6 +35,9 @@ from cometric.kernels.lanes import (
 
 # error_model: a division that may raise keeps its loop from being vectorized
 FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy", **BORROWED}
+# Without "contract": of a b + c d either product may be fused with the sum, and copies of one
+# function in several kernels may differ in that.
+EXACT = {"error_model": "numpy", **BORROWED}
 LOG_2 = float(np.log(2.0))
 SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
 ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
@@ -42,8 +45,9 @@ LOG_2_HIGH = float.fromhex("0x1.62e42feep-1")  # few digits: its products with i
 LOG_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 SLOWEST = 0.9
 """The largest rate of errors that is extrapolated."""
-TILE = 32
+TILE = 16
 """Entries of a row of K that are copied at a time."""
+ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
 
 
@@ -193,7 +197,7 @@ def update(mass, begin, count, state, place, ku, ku_place, tail):
     return total(sums) if total(marks) == 0 else np.nan, total(errors)
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def next_rate(rate, before, error):
     """The rate at which errors fall, after a sweep: zero, and below, if it is not known.
 
@@ -208,7 +212,7 @@ def next_rate(rate, before, error):
     return min(falling, SLOWEST) if 0.0 < falling < 1.0 else 0.0
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def extrapolations(mass, begin, count, state, place, ku, ku_place, rate, factor):
     """Write x^(rate / (1 - rate)), with x = b / (v K u), to ``factor``; v is the scaling before.
 
@@ -225,14 +229,14 @@ def extrapolations(mass, begin, count, state, place, ku, ku_place, rate, factor)
         factor[e] = 1.0 + y * (1.0 + y * (0.5 + y * (1 / 6 + y * (1 / 24))))
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def multiply_by(state, place, count, factor):
     """Multiply scalings by the factors."""
     for e in range(count):
         state[np.uint64(place + e)] *= factor[e]
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def split(values, place, count, numbers, exponent):
     """Write values = m 2^e as m in [sqrt 1/2, sqrt 2) to ``numbers`` and e to ``exponent``.
 
@@ -253,7 +257,7 @@ def split(values, place, count, numbers, exponent):
     return True
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def log_of_parts(m, e):
     """log(m 2^e) by the series of artanh, which vectorizes, unlike log."""
     f = (m - 1.0) / (m + 1.0)
@@ -271,7 +275,7 @@ def log_of_parts(m, e):
     return 2.0 * f * p + LOG_2 * e
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def power_minus_one(values, place, count, power, numbers, exponent):
     """Write x^power - 1 of all values x to ``numbers``, |power| at most 1.
 
@@ -334,22 +338,34 @@ def ordered_sum(numbers, count):
 def copy_chunk(kernel, bins, first, count, width, chunk):
     """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with ones.
 
-    The kernel is symmetric, so its rows are read instead: their entries are adjacent. A few of each
-    at a time, so that what is written stays in the cache.
+    The kernel is symmetric, so its rows are read instead, four at a time: their entries are
+    adjacent. A few of each, so that what is written stays in the cache.
     """
     d = len(kernel)
     for top in range(0, d, TILE):
         bottom = min(top + TILE, d)
-        for k in range(count):
-            row = np.uint64(bins[np.uint64(first + k)])
-            for l in range(top, bottom):
-                chunk[np.uint64(l * width + k)] = kernel[row, np.uint64(l)]
+        k = 0
+        while k + 4 <= count:
+            r0, r1 = np.uint64(item(bins, first + k)), np.uint64(item(bins, first + k + 1))
+            r2, r3 = np.uint64(item(bins, first + k + 2)), np.uint64(item(bins, first + k + 3))
+            for l in range(np.uint64(top), np.uint64(bottom)):
+                i = np.uint64(l * width + k)
+                chunk[i] = kernel[r0, l]
+                chunk[i + ONE] = kernel[r1, l]
+                chunk[i + TWO] = kernel[r2, l]
+                chunk[i + THREE] = kernel[r3, l]
+            k += 4
+        while k < count:
+            row = np.uint64(item(bins, first + k))
+            for l in range(np.uint64(top), np.uint64(bottom)):
+                chunk[np.uint64(l * width + k)] = kernel[row, l]
+            k += 1
         for l in range(top, bottom):
             for k in range(count, width):
                 chunk[np.uint64(l * width + k)] = 1
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def divide_damped(weight, begin, count, width, u, power, numbers, exponent):
     """Replace u by a u^power / u, zero beyond the bins; return <a, u^power - 1>, or NaN."""
     if not power_minus_one(u, 0, count, power, numbers, exponent):
@@ -363,7 +379,7 @@ def divide_damped(weight, begin, count, width, u, power, numbers, exponent):
     return ordered_sum(numbers, count)
 
 
-@njit(**FAST)
+@njit(**EXACT)
 def update_damped(weight, begin, count, state, place, ku, ku_place, power, numbers, exponent):
     """Replace v by b x / (K u) with x = (K u)^power.
 

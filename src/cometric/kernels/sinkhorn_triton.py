@@ -30,9 +30,6 @@ import torch
 import triton
 import triton.language as tl
 
-LARGEST = 16384
-"""The most bins of a source: its scalings must fit into registers."""
-
 
 class Shape(NamedTuple):
     """How sources of one width are processed."""
