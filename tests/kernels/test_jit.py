@@ -45,6 +45,30 @@ def test_a_change_in_another_kernel_is_noticed(tmp_path):
     assert hits_and_misses(tmp_path, "changed") == (0, 1)
 
 
+BITS = """
+import hashlib, sys
+import cometric as cm
+X = cm.datasets.simulate_counts(20, 16, density=0.5, random_state=0).X.toarray() + 1
+result = cm.learn(X, transport=eval(sys.argv[1]), tol=1e-6)
+print(hashlib.sha256(result.samples.tobytes() + result.features.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "transport", ["cm.Entropic(0.2)", "cm.Unbalanced(0.2, rho=0.5)", "cm.Exact()", "cm.Tree()"]
+)
+def test_bits_are_those_of_the_code_just_compiled(tmp_path, transport):
+    """Which copy of an inlined function runs may differ; what it computes must not."""
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", BITS, transport]
+    compiled, cached = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert compiled == cached
+
+
 def test_the_checksum_is_that_of_all_kernels():
     assert len(jit.SOURCES) == 64
     assert jit.KERNELS / "simplex.py" in list(jit.KERNELS.glob("*.py"))
