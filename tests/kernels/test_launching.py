@@ -194,6 +194,16 @@ def test_threads_take_portions_until_none_is_left():
     assert len(threads) == 2
 
 
+def test_without_memory_for_a_thread_all_tasks_are_computed_here(monkeypatch):
+    def full(self, compute, task):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(launching._Threads, "submit", full)
+    done = []
+    launched(lambda task, tasks: done.append((task, threading.get_ident())))(3)
+    assert done == [(task, threading.get_ident()) for task in range(3)]
+
+
 def test_no_portion_begins_after_an_interruption():
     done = []
     together = threading.Barrier(2, timeout=10)

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -64,7 +65,7 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
         *inputs, threads = args
         tasks = threads * portions if threads > 1 else 1
         try:
-            _run(lambda task: kernel(*inputs, task, tasks), tasks, threads)
+            run_tasks(lambda task: kernel(*inputs, task, tasks), tasks, threads)
         except (MemoryError, SystemError) as error:
             if is_caused_by(error, MemoryError):
                 raise MemoryError(NO_MEMORY) from None
@@ -73,8 +74,11 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
     return launch
 
 
-def _run(compute: Callable[[int], None], tasks: int, threads: int) -> None:
-    """Compute all tasks, some of them here; return or raise when none is running any more."""
+def run_tasks(compute: Callable[[int], None], tasks: int, threads: int) -> None:
+    """Compute all tasks, some of them here; return or raise when none is running any more.
+
+    If no thread can be started, for lack of memory, all are computed here.
+    """
     numbers, lock = iter(range(tasks)), threading.Lock()
 
     def work(_: int = 0) -> None:
@@ -85,7 +89,10 @@ def _run(compute: Callable[[int], None], tasks: int, threads: int) -> None:
                 return
             compute(task)
 
-    others = [_threads.submit(work, thread) for thread in range(1, threads)]
+    others: list[Future[None]] = []
+    with suppress(RuntimeError):
+        for thread in range(1, min(threads, tasks)):
+            others.append(_threads.submit(work, thread))
     try:
         work()
     except KeyboardInterrupt:

@@ -13,12 +13,11 @@ Sources are distributed over threads, and BLAS uses one thread for each product.
 not depend on the number of threads.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from cometric.kernels.jit import njit
 from cometric.kernels.lanes import BYTES, item
+from cometric.kernels.launching import run_tasks
 from cometric.kernels.scaling import (
     FAST,
     divide_lanes,
@@ -45,13 +44,7 @@ def sweep_panels(
             _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol)
 
     sources = np.flatnonzero(np.diff(start))
-    if threads == 1 or len(sources) < 2:
-        for i in sources:
-            sweep_source(i)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(sweep_source, sources):
-                pass
+    run_tasks(lambda task: sweep_source(sources[task]), len(sources), threads)
     return values, errors
 
 
