@@ -24,7 +24,6 @@ from cometric.maps.exact_pairs import is_metric
 from cometric.maps.norms import is_pair, norm_matrix, norm_name
 from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
 from cometric.running.run import Run
-from cometric.running.start import starts_from_norm
 from cometric.transports.base import Lifts
 
 SHARE = 0.08
@@ -283,7 +282,7 @@ def _norm_seconds(run: Run, side: Side) -> float:
     for name in norm if is_pair(norm) else (norm,):
         if norm_name(name) != "matrix":
             norm_matrix(part, name, run.settings.torch_device)
-    if norm_name(norm) != "l1" and not starts_from_norm(run.settings, run.problem):
+    if norm_name(norm) != "l1" and run.problem.formula.restart == 0.0:
         norm_matrix(part, "l1")
     return (clock() - began) * _nodes(side.full) / _nodes(part.rows)
 

@@ -19,15 +19,11 @@ from cometric.machine.threads import workers
 from cometric.maps.norms import norm_matrices, norm_name, side_norm
 from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
-from cometric.running.start import (
-    NOTHING,
-    given_metrics,
-    starting_metrics,
-    starts_from_norm,
-)
+from cometric.running.start import NOTHING, given_metrics, starting_metrics
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
 from cometric.transports.base import Lifts
+from cometric.transports.entropic import Entropic
 from cometric.transports.solving import Solving
 
 
@@ -54,7 +50,10 @@ class Run:
             given = given_metrics(problem, getattr(settings, problem.fixed))
             return cls(settings, problem, _norm_of_lift(settings, problem), given, memory)
         norms = norm_matrices(problem, norm, settings.torch_device)
-        default = norms if norm_name(norm) == "l1" or starts_from_norm(settings, problem) else None
+        # With a restart R is a part of the solution. Exact transport is faster under a metric, and
+        # trees depend on the start.
+        near = problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
+        default = norms if near or norm_name(norm) == "l1" else None
         start = starting_metrics(problem, settings.start, settings.random_state, default)
         return cls(settings, problem, norms, start, memory)
 

@@ -12,8 +12,6 @@ from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics
 from cometric.maps.norms import norm_matrix
-from cometric.running.settings import Settings
-from cometric.transports.entropic import Entropic
 
 NOTHING = np.empty((0, 0))
 
@@ -39,14 +37,6 @@ def starting_metrics(
             for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
         )
     )
-
-
-def starts_from_norm(settings: Settings, problem: Problem) -> bool:
-    """Whether a run starts from R: with a restart it is a part of the solution.
-
-    Not for exact transport, which is faster under a metric, and trees, which depend on the start.
-    """
-    return problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
 
 
 def given_metrics(problem: Problem, given: Any) -> Metrics:
