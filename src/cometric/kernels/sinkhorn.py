@@ -305,32 +305,14 @@ def _sweep(balanced):
             if count > 0 and sweeps > 0:
                 if balanced:
                     _sweep_balanced(
-                        histograms,
-                        padded,
-                        kernel,
-                        pairs,
-                        work,
-                        ratio,
-                        sweeps,
-                        tol,
-                        i,
-                        some,
+                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some,
                         start[i],
-                    )
+                    )  # fmt: skip
                 else:
                     _sweep_unbalanced(
-                        histograms,
-                        padded,
-                        kernel,
-                        pairs,
-                        work,
-                        ratio,
-                        sweeps,
-                        tol,
-                        i,
-                        some,
+                        histograms, padded, kernel, pairs, work, ratio, sweeps, tol, i, some,
                         start[i],
-                    )
+                    )  # fmt: skip
 
     def sweep(
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,

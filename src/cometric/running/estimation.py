@@ -276,13 +276,13 @@ def _metric_check(cost: Matrix, count: int) -> float:
 
 
 def _norm_seconds(run: Run, side: Side) -> float:
-    """Seconds for R between all items of a side, and for l1 distances if a run starts there."""
+    """Seconds for R between all items of a side, and for l1 distances, where most runs start."""
     part, norm = side.full_histograms.take(slice(MOST_BINS)), run.settings.norm
     began = clock()
     for name in norm if is_pair(norm) else (norm,):
         if norm_name(name) != "matrix":
             norm_matrix(part, name, run.settings.torch_device)
-    if norm_name(norm) != "l1" and run.problem.formula.restart == 0.0:
+    if norm_name(norm) != "l1":
         norm_matrix(part, "l1")
     return (clock() - began) * _nodes(side.full) / _nodes(part.rows)
 
