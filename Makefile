@@ -7,7 +7,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo torus paper docs test check wheel coverage bench torture mutation clean
+.PHONY: help demo torus paper docs pages test check wheel coverage bench torture mutation clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -23,6 +23,9 @@ paper: $(VENV)/.paper ## Recompute the figures and tables of the paper, write pa
 
 docs: $(VENV)/.docs ## Build the site, running its examples: docs/_build/html/index.html
 	$(RUN) -m sphinx -W --keep-going docs docs/_build/html
+
+pages: $(VENV)/.docs ## Build the site without running its examples
+	$(RUN) -m sphinx -W --keep-going -q -D plot_gallery=0 docs docs/_build/pages
 
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .

@@ -104,8 +104,9 @@ def shorten(app, what, name, obj, options, signature, returns):
 
 
 def carry(app, failure):
-    """Copy the reports written by examples to the site."""
-    if failure is None and app.builder.format == "html":
+    """Copy the reports written by examples to the site, unless examples were not run."""
+    ran = app.config.plot_gallery not in (False, "0")
+    if failure is None and ran and app.builder.format == "html":
         for name in ("report.html", "cells.html"):
             shutil.copy(HERE / "gallery" / "use" / name, app.outdir)
 
