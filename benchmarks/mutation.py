@@ -58,6 +58,7 @@ MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/ce
 TESTS = {"inputs": "test_problem.py", "sides": "test_problem.py"}  # others have tests of their own
 EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
 SECONDS = 60  # of processor time; the tests of a module take less than 10
+COMPILING = 600  # the same, where kernels may have to be compiled first
 MEMORY = 32 << 30  # of address space: some mutants ask for all there is
 
 ARITHMETIC = "Add|Sub|Mul|Div|FloorDiv|Mod|Pow"
@@ -187,14 +188,14 @@ def load_libraries() -> None:
     gc.freeze()  # children need not look through all this
 
 
-def start(mutant: Mutant, plugin: _Watch | _Choose) -> int:
+def start(mutant: Mutant, plugin: _Watch | _Choose, seconds: int = SECONDS) -> int:
     """The process number of a child that ends as the tests of this mutant do."""
     child = os.fork()
     if child:
         return child
     code = BROKEN
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
@@ -276,7 +277,7 @@ def reaches(module: str) -> dict[str, Reach]:
     """The reach of every test of a module."""
     with TemporaryDirectory() as folder:
         log = Path(folder) / "reach.json"
-        os.waitpid(start(Mutant(module), _Watch(module, log)), 0)
+        os.waitpid(start(Mutant(module), _Watch(module, log), COMPILING), 0)
         found = json.loads(log.read_text("utf-8"))
     return {name: Reach(*reach) for name, reach in found.items()}
 
