@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import naive
-from cometric.core.cones import hilbert_distance, log_width, normalize, ratio_bounds
+from cometric.core.cones import (
+    BOUNDARY_LEVEL,
+    hilbert_distance,
+    log_width,
+    normalize,
+    ratio_bounds,
+    touches_boundary,
+)
 from cometric.core.types import NegativeDistances
 from strategies import positive_costs
 
@@ -18,6 +25,14 @@ def changed(matrix, pair, value):
     matrix = matrix.copy()
     matrix[pair] = matrix[pair[::-1]] = value
     return matrix
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def form(request):
+    """What makes an array of this library of a matrix."""
+    if request.param == "numpy":
+        return np.asarray
+    return pytest.importorskip("torch").as_tensor
 
 
 same_size = st.integers(2, 5).flatmap(lambda d: st.tuples(*3 * [positive_costs(d)]))
@@ -55,27 +70,29 @@ def test_normalize_counts_the_pairs_at_a_negative_distance():
 # Ratio bounds
 
 
-def test_ratio_bounds_are_the_extreme_quotients():
-    assert ratio_bounds(ONE, changed(ONE, (0, 1), 0.25)) == (1.0, 4.0)
+def test_ratio_bounds_are_the_extreme_quotients(form):
+    assert ratio_bounds(form(ONE), form(changed(ONE, (0, 1), 0.25))) == (1.0, 4.0)
+    assert ratio_bounds(form(ONE[:2, :2]), form(4.0 * ONE[:2, :2])) == (0.25, 0.25)
 
 
-def test_pairs_at_which_both_are_zero_do_not_count():
+def test_pairs_at_which_both_are_zero_do_not_count(form):
     one, other = changed(ONE, (0, 1), 0.0), changed(3.0 * ONE, (0, 1), 0.0)
-    assert ratio_bounds(one, other) == (1 / 3, 1 / 3)
+    assert ratio_bounds(form(one), form(other)) == (1 / 3, 1 / 3)
     assert hilbert_distance(one, other) == 0.0
-    assert ratio_bounds(0.0 * ONE, 0.0 * ONE) == (1.0, 1.0)
+    assert ratio_bounds(form(0.0 * ONE), form(0.0 * ONE)) == (1.0, 1.0)
+    assert ratio_bounds(form(ONE[:1, :1]), form(ONE[:1, :1])) == (1.0, 1.0)
 
 
-def test_a_zero_against_a_positive_number_makes_a_bound_trivial():
+def test_a_zero_against_a_positive_number_makes_a_bound_trivial(form):
     holed = changed(ONE, (0, 1), 0.0)
-    assert ratio_bounds(holed, ONE) == (0.0, 1.0)
-    assert ratio_bounds(ONE, holed) == (1.0, np.inf)
+    assert ratio_bounds(form(holed), form(ONE)) == (0.0, 1.0)
+    assert ratio_bounds(form(ONE), form(holed)) == (1.0, np.inf)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_bound_nothing(bad):
-    assert ratio_bounds(changed(ONE, (0, 1), bad), ONE) == (0.0, np.inf)
-    assert ratio_bounds(ONE, changed(ONE, (0, 1), bad)) == (0.0, np.inf)
+def test_numbers_that_are_not_finite_bound_nothing(bad, form):
+    assert ratio_bounds(form(changed(ONE, (0, 1), bad)), form(ONE)) == (0.0, np.inf)
+    assert ratio_bounds(form(ONE), form(changed(ONE, (0, 1), bad))) == (0.0, np.inf)
 
 
 def test_matrices_of_different_shape_cannot_be_compared():
@@ -145,3 +162,23 @@ def test_small_widths_keep_their_digits():
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (2.0, 1.0)])
 def test_an_interval_without_positive_finite_ends_is_infinitely_wide(bounds):
     assert log_width(bounds) == np.inf
+
+
+# The boundary
+
+
+def test_a_distance_below_the_level_touches_the_boundary(form):
+    level = BOUNDARY_LEVEL * ONE.max()
+    assert level == 4e-13
+    inside, below = changed(ONE, (0, 1), level), changed(ONE, (0, 1), np.nextafter(level, 0.0))
+    assert not touches_boundary([form(ONE)])
+    assert not touches_boundary([form(inside)])
+    assert touches_boundary([form(below)])
+    assert touches_boundary([form(changed(ONE, (0, 2), 0.0))])
+
+
+def test_one_of_several_metrics_is_enough_for_the_boundary(form):
+    flat = changed(ONE, (1, 2), 0.0)
+    assert touches_boundary([form(flat), form(ONE)])
+    assert touches_boundary([form(ONE), form(flat)])
+    assert not touches_boundary([form(ONE), form(1e-9 * ONE)])  # each by its own largest
