@@ -34,6 +34,9 @@ MARKERS = {
 }
 """Marker genes of the demonstration, and the cells they mark."""
 
+GENES = 6
+"""Genes shown near each of them."""
+
 
 @command()
 def learn(
@@ -271,7 +274,7 @@ def _answer(
     )
 
 
-def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
+def _nearest_genes(result: Result, gene: str) -> list[str]:
     names = result.problem.features.item_names
     item = names.index(gene)
-    return [names[k] for k in nearest_to(result.features[item], count, item)]
+    return [names[k] for k in nearest_to(result.features[item], GENES, item)]
