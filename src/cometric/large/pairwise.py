@@ -125,7 +125,7 @@ def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:
 
 def _pairs_in(rows: slice, columns: slice) -> int:
     """The pairs of a tile, each counted once."""
-    height, width = rows.stop - rows.start, columns.stop - columns.start
+    height, width = int(rows.stop - rows.start), int(columns.stop - columns.start)
     return height * (height + 1) // 2 if rows == columns else height * width
 
 
