@@ -16,8 +16,7 @@ from cometric.core.nearest import (
     default_neighbors,
     fewest_stored,
     gaussian_weights,
-    nearest,
-    nearest_stored,
+    nearest_given,
 )
 from cometric.core.types import Index, Matrix, Vector
 
@@ -122,7 +121,7 @@ def transfer_labels(
     classes, codes = _encode(labels, across.shape[1])
     n_neighbors = default_neighbors(n_neighbors, _available(across, within))
     check_neighbors(n_neighbors, across.shape[1])
-    index, near = _nearest(across, n_neighbors, "distances")
+    index, near = nearest_given(across, n_neighbors, "distances")
     shares = _shares(index, near, codes, len(classes))
     winner, share = shares.argmax(axis=1), shares.max(axis=1)
     given = classes[winner]
@@ -163,7 +162,7 @@ def _left_out(within: Any, k: int, n: int) -> tuple[Index, Matrix]:
             f"an array of shape {(n, n)}."
         )
     check_neighbors(k, n - 1)
-    return _nearest(matrix, k, "within", skip_self=True)
+    return nearest_given(matrix, k, "within", skip_self=True)
 
 
 def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
@@ -176,24 +175,6 @@ def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
     model.fit(left_out.max(axis=1)[known], right[known])
     confidence: Vector = model.predict(share)
     return np.where(share > 0.0, confidence, 0.0)
-
-
-def _nearest(distances: Any, k: int, name: str, *, skip_self: bool = False) -> tuple[Index, Matrix]:
-    """The k nearest of each row, of all distances or of those that are stored."""
-    if not sparse.issparse(distances):
-        return nearest(distances, k, skip_self=skip_self)
-    if skip_self:
-        entries = sparse.coo_array(distances)
-        off = entries.row != entries.col
-        parts = entries.data[off], (entries.row[off], entries.col[off])
-        distances = sparse.csr_array(parts, shape=distances.shape)
-    fewest = fewest_stored(distances)
-    if fewest < k:
-        raise ValueError(
-            f"`{name}` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
-            f"`n_neighbors` = {k}."
-        )
-    return nearest_stored(distances, k)
 
 
 def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
