@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result, load
+from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.inputs import read_matrix, read_samples
 from cometric.core.kinds import shown
@@ -226,7 +227,7 @@ def _whole(value: Any) -> Any:
         return [_whole(part) for part in value]
     if np.ndim(value) == 0:
         return value
-    array = np.asarray(value)
+    array = np.asarray(to_numpy(value))
     return digest({"array": array.astype(str) if array.dtype == object else array})
 
 
