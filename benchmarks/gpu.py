@@ -191,8 +191,6 @@ def check_steps(case, number=2000):
     seen = []
 
     class Watched:
-        homogeneous, monotone = True, False
-
         def __init__(self, phi, twin):
             self.phi, self.twin, self.shape = phi, twin, phi.shape
 

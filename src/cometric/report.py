@@ -26,6 +26,7 @@ from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
 from cometric.drawing import sentences, tree_layout
 from cometric.drawing.columns import Groups, Numbers, read_columns
+from cometric.drawing.convergence import convergence
 from cometric.drawing.layout import by_size, coordinates, metric_of, names_of
 from cometric.drawing.module_columns import (
     central,
@@ -35,7 +36,7 @@ from cometric.drawing.module_columns import (
     score_columns,
 )
 from cometric.drawing.packing import pack, pack_masses, pack_values, significant
-from cometric.drawing.rendering import convergence, render
+from cometric.drawing.rendering import render
 from cometric.drawing.values import read_values
 from cometric.drawing.words import Words, read_words
 from cometric.files.atomic import replacing

@@ -57,6 +57,13 @@ def test_the_command_that_is_printed_learns(data):
     assert cm.load("result.npz").converged
 
 
+def test_the_command_leaves_out_what_choose_left_out(data):
+    data.assign(empty=0.0).to_csv("x.csv")
+    words = shlex.split(json.loads(run("choose", "x.csv", *QUICK, "--json").stdout)["learn"])
+    run(*words[1:], "--tol", "0.1", "-q")
+    assert len(cm.load("result.npz").features) == 10
+
+
 def test_the_command_reads_the_data_in_the_same_way(data):
     found = json.loads(run("choose", "x.csv", "--transpose", *QUICK, "--json").stdout)
     assert "--transpose" in found["learn"].split()

@@ -565,19 +565,19 @@ def test_info_lists_every_library_that_the_package_can_use():
 
 def test_warmup_says_how_long(monkeypatch):
     assert run("warmup").stdout.startswith("Ready after ")
-    monkeypatch.setattr("cometric.cli.machine.compile_kernels", lambda say: 2.5)
+    monkeypatch.setattr("cometric.cli.compiling.compile_kernels", lambda say: 2.5)
     assert json.loads(run("warmup", "--json").stdout)["seconds"] == 2.5
 
 
 def test_warmup_shows_its_progress(monkeypatch):
     """Without a line it looks as if it hung: thirteen minutes on a busy machine."""
-    from cometric.cli.machine import compile_kernels
+    from cometric.cli.compiling import compile_kernels
 
     said = []
-    monkeypatch.setattr("cometric.cli.machine._parts", lambda: [lambda: None] * 3)
+    monkeypatch.setattr("cometric.cli.compiling._parts", lambda: [lambda: None] * 3)
     compile_kernels(said.append)
     assert said == []  # as if kernels were in the cache
-    monkeypatch.setattr("cometric.cli.machine.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("cometric.cli.compiling.QUIET_SECONDS", 0.0)
     compile_kernels(said.append)
     assert [line.split(" after ")[0] for line in said] == [
         f"{k} of 3 parts ready" for k in (1, 2, 3)
@@ -590,7 +590,7 @@ def test_warmup_does_not_promise_a_minute(monkeypatch):
         kernel.py_func.__module__ = "cometric.kernels.new"
         return kernel(1.5)
 
-    monkeypatch.setattr("cometric.cli.machine.compile_kernels", compiles)
+    monkeypatch.setattr("cometric.cli.compiling.compile_kernels", compiles)
     said = run("warmup").stderr
     assert "three to four minutes" in said
     assert "up to a minute" not in said

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric.large.progress import remove_run
 
 anndata = pytest.importorskip("anndata")
 pytest.importorskip("typer")
@@ -105,6 +106,23 @@ def test_zarr_and_text(data):
     data.T.to_df().to_csv("t.csv")
     run("landmarks", "t.csv", "-o", "u.h5ad", *QUICK, "--transpose", "--without-data")
     assert same_graph("u.h5ad", data).X is None
+
+
+def test_files_that_are_read_by_rows_are_not_transposed(data):
+    Path("x.zarr").mkdir()
+    for words in (["landmarks", "x.zarr", "-o", "y.h5ad"], ["plan", "x.zarr"]):
+        said = run(*words, "--transpose", code=2).stderr
+        assert "--transpose is not for .zarr files, which are read by rows" in said
+
+
+def test_the_folder_is_removed_only_if_the_run_has_converged(data):
+    words = ["landmarks", "x.h5ad", *QUICK, "--checkpoint", "saved", "--remove-checkpoint"]
+    said = run(*words, "-o", "a.h5ad", "--max-iter", 2, "--tol", 1e-9, code=3).stderr
+    assert "The checkpoints in saved are not removed: the run has not converged." in said
+    assert Path("saved").is_dir()
+    remove_run("saved")
+    run(*words, "-o", "b.h5ad")
+    assert not Path("saved").exists()
 
 
 def test_facts_as_json(data):

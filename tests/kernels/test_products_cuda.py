@@ -138,7 +138,7 @@ def test_a_map_sweeps_tiles_until_few_pairs_are_late(monkeypatch, sweeps):
         assert tiled.error <= 1e-9
         assert cropped == [0, 0]
     else:
-        assert tiled._products_of.called == 2 * sweeps
+        assert tiled._last_tiles.called == 2 * sweeps
 
 
 # ------------------------------------------------------------------------------ on a device

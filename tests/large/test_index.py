@@ -204,6 +204,29 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
         cm.learn_landmarks(X[:140], 60, 4, folder=tmp_path / "run", **options)
 
 
+def test_a_run_from_other_labels_is_not_continued(tmp_path):
+    """The text of a long array leaves out most entries; all of them must count."""
+    X = cm.datasets.simulate_counts(1100, 8, types=2, density=0.8).X
+    labels = np.arange(1100) % 5
+    options = {"folder": tmp_path / "run", "check": 0, "tol": 1e-1}
+    learned = cm.learn_landmarks(X, labels, 2, **options)
+    again = cm.learn_landmarks(X, labels.copy(), 2, **options)
+    assert_array_equal(again.features, learned.features)
+    labels[500] += 1
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        cm.learn_landmarks(X, labels, 2, **options)
+
+
+def test_a_run_with_a_callback_is_continued(tmp_path):
+    """A function has another address in the next process, and does not change the result."""
+    options = {"folder": tmp_path / "run", "check": 0}
+    first, again = (
+        cm.learn_landmarks(X, 60, 4, callback=callback, **options)
+        for callback in [lambda *_: None, lambda *_: None]
+    )
+    assert_array_equal(first.features, again.features)
+
+
 def progress_save():
     from cometric.large.progress import Progress
 
@@ -224,7 +247,7 @@ def test_folders_of_something_else_are_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file"):
         cm.learn_landmarks(X, 60, 4, folder=tmp_path / "file")
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty, and not from an earlier run"):
         cm.learn_landmarks(X, 60, 4, folder=tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,21 @@ def test_tiles_of_any_size_hold_the_bytes_of_the_map(result, edge, tmp_path, mon
     else:  # the map multiplies matrices, the pairs are sums of their own
         assert_allclose(found[:], in_memory(result), atol=1e-13)
     assert_allclose(found[:][:, :25], result.transform(X), atol=1e-6)
+
+
+def test_the_progress_ends_at_the_number_of_pairs(entropic, tmp_path, monkeypatch):
+    counts = []
+
+    @contextmanager
+    def counted(show, total):
+        done = []
+        yield lambda part, parts: done.append(parts)
+        counts.append((total, sum(done)))
+
+    monkeypatch.setattr(pairwise, "TILE", 16)
+    monkeypatch.setattr(pairwise, "bar_of_pairs", counted)
+    cm.distances_to_zarr(entropic, X, tmp_path / "distances.zarr", n_threads=1, progress=True)
+    assert counts == [(45 * 46 // 2, 45 * 46 // 2)]
 
 
 def test_after_an_interruption_only_missing_tiles_are_computed(entropic, tmp_path, monkeypatch):

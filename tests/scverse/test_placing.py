@@ -72,6 +72,13 @@ def test_distances_are_those_of_the_result(new, reference):
     assert described["n_neighbors"] == 4
 
 
+def test_the_cpu_may_be_named(new, reference):
+    cms.tl.transform(new, reference, n_neighbors=4)
+    expected = new.obsm.pop("cometric_distances")
+    cms.tl.transform(new, reference, n_neighbors=4, device="cpu", n_threads=1)
+    assert_array_equal(new.obsm["cometric_distances"].toarray(), expected.toarray())
+
+
 def test_genes_are_matched_by_name(new, reference):
     turned = new[:, ::-1].copy()
     for one in (new, turned):

@@ -63,8 +63,7 @@ def extend(
 
         distances = TensorDistances(result, of, hist, full, device)
     rows = []
-    pairs = len(new.labels) * columns
-    with workers(n_threads), bar_of_pairs(progress, pairs) as report:
+    with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:

@@ -64,7 +64,6 @@ class TensorDistances:
         tol = inner_tolerance(options.tol)
         rho = getattr(transport, "rho", None)
         self.transport = TensorPairs(hist, cost, transport.eps, rho, tol, self.device, self.kernels)
-        self.shape: tuple[int, int] = hist.shape
         self._largest = float(np.max(to_numpy(getattr(result, of))))
 
     def pairs(self, rows: Any, slots: Any, targets: Any, norms: Any = None) -> Any:

@@ -314,7 +314,7 @@ def _leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
 
 
 def _by_size(labels: Index, min_size: int) -> Index:
-    """The labels renumbered, the largest group first; smaller ones than ``min_size`` are left."""
+    """The labels renumbered, the largest group first; below ``min_size`` they are background."""
     kinds, first, counts = np.unique(
         labels[labels != BACKGROUND], return_index=True, return_counts=True
     )

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
-from cometric.core.inputs import check_distances, counted, read_matrix, unwrap
+from cometric.core.inputs import check_distances, read_matrix, unwrap
 from cometric.core.kinds import check_number, shown
 from cometric.core.names import checks_options
 from cometric.core.nearest import (
@@ -16,8 +16,7 @@ from cometric.core.nearest import (
     default_neighbors,
     fewest_stored,
     gaussian_weights,
-    nearest,
-    nearest_stored,
+    nearest_given,
 )
 from cometric.core.types import Index, Matrix
 
@@ -132,15 +131,7 @@ def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_arra
     fewest = fewest_stored(distances) if sparse.issparse(distances) else n - 1
     n_neighbors = default_neighbors(n_neighbors, min(fewest, n - 1))
     check_neighbors(n_neighbors, n - 1)
-    if sparse.issparse(distances):
-        if fewest < n_neighbors:
-            raise ValueError(
-                f"`distances` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
-                f"`n_neighbors` = {n_neighbors}."
-            )
-        index, near = nearest_stored(distances, n_neighbors)
-    else:
-        index, near = nearest(distances, n_neighbors, skip_self=True)
+    index, near = nearest_given(distances, n_neighbors, "distances", skip_self=True)
     index = np.column_stack([np.arange(n), index])
     near = np.column_stack([np.zeros(n), near])
     weights = gaussian_weights(near)

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.inputs import check_distances, counted, unwrap
+from cometric.core.inputs import check_distances, counted, is_missing, unwrap
 from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,
     fewest_stored,
     gaussian_weights,
-    nearest,
-    nearest_stored,
+    nearest_given,
 )
 from cometric.core.types import Index, Matrix, Vector
 
@@ -122,7 +121,7 @@ def transfer_labels(
     classes, codes = _encode(labels, across.shape[1])
     n_neighbors = default_neighbors(n_neighbors, _available(across, within))
     check_neighbors(n_neighbors, across.shape[1])
-    index, near = _nearest(across, n_neighbors, "distances")
+    index, near = nearest_given(across, n_neighbors, "distances")
     shares = _shares(index, near, codes, len(classes))
     winner, share = shares.argmax(axis=1), shares.max(axis=1)
     given = classes[winner]
@@ -163,7 +162,7 @@ def _left_out(within: Any, k: int, n: int) -> tuple[Index, Matrix]:
             f"an array of shape {(n, n)}."
         )
     check_neighbors(k, n - 1)
-    return _nearest(matrix, k, "within", skip_self=True)
+    return nearest_given(matrix, k, "within", skip_self=True)
 
 
 def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
@@ -178,24 +177,6 @@ def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
     return np.where(share > 0.0, confidence, 0.0)
 
 
-def _nearest(distances: Any, k: int, name: str, *, skip_self: bool = False) -> tuple[Index, Matrix]:
-    """The k nearest of each row, of all distances or of those that are stored."""
-    if not sparse.issparse(distances):
-        return nearest(distances, k, skip_self=skip_self)
-    if skip_self:
-        entries = sparse.coo_array(distances)
-        off = entries.row != entries.col
-        parts = entries.data[off], (entries.row[off], entries.col[off])
-        distances = sparse.csr_array(parts, shape=distances.shape)
-    fewest = fewest_stored(distances)
-    if fewest < k:
-        raise ValueError(
-            f"`{name}` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
-            f"`n_neighbors` = {k}."
-        )
-    return nearest_stored(distances, k)
-
-
 def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
     """The distinct labels in order, and the number of that of each item."""
     values = np.asarray(labels, dtype=object)
@@ -204,7 +185,7 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
             f"`labels` has shape {values.shape}; `distances` has {count} columns, so pass "
             f"{count} labels."
         )
-    known = np.array([not _is_missing(value) for value in values], dtype=bool)
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
     if not known.any():
         raise ValueError("`labels` are all missing; pass a label for some items at least.")
     try:
@@ -216,11 +197,6 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
     codes = np.full(count, UNLABELED, dtype=np.int64)
     codes[known] = numbers
     return np.array(classes.tolist()), codes
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a label is None, NaN, or what pandas has for a missing value."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
 def _read(distances: Any, name: str) -> Any:

@@ -6,11 +6,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import cometric
 from cometric.cli import options as o
 from cometric.cli.command import command
 from cometric.cli.console import Console
 from cometric.cli.learning import read_source
+from cometric.core.inputs import read_matrix
 from cometric.running.settings import options
 
 
@@ -32,7 +35,7 @@ def choose(
     choice = cometric.choose(
         matrix, **part._asdict(), device=device, n_threads=n_threads, progress=console.progress
     )
-    following = _learn_command(path, source, choice.settings)
+    following = _learn_command(path, source, choice.settings, has_empty(matrix))
     words = _options_of(choice.settings)
     advice = choice.advise(shlex.join(words) if words else "the defaults of `cometric learn`")
     facts = {
@@ -50,12 +53,20 @@ def choose(
     console.answer(f"{choice.summary()}\n{advice}\nTo learn: {following}", facts)
 
 
-def _learn_command(path: Path, source: o.Source, settings: dict[str, Any]) -> str:
+def has_empty(data: Any) -> bool:
+    """Whether a sample or a feature has no mass: `choose` leaves these out, `learn` if asked."""
+    counts = read_matrix(data, "X")
+    filled = np.bincount(counts.indices, minlength=counts.shape[1]) > 0
+    return not (filled.all() and (np.diff(counts.indptr) > 0).all())
+
+
+def _learn_command(path: Path, source: o.Source, settings: dict[str, Any], drop_empty: bool) -> str:
     """The command that learns with these settings."""
     words = ["cometric", "learn", str(path)]
     words += ["--transpose"] if source.transpose else []
     words += ["--use-raw"] if source.use_raw else []
     words += ["--layer", source.layer] if source.layer is not None else []
+    words += ["--drop-empty"] if drop_empty else []
     return shlex.join([*words, *_options_of(settings), "-o", "result.npz"])
 
 

@@ -87,7 +87,7 @@ def root(
 @command()
 def warmup(console: Console) -> None:
     """Compile the kernels of all commands now, so that later runs start at once."""
-    from cometric.cli.machine import compile_kernels
+    from cometric.cli.compiling import compile_kernels
 
     seconds = compile_kernels(console.say)
     console.answer(f"Ready after {duration(seconds)}.", {"command": "warmup", "seconds": seconds})

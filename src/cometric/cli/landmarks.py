@@ -12,6 +12,12 @@ from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
+from cometric.cli.learning import (
+    check_by_rows,
+    check_removal,
+    continue_from,
+    remove_if_converged,
+)
 from cometric.core.nearest import check_neighborhood
 from cometric.files import reading, stores, writing
 from cometric.large.landmarks import Sketch, check_landmarks, learn_landmarks
@@ -52,8 +58,7 @@ def landmarks(
     slots.check_key(key_added)
     slots.check_key(neighbors_key)
     folder = options.pop("checkpoint")
-    if remove_checkpoint and folder is None:
-        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
+    check_removal(remove_checkpoint, folder)
     with _opened(console, path, source) as (data, file):
         n, m = data.shape
         console.say(f"{n} samples, {m} features from {path}")
@@ -70,7 +75,7 @@ def landmarks(
             )
         except cometric.Interrupted as interruption:
             if folder is not None:
-                interruption.args = (f"Run the same command again to continue from {folder}.",)
+                interruption.args = (continue_from(folder),)
             raise
         used = {name: options[name] for name in slots.HISTOGRAMS}
         own_genes = bool(getattr(data, "own_genes", False))
@@ -78,7 +83,7 @@ def landmarks(
         added = sketches.to_slots(sketch, origin, None, key_added, neighbors_key)
         _write(path, output, file, added, without_data)
     if folder is not None and remove_checkpoint:
-        remove_run(folder)
+        remove_if_converged(console, folder, sketch.result, remove_run)
     _answer(console, path, output, sketch, k)
 
 
@@ -87,9 +92,8 @@ def _opened(console: Console, path: Path, source: o.Source) -> Iterator[tuple[An
     """The data to learn from, and the AnnData (or its group in a file) that has their tables."""
     from cometric.scverse import slots
 
+    check_by_rows(path, source)
     if reading.kind_of(path) not in IN_PARTS or source.transpose:
-        if reading.kind_of(path) == ".zarr":
-            raise ValueError("`transpose` is not for .zarr files, which are read by rows.")
         data = files.read(path, source.transpose, source.read_limit)
         matrix = slots.matrix(data, **source.matrix)
         console.use_source(path, matrix, source.transpose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -34,6 +35,9 @@ MARKERS = {
 }
 """Marker genes of the demonstration, and the cells they mark."""
 
+GENES = 6
+"""Genes shown near each of them."""
+
 
 @command()
 def learn(
@@ -58,8 +62,7 @@ def learn(
     writing.check(output, RESULTS, writing.targets(output), force=force)
     slots.check_key(key_added)
     checkpoint = options["checkpoint"]
-    if remove_checkpoint and checkpoint is None:
-        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
+    check_removal(remove_checkpoint, checkpoint)
     data, matrix = read_source(console, path, source)
     console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
     given = files.read_given(options, source.read_limit)
@@ -72,11 +75,11 @@ def learn(
         if checkpoint is None:
             files.save_partial(interruption, output)
         else:
-            interruption.args = (_continue_from(checkpoint),)
+            interruption.args = (continue_from(checkpoint),)
         raise
     written = files.write(result, output, data, key_added, source.matrix, histogram_options)
     if checkpoint is not None and remove_checkpoint:
-        _remove(console, checkpoint, result)
+        remove_if_converged(console, checkpoint, result, cometric.remove_checkpoint)
     _answer(console, "learn", path, result, written)
 
 
@@ -90,18 +93,33 @@ def read_source(console: Console, path: Path, source: o.Source) -> tuple[AnnData
     return data, matrix
 
 
-def _continue_from(folder: Path) -> str:
+def check_by_rows(path: Path, source: o.Source) -> None:
+    """Raise if the data should be transposed, and are in a format that is read by rows."""
+    if reading.kind_of(path) == ".zarr" and source.transpose:
+        raise ValueError("`transpose` is not for .zarr files, which are read by rows.")
+
+
+def check_removal(remove_checkpoint: bool, folder: Path | None) -> None:
+    """Raise if checkpoints should be removed, and there are none."""
+    if remove_checkpoint and folder is None:
+        raise ValueError("`remove_checkpoint` needs a folder. Pass `checkpoint` as well.")
+
+
+def continue_from(folder: Path) -> str:
+    """What to do after an interruption."""
     return f"Run the same command again to continue from {folder}."
 
 
-def _remove(console: Console, folder: Path, result: Result) -> None:
+def remove_if_converged(
+    console: Console, folder: Path, result: Result, remove: Callable[[Path], None]
+) -> None:
     """Delete the checkpoints of a converged run; failures are warnings, the result is written."""
     if not result.converged:
         console.say(f"The checkpoints in {folder} are not removed: the run has not converged.")
         return
     try:
-        cometric.remove_checkpoint(folder)
-    except (OSError, cometric.CheckpointError) as problem:
+        remove(folder)
+    except (OSError, ValueError) as problem:
         console.warn(f"The checkpoints in {folder} are not removed: {problem}")
 
 
@@ -158,14 +176,14 @@ def resume(
             progress=console.progress,
         )
     except cometric.Interrupted as interruption:
-        interruption.args = (_continue_from(checkpoint),)
+        interruption.args = (continue_from(checkpoint),)
         raise
     if data is None:
         written = files.write_alone(result, output)
     else:
         written = files.write(result, output, data.data, data.key, data.source, data.options)
     if remove_checkpoint:
-        _remove(console, checkpoint, result)
+        remove_if_converged(console, checkpoint, result, cometric.remove_checkpoint)
     _answer(console, "resume", checkpoint, result, written)
 
 
@@ -194,6 +212,7 @@ def _plan_in_parts(
 ) -> cometric.Plan | None:
     """The plan of a large file, of which a few rows are read; None if it can be read whole."""
     kind = reading.kind_of(path)
+    check_by_rows(path, source)
     if kind == ".h5ad":
         large = path.is_file() and path.stat().st_size > WHOLE and not source.transpose
     else:
@@ -271,7 +290,7 @@ def _answer(
     )
 
 
-def _nearest_genes(result: Result, gene: str, count: int = 6) -> list[str]:
+def _nearest_genes(result: Result, gene: str) -> list[str]:
     names = result.problem.features.item_names
     item = names.index(gene)
-    return [names[k] for k in nearest_to(result.features[item], count, item)]
+    return [names[k] for k in nearest_to(result.features[item], GENES, item)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.inputs import counted
 from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
@@ -88,6 +89,29 @@ def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:
         order = np.argsort(graph.data[start:end], kind="stable")[:k]
         index[i], near[i] = graph.indices[start:end][order], graph.data[start:end][order]
     return index, near
+
+
+def nearest_given(
+    distances: Any, k: int, name: str, *, skip_self: bool = False
+) -> tuple[Index, Matrix]:
+    """The same as :func:`nearest`, of all distances or, if sparse, of those that are stored.
+
+    ``name`` is the argument that a message names if a row has too few of them.
+    """
+    if not sparse.issparse(distances):
+        return nearest(distances, k, skip_self=skip_self)
+    if skip_self:
+        entries = sparse.coo_array(distances)
+        off = entries.row != entries.col
+        parts = entries.data[off], (entries.row[off], entries.col[off])
+        distances = sparse.csr_array(parts, shape=distances.shape)
+    fewest = fewest_stored(distances)
+    if fewest < k:
+        raise ValueError(
+            f"`{name}` is sparse and has rows with {counted(fewest, 'neighbor')}; need "
+            f"`n_neighbors` = {k}."
+        )
+    return nearest_stored(distances, k)
 
 
 def fewest_stored(graph: sparse.csr_matrix) -> int:

@@ -13,6 +13,7 @@ from scipy.spatial.distance import squareform
 
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
+from cometric.core.inputs import is_missing
 from cometric.core.kinds import check_number, check_side
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -93,14 +94,6 @@ def by_size(labels: Any) -> list[tuple[str, Index]]:
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, or pandas' NA or NaT."""
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # NA has no truth value
-        return True
 
 
 def categories_of(labels: Any) -> tuple[str, ...]:

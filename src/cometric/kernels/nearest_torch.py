@@ -174,19 +174,19 @@ def round_up(values, error=0.0):
 
 def spread(indptr, indices, data, rows, depth):
     """Rows of a sparse matrix as a dense one with ``depth`` columns."""
-    at, line, _ = _entries(indptr, rows)
+    at, line = _entries(indptr, rows)
     dense = data.new_zeros((len(rows), depth))
     dense[line, indices[at].long()] = data[at]
     return dense
 
 
 def _entries(indptr, rows):
-    """The places of all entries of some rows, the number of the row of each, and their starts."""
+    """The places of all entries of some rows, and the number of the row of each."""
     begin, sizes = indptr[rows], indptr[rows + 1] - indptr[rows]
     line = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), sizes)
     starts = sizes.cumsum(0) - sizes
     at = torch.arange(len(line), device=rows.device) - starts[line] + begin[line]
-    return at, line, sizes
+    return at, line
 
 
 def sums(rows, indptr, indices, data, targets, least):
@@ -201,7 +201,7 @@ def sums(rows, indptr, indices, data, targets, least):
     step = max(1, ENTRIES // rows.shape[1])
     for start in range(0, n * count, step):
         some = flat[start : start + step]
-        at, line, _ = _entries(indptr, some)
+        at, line = _entries(indptr, some)
         mine = rows[torch.div(start + line, count, rounding_mode="floor"), indices[at].long()]
         terms = torch.minimum(mine, data[at]) if least else mine * data[at]
         out[start : start + step].index_add_(0, line, terms)

@@ -20,9 +20,6 @@ from cometric.kernels.sinkhorn_cuda import NUMBERS, Program
 EDGE = 64
 """Partners of a tile."""
 
-STEP = 16
-"""Sources and the bins of all must be padded to multiples of this."""
-
 THREADS = 128
 
 POINTERS = (
@@ -114,7 +111,7 @@ class Products:
     hist
         All histograms, dense, (n, d), in the order of their sizes.
     widths
-        Bins of every histogram, rounded up to a multiple of ``STEP``.
+        Bins of every histogram, rounded up to a multiple of 16; the number of all bins is one, too.
     scratch
         Bytes for what lies between both products; more tiles are swept in turn.
     """
@@ -182,7 +179,7 @@ class Products:
         given.late, given.tol = late.data_ptr(), tol
         self._start("count", total, given)
         found = np.flatnonzero(late.cpu().numpy() > share * EDGE)
-        del chosen  # until the copy above has ended
+        del chosen  # kept until here, since the kernel reads it
         return found if which is None else which[found]
 
     def _arguments(

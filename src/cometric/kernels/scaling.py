@@ -121,8 +121,8 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
     """Add <chunk[l], u>, the part of K u from the bins of the chunk, to each ``out_l``.
 
     Four rows at a time, or eight of float64 where registers hold whole vectors: as many sums as
-    hide their latency. Both ``rows`` and ``out`` go on to a multiple of eight. Sums of a row do not
-    depend on how many there are.
+    hide their latency. Both ``rows`` and ``out`` are padded to a multiple of eight. Sums of a row
+    do not depend on how many there are.
     """
     lanes = BYTES // chunk.itemsize
     wide = WHOLE and lanes == 8  # in float32, adding up lanes costs more than latency does
@@ -340,7 +340,7 @@ def copy_chunk(kernel, bins, first, count, width, chunk):
     """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with ones.
 
     The kernel is symmetric, so its rows are read instead, four at a time: their entries are
-    adjacent. A few of each, so that what is written stays in the cache.
+    adjacent. ``TILE`` entries of each at a time, so that what is written stays in the cache.
     """
     d = len(kernel)
     for top in range(0, d, TILE):

@@ -77,7 +77,7 @@ class Histograms(NamedTuple):
 class Padded(NamedTuple):
     """The same rows in the precision of the kernel, padded to whole lanes.
 
-    A row goes on with the last of its bins again, and weights of zero.
+    The padding of a row repeats its last bin, with weight zero.
     """
 
     begin: np.ndarray
@@ -118,7 +118,7 @@ def mass_sums(indptr, weight):
 
 @njit
 def most_bins(indptr):
-    """The most bins of a histogram."""
+    """The number of bins of the largest histogram."""
     most = 0
     for i in range(len(indptr) - 1):
         most = max(most, indptr[i + 1] - indptr[i])

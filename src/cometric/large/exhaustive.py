@@ -82,11 +82,11 @@ class ExhaustiveSearch:
         self._others = self._n - first if first else self._n - 1
 
     def run(
-        self, progress: bool, kept: Progress | None = None
+        self, progress: bool, stored: Progress | None = None
     ) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors of all samples, as :meth:`block`; blocks that are stored are not repeated."""
-        kept = kept or Progress(None, "")
-        blocks = [self.kept_block(rows, kept) for rows in self.blocks(progress)]
+        stored = stored or Progress(None, "")
+        blocks = [self.stored_block(rows, stored) for rows in self.blocks(progress)]
         index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return index, near, proved, compared
 
@@ -98,14 +98,14 @@ class ExhaustiveSearch:
                 yield rows
                 report(rows.stop, self._rows)
 
-    def kept_block(self, rows: slice, kept: Progress) -> tuple[Any, ...]:
+    def stored_block(self, rows: slice, stored: Progress) -> tuple[Any, ...]:
         """The same as :meth:`block`, loaded if it is stored."""
         name = f"neighbors-{rows.start:09d}"
-        found = kept.load(name)
-        if found is None:
-            found = dict(zip(BLOCK_PARTS, self.block(rows), strict=True))
-            kept.save(name, found)
-        return tuple(found[part] for part in BLOCK_PARTS)
+        parts = stored.load(name)
+        if parts is None:
+            parts = dict(zip(BLOCK_PARTS, self.block(rows), strict=True))
+            stored.save(name, parts)
+        return tuple(parts[part] for part in BLOCK_PARTS)
 
     def block(self, rows: slice) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors, their distances, whether they are proved, and the number of candidates."""

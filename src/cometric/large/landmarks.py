@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result, load
+from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.inputs import read_matrix, read_samples
 from cometric.core.kinds import shown
@@ -23,8 +24,8 @@ from cometric.large.checks import check_device, check_search
 from cometric.large.neighbors import Neighbors, neighbor_graph, shape_of
 from cometric.large.progress import Progress
 from cometric.large.rows import (
-    Reread,
     StoredRows,
+    StoredSource,
     array_limit,
     is_source,
     names_of,
@@ -165,21 +166,15 @@ def learn_landmarks(
     check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
     matrix = store_rows(chunks, m, limit)
     rows, columns = names_of(X)
-    given = repr((n_landmarks, method, random_state, sorted(options.items(), key=str)))
-    origin = {
-        "indptr": matrix.indptr,
-        "indices": matrix.indices,
-        "data": matrix.data,
-        "landmarks": np.array(str(landmarks)),
-        "given": np.array(given),
-    }
-    kept = Progress(folder, digest(origin) if folder is not None else "")
+    drawing = n_landmarks, method, random_state
+    origin = "" if folder is None else _origin(matrix, landmarks, drawing, options)
+    stored = Progress(folder, origin)
     chosen, sketch = _sketch(matrix, landmarks, n_landmarks, method, random_state)
     data: Any = sketch
     if rows is not None and columns is not None:
         names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
         data = _Named(sketch, list(names), columns)
-    path = kept.part("result.npz")
+    path = stored.part("result.npz")
     if path is not None and path.exists():
         result = load(path)
     else:
@@ -190,7 +185,7 @@ def learn_landmarks(
             result.save(path)
     neighbors = neighbor_graph(
         result,
-        Reread(matrix, rows, columns),
+        StoredSource(matrix, rows, columns),
         n_neighbors,
         max_candidates=max_candidates,
         check=check,
@@ -198,11 +193,42 @@ def learn_landmarks(
         n_threads=n_threads,
         progress=progress,
         search=search,
-        folder=kept.part("neighbors"),
+        folder=stored.part("neighbors"),
         device=device,
         memory_limit=options.get("memory_limit"),
     )
     return Sketch(result, neighbors, chosen)
+
+
+def _origin(
+    matrix: StoredRows, landmarks: Any, drawing: tuple[Any, ...], options: dict[str, Any]
+) -> str:
+    """A checksum of all that a stored run depends on."""
+    others = {name: value for name, value in options.items() if name != "callback"}
+    given = sorted(((name, _whole(value)) for name, value in others.items()), key=str)
+    return digest(
+        {
+            "indptr": matrix.indptr,
+            "indices": matrix.indices,
+            "data": matrix.data,
+            "landmarks": np.array(str(_whole(landmarks))),
+            "given": np.array(repr((*drawing, given))),
+        }
+    )
+
+
+def _whole(value: Any) -> Any:
+    """The value, or the checksum of an array: its text would leave out most entries."""
+    if sparse.issparse(value):
+        rows = sparse.csr_array(value)
+        parts = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data}
+        return digest({**parts, "shape": np.array(rows.shape)})
+    if isinstance(value, tuple | list):
+        return [_whole(part) for part in value]
+    if np.ndim(value) == 0:
+        return value
+    array = np.asarray(to_numpy(value))
+    return digest({"array": array.astype(str) if array.dtype == object else array})
 
 
 @dataclass(frozen=True)
@@ -234,8 +260,8 @@ def _sketch(
         landmarks = default_count(n, m) if count is None else count
     elif count is not None and (isinstance(landmarks, Integral) or np.ndim(landmarks) != 1):
         raise ValueError(
-            f"`landmarks` and `n_landmarks` are both given; both have a meaning with labels only. "
-            f"Leave out `n_landmarks` = {count}."
+            f"`landmarks` and `n_landmarks` are both given, which is possible only if `landmarks` "
+            f"are labels. Leave out `n_landmarks` = {count}."
         )
     if isinstance(landmarks, Integral):
         chosen = choose(matrix, landmarks, method, random_state)

@@ -33,8 +33,8 @@ from cometric.large.checks import check_device, check_search
 from cometric.large.exhaustive import ExhaustiveSearch
 from cometric.large.progress import Progress
 from cometric.large.rows import (
-    Reread,
     StoredRows,
+    StoredSource,
     array_limit,
     is_source,
     names_of,
@@ -215,10 +215,10 @@ def _by_index(result: Result, X: Any, request: _Request, limit: float) -> Neighb
     stored = store_samples(result, X, limit)
     n, tasks = stored.shape[0], thread_count(request.n_threads)
     samples = Samples(result, stored, request.n_threads)
-    kept = request.stored(result, stored)
+    progress = request.stored(result, stored)
     seed = int(np.random.default_rng(request.random_state).integers(2**31))
     finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, seed, tasks)
-    index, near = finder.run(kept, request.progress, limit)
+    index, near = finder.run(progress, request.progress, limit)
     queries = request.queries(n)
     proved, proofs, recall = np.zeros(n, bool), 0, math.nan
     if len(queries):
@@ -235,10 +235,10 @@ def _by_bounds(result: Result, X: Any, request: _Request, device: Any) -> Neighb
     limit = min(n - 1, 40 * k if request.max_candidates is None else request.max_candidates)
     finder: Any
     if device is None:
-        kept = request.stored(result, full)
+        stored = request.stored(result, full)
         distances = HeldDistances(result, "samples", hist, full, request.n_threads)
         finder = ExhaustiveSearch(distances, k, limit, thread_count(request.n_threads))
-        index, near, proved, counts = finder.run(progress, kept)
+        index, near, proved, counts = finder.run(progress, stored)
     else:
         from cometric.large.search_torch import TensorSearch
 
@@ -319,7 +319,7 @@ def store_samples(result: Result, X: Any, limit: float) -> StoredRows:
     source = is_source(X)
     chunks = read_chunks(X) if source else iter([read_samples(X)])
     places = find_bins(shape_of(X)[1], names[1], features.kept, features.names, "samples", names[0])
-    if isinstance(X, Reread) and np.array_equal(places, np.arange(X.shape[1])):
+    if isinstance(X, StoredSource) and np.array_equal(places, np.arange(X.shape[1])):
         return X.rows
     learned = _learned_columns(chunks, places, names[1], features.item_names)
     return store_rows(learned, len(places), limit)

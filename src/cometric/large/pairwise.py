@@ -67,7 +67,7 @@ def distances_to_zarr(
         n, edge = array.shape[0], array.chunks[0]
         with bar_of_pairs(progress, n * (n + 1) // 2) as report:
             for rows, columns in _tiles(n, edge):
-                count = (rows.stop - rows.start) * (columns.stop - columns.start)
+                count = _pairs_in(rows, columns)
                 if np.isnan(array[rows.start, columns.start]):
                     tile = _compute(distances, rows, columns)
                     array[columns, rows] = tile.T  # first: the other half marks both as complete
@@ -121,6 +121,12 @@ def _open(path: Path, distances: HeldDistances) -> Any:
 def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:
     cuts = [slice(start, min(start + edge, n)) for start in range(0, n, edge)]
     return combinations_with_replacement(cuts, 2)
+
+
+def _pairs_in(rows: slice, columns: slice) -> int:
+    """The pairs of a tile, each counted once."""
+    height, width = int(rows.stop - rows.start), int(columns.stop - columns.start)
+    return height * (height + 1) // 2 if rows == columns else height * width
 
 
 def _compute(distances: HeldDistances, rows: slice, columns: slice) -> Matrix:

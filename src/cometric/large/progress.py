@@ -43,7 +43,8 @@ class Progress:
                 )
         elif any(not _is_leftover(path) for path in self.folder.iterdir()):
             raise ValueError(
-                f"`folder` {str(self.folder)!r} is not empty and holds no run. Choose another one."
+                f"`folder` {str(self.folder)!r} is not empty, and not from an earlier run. "
+                "Choose another one."
             )
         else:
             with replacing(manifest) as file:
@@ -87,7 +88,7 @@ def remove_run(folder: str | os.PathLike[str]) -> None:
     """Delete what a run stored in a folder, and the folder unless it has other files."""
     path = check_path(folder)
     if not (path / MANIFEST).is_file():
-        raise ValueError(f"`folder` {str(path)!r} holds no run; nothing was deleted.")
+        raise ValueError(f"`folder` {str(path)!r} is not from a run; nothing was deleted.")
     shutil.rmtree(path / "neighbors", ignore_errors=True)
     for part in (*path.glob("*.npz"), *path.glob(".*.part"), path / MANIFEST):
         part.unlink()

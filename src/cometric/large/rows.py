@@ -34,7 +34,7 @@ def is_source(X: Any) -> bool:
     return hasattr(X, "__getitem__") and len(getattr(X, "shape", ())) == 2
 
 
-def read_chunks(X: Any, remedy: str = "Drop them: they hold no mass.") -> Iterator[Any]:
+def read_chunks(X: Any) -> Iterator[Any]:
     """The rows of a source as valid float64 CSR matrices with mass in each row, in order."""
     n, m = X.shape
     step = max(1, CHUNK // max(1, m))
@@ -43,7 +43,7 @@ def read_chunks(X: Any, remedy: str = "Drop them: they hold no mass.") -> Iterat
         part = part if sparse.issparse(part) else np.asarray(part)
         try:
             chunk = read_matrix(part, "X", least=(1, 1))
-            check_not_empty(np.diff(chunk.indptr) > 0, "X", "row", remedy)
+            check_not_empty(np.diff(chunk.indptr) > 0, "X", "row", "Drop them: they hold no mass.")
         except BadData as error:  # rows count from the first of the source
             row = None if error.row is None else error.row + start
             raise BadData("X", error.fault, error.count, error.remedy, row, error.column) from None
@@ -120,8 +120,8 @@ class StoredRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Reread:
-    """Stored rows as a source, with names."""
+class StoredSource:
+    """Stored rows with names, as a source that is read in chunks."""
 
     rows: StoredRows
     sample_names: Names = None

@@ -56,7 +56,7 @@ class IndexSearch:
         near = np.empty(index.shape)
         self.compared, done = 0.0, 0
         with bar_of_pairs(show, self._n, "sample", "finding neighbors") as report:
-            search = partial(self._kept_block, clusters, progress)
+            search = partial(self._stored_block, clusters, progress)
             for rows, found in self._map(search, enumerate(clusters.blocks())):
                 index[rows], near[rows] = found["index"], found["near"]
                 self.compared += float(found["compared"].sum()) / self._n
@@ -81,7 +81,7 @@ class IndexSearch:
                 yield placed
                 report(rows.stop, self._n)
 
-    def _kept_block(
+    def _stored_block(
         self, clusters: ClusterIndex, progress: Progress, item: tuple[int, list[Index]]
     ) -> tuple[Index, dict[str, Any]]:
         """The samples of a block and their neighbors, loaded if they are stored."""

@@ -45,7 +45,7 @@ def check_rho(rho: Any) -> float:
 
 
 def is_positive(value: Any) -> bool:
-    """Whether this is a positive, finite number; True is none, nor is a fraction beyond floats."""
+    """Whether this is a positive, finite number: not a boolean, and within the range of floats."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return False
     try:

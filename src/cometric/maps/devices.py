@@ -64,16 +64,16 @@ class DevicesMap:
         **options: Any,
     ) -> None:
         rows = check_histograms(hist, any_mass=rho is not None)
-        found = [torch_device(name) for name in devices]
+        places = [torch_device(name) for name in devices]
         limit = usable_memory(devices) if memory_limit is None else memory_limit
         sizes, d = np.diff(rows.indptr), rows.shape[1]
-        able = all(map(can_crop, found))
-        engine, _ = choose_engine(options.get("engine", "auto"), able, sizes, d)
-        cuts = lay_out(sizes, d, engine, scratch_on(found[0])).shares(len(found)).tolist()
-        share: dict[str, Any] = {"rho": rho, "memory_limit": limit / len(found), **options}
+        croppable = all(map(can_crop, places))
+        engine, _ = choose_engine(options.get("engine", "auto"), croppable, sizes, d)
+        cuts = lay_out(sizes, d, engine, scratch_on(places[0])).shares(len(places)).tolist()
+        share: dict[str, Any] = {"rho": rho, "memory_limit": limit / len(places), **options}
         self.maps = [
             TensorEntropicMap(rows, eps, device=device, rows=pair, **share)
-            for device, pair in zip(found, itertools.pairwise(cuts), strict=False)
+            for device, pair in zip(places, itertools.pairwise(cuts), strict=False)
         ]
         self.shape, self.device = self.maps[0].shape, self.maps[0].device
 

@@ -144,7 +144,8 @@ class EntropicMap(SinkhornMap):
 
     def __call__(self, cost: Matrix) -> Matrix:
         checked = check_cost(cost, self.shape[1])
-        cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)  # as it travels
+        # Rounded to the precision of the sweeps, as it is on its way to the workers of a cluster
+        cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)
         n = self.shape[0]
         group = self._all
         if group is None:

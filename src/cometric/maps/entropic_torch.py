@@ -82,13 +82,8 @@ class TensorEntropicMap(TensorSweeps):
     ) -> None:
         data = check_histograms(hist, any_mass=rho is not None)
         super().__init__(data, eps, rho, sweeps, tol, max_sweeps, margin)
-        safe = SAFE[np.dtype(np.float64)]
-        if 1.0 / self.eps > safe:
-            raise ValueError(
-                f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
-                "only: pass device='cpu' or a larger `eps`."
-            )
-        if self._largest_log > safe:
+        raise_if_small(self.eps)
+        if self._largest_log > SAFE[np.dtype(np.float64)]:
             raise ValueError(
                 f"the masses of `hist` differ too much for `rho` = {rho:g} without the log domain, "
                 "which runs on the CPU only: pass device='cpu' or a smaller `rho`."
@@ -162,7 +157,7 @@ class TensorEntropicMap(TensorSweeps):
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self._cropping: Any = None  # the kernels on supports
-        self._products_of = None
+        self._last_tiles = None
         if self.engine == "dense" or self._mixed:
             self._partners = self._hist.to(self.dtype)
         count = sum(map(np.prod, self._strip.shapes(self.shape[0])))
@@ -382,6 +377,15 @@ def _like(cost: Any, result: Any) -> Matrix:
     """The result as a tensor if the cost is one, else as an array."""
     matrix: Matrix = result if is_tensor(cost) else to_numpy(result)
     return matrix
+
+
+def raise_if_small(eps: float) -> None:
+    """Raise if ``eps`` needs the log domain, which tensors do not have."""
+    if 1.0 / eps > SAFE[np.dtype(np.float64)]:
+        raise ValueError(
+            f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
+            "only: pass device='cpu' or a larger `eps`."
+        )
 
 
 def scratch_on(device: Any) -> float:

@@ -17,20 +17,23 @@ from cometric.maps import strips
 from cometric.maps.cluster import LOST, Cluster, ClusterLost
 from cometric.maps.ground import Ground
 from cometric.maps.lineage import Lineage
-from cometric.maps.strips import Answer, Entry, Plan, Rows
+from cometric.maps.strips import Answer, Entry, Recipe, Rows
 from cometric.maps.tiled import ATTEMPTS
 
 SHARE_OF_COPIES = 0.05
 """Share of the time that copies of strips may take."""
 
 BYTES_PER_SECOND = 2e8
-"""Of copies, before the first one is measured."""
+"""Speed of copies that is assumed before the first one is measured."""
 
 TASK = 0.5
 """Seconds of a task that has several strips."""
 
 WORTH_MOVING, SAVED = 0.85, 0.1
-"""Strips are moved if that ends a call in less than this part of its time, and saves seconds."""
+"""Strips are moved if a call then takes at most this part of its time, and saves these seconds."""
+
+COPYING = 600.0
+"""Seconds after which copies that are not complete are given up."""
 
 CLOSING = 10.0
 """Seconds to wait until workers have dropped what they store."""
@@ -76,7 +79,7 @@ class Owners:
     def answers(
         self,
         function: Any,
-        plan: Plan,
+        recipe: Recipe,
         hist: Histograms,
         calls: Lineage,
         extra: tuple[Any, ...],
@@ -90,7 +93,9 @@ class Owners:
         spent: dict[str, list[float]] = {}  # work and seconds by worker
         while depth:
             before = len(depth), sum(depth.values())
-            for number, result in self._send(function, plan, hist, calls, extra, by_number, depth):
+            for number, result in self._send(
+                function, recipe, hist, calls, extra, by_number, depth
+            ):
                 if isinstance(result, Answer):
                     del depth[number]
                     self.repeated += result.repeated
@@ -106,12 +111,12 @@ class Owners:
                     shallow = depth[number] < calls.since(self.copied_call)
                     depth[number] = calls.since(self.copied_call) if shallow else len(calls.calls)
                     if not shallow and number in restored:
-                        self._put(plan, hist, number, Entry(calls.base, restored[number]))
+                        self._put(recipe, hist, number, Entry(calls.base, restored[number]))
             attempt = attempt + 1 if (len(depth), sum(depth.values())) == before else 0
             if attempt == ATTEMPTS:
                 raise ClusterLost(
                     f"{len(depth)} strips were sent {ATTEMPTS} times and lost each time. Workers "
-                    "may be short of memory: pass fewer samples or larger workers."
+                    "may be short of memory: give them more, or take fewer samples."
                 )
         for name, (work, seconds) in spent.items():
             rate = work / max(seconds, 1e-9)
@@ -121,7 +126,7 @@ class Owners:
     def _send(
         self,
         function: Any,
-        plan: Plan,
+        recipe: Recipe,
         hist: Histograms,
         calls: Lineage,
         extra: tuple[Any, ...],
@@ -132,7 +137,7 @@ class Owners:
         cluster = self._cluster
         futures: dict[Any, list[int]] = {}
         try:
-            self._assign(plan, hist, calls)
+            self._assign(recipe, hist, calls)
             shared: dict[int, Any] = {}  # futures of costs
             others = tuple(
                 cluster.share(each) if isinstance(each, Ground) else each for each in extra
@@ -144,7 +149,7 @@ class Owners:
                         shared[call] = cluster.share(ground)
                 grounds = [shared[call] for call in chain[1:]]
                 chosen = [rows[number] for number in numbers]
-                args = plan, self._shared(hist), chosen, chain, grounds, settings, *others
+                args = recipe, self._shared(hist), chosen, chain, grounds, settings, *others
                 owner = self.owner[numbers[0]]
                 future = cluster.submit(strips.run_all, function, *args, worker=owner)
                 futures[future] = numbers
@@ -182,7 +187,7 @@ class Owners:
 
     # ---------------------------------------------------------------------- assignment
 
-    def _assign(self, plan: Plan, hist: Histograms, calls: Lineage) -> None:
+    def _assign(self, recipe: Recipe, hist: Histograms, calls: Lineage) -> None:
         """Give strips without a worker to one, and move some if others would be done sooner."""
         workers = self._usable(self._cluster.wait_for_workers(ignoring=self._refused))
         for number in self._order():
@@ -196,7 +201,7 @@ class Owners:
                 added = {name: ends[name] + self._time(number, name) for name in workers}
                 self.owner[number] = min(workers, key=lambda name: (added[name], name))
         if len(calls.calls) > 1:
-            self._move(plan, hist, calls.calls[-2].number, self._moves(workers))
+            self._move(recipe, hist, calls.calls[-2].number, self._moves(workers))
 
     def _order(self) -> list[int]:
         return [int(number) for number in np.argsort(-self._work, kind="stable")]
@@ -243,14 +248,14 @@ class Owners:
         }
 
     def _move(
-        self, plan: Plan, hist: Histograms, call: int, moves: dict[int, tuple[str, str]]
+        self, recipe: Recipe, hist: Histograms, call: int, moves: dict[int, tuple[str, str]]
     ) -> None:
         """Bring the memory of strips to new workers; what fails is computed again."""
         submit, key = self._cluster.submit, self._key
         stored: dict[Any, str] = {}
         for number, (old, new) in moves.items():
             entry = submit(strips.take_copy, key, number, call, worker=old)
-            args = strips.keep_copy, plan, self._shared(hist), number, entry, True
+            args = strips.keep_copy, recipe, self._shared(hist), number, entry, True
             stored |= {entry: old, submit(*args, worker=new): new}
             self.owner[number] = new
         self._cluster.finish(stored)
@@ -258,12 +263,12 @@ class Owners:
             {submit(strips.drop_strip, key, k, worker=old): old for k, (old, _) in moves.items()}
         )
 
-    def _put(self, plan: Plan, hist: Histograms, number: int, entry: Entry) -> None:
+    def _put(self, recipe: Recipe, hist: Histograms, number: int, entry: Entry) -> None:
         """Send a memory of this process to the worker of a strip."""
         cluster, owner = self._cluster, self.owner[number]
         shared = cluster.share(entry)
         stored = cluster.submit(
-            strips.keep_copy, plan, self._shared(hist), number, shared, True, worker=owner
+            strips.keep_copy, recipe, self._shared(hist), number, shared, True, worker=owner
         )
         cluster.finish({stored: owner})
 
@@ -297,7 +302,7 @@ class Owners:
 
     # -------------------------------------------------------------------------- copies
 
-    def protect(self, plan: Plan, hist: Histograms, call: int) -> None:
+    def protect(self, recipe: Recipe, hist: Histograms, call: int) -> None:
         """Copy all strips to other workers, if that is due; does not wait for it.
 
         Copies are made as often as they take at most a twentieth of the time.
@@ -317,7 +322,7 @@ class Owners:
                 owner = self.owner[number]
                 submit = self._cluster.submit
                 entry = submit(strips.take_copy, self._key, number, call, worker=owner)
-                args = strips.keep_copy, plan, shared, number, entry
+                args = strips.keep_copy, recipe, shared, number, entry
                 self._copying.add(submit(*args, worker=target))
         self._calls_since_copy = 0
 
@@ -340,13 +345,13 @@ class Owners:
             self.copied_call, self.copied_to = copying.call, copying.targets
             self._seconds_per_copy = copying.seconds
             self._copying = None
-        elif states - {"finished", "pending"} or time.monotonic() - copying.began > 600.0:
+        elif states - {"finished", "pending"} or time.monotonic() - copying.began > COPYING:
             self._cluster.cancel(copying.futures)
             self._copying = None
 
     def fetch(
         self,
-        plan: Plan,
+        recipe: Recipe,
         hist: Histograms,
         calls: Lineage,
         rows: Rows,
@@ -363,7 +368,7 @@ class Owners:
                 for _, entry in self._cluster.collect({taken: owner}):
                     if isinstance(entry, Entry):
                         return entry
-            for _ in self.answers(strips.advance, plan, hist, calls, (), [rows], restored):
+            for _ in self.answers(strips.advance, recipe, hist, calls, (), [rows], restored):
                 pass
         return None
 

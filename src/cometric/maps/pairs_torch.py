@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ from scipy import sparse
 
 from cometric.core.types import Matrix
 from cometric.maps.blocks import LANES
-from cometric.maps.entropic_torch import WIDEST
+from cometric.maps.entropic_torch import WIDEST, can_crop, raise_if_small
 from cometric.maps.norms_torch import Rows
-from cometric.maps.sinkhorn import SAFE, SELF_TOL
+from cometric.maps.sinkhorn import SELF_TOL
 
 CHUNK = 32_768
 """Histograms whose scalings to themselves are computed at a time."""
@@ -44,11 +43,7 @@ class TensorPairs:
     ) -> None:
         import torch
 
-        if 1.0 / eps > SAFE[np.dtype(np.float64)]:
-            raise ValueError(
-                f"`eps` is {eps:g}; below 1/150 the log domain is needed, which runs on the CPU "
-                "only: pass device='cpu' or a larger `eps`."
-            )
+        raise_if_small(eps)
         self.tol, self.error, self._use, self._device = tol, 0.0, use, device
         self.ratio = math.inf if rho is None else rho / eps
         self.unit = eps * float(cost.max())
@@ -182,7 +177,7 @@ def _end_of_block(sizes: Any, first: int, depth: int) -> int:
 
 def kernels_for(device: Any, longest: int) -> Any:
     """The module of kernels for a device: Triton's where it runs, else torch's."""
-    if device.type == "cuda" and longest <= WIDEST and find_spec("triton") is not None:
+    if longest <= WIDEST and can_crop(device):
         from cometric.kernels import nearest_triton
 
         return nearest_triton

@@ -25,12 +25,12 @@ LAUNCHES = 2e-4
 """Seconds for the launches of a sweep by products."""
 
 
-def pair_ratio(size: float, d: int, itemsize: int = 8) -> float:
+def pair_ratio(size: float, d: int) -> float:
     """Time of a pair on its supports, of ``size`` bins out of ``d``, relative to products.
 
-    Supports take size^2 entries of the kernel, each at the cost of a load.
+    Both in float64. Supports take size^2 entries of the kernel, each at the cost of a load.
     """
-    return float((size**2 / ENTRIES[itemsize]) / product_seconds(size, d, itemsize))
+    return float((size**2 / ENTRIES[8]) / product_seconds(size, d, 8))
 
 
 def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize: int) -> bool:

@@ -53,20 +53,20 @@ class Answer(NamedTuple):
     repeated: int = 0
 
 
-class Plan(NamedTuple):
-    """A map: its name, how it is made, and which frozen calls are still in use."""
+class Recipe(NamedTuple):
+    """How workers make a map, and what they store of it."""
 
-    key: str
+    key: str  # of the map
     make: Callable[..., Any]
-    remember: bool = True
-    frozen: tuple[int, ...] = ()
+    remember: bool = True  # whether solutions are stored between calls
+    frozen: tuple[int, ...] = ()  # calls whose couplings are in use
 
 
 class Store:
     """The map of all histograms, made once per process, and the entries of some strips."""
 
-    def __init__(self, plan: Plan, hist: Histograms, n_threads: int | None) -> None:
-        self.phi = plan.make(hist, n_threads=n_threads)
+    def __init__(self, recipe: Recipe, hist: Histograms, n_threads: int | None) -> None:
+        self.phi = recipe.make(hist, n_threads=n_threads)
         self.entries: dict[int, Entry] = {}
         self.copies: dict[int, Entry] = {}  # of strips that other workers compute
         self.moves: dict[tuple[int, int], Any] = {}  # frozen couplings by strip and call
@@ -87,17 +87,17 @@ class Store:
 
 def run_all(
     function: Callable[..., Answer | None],
-    plan: Plan,
+    recipe: Recipe,
     hist: Histograms,
     rows: Sequence[Rows],
     *args: Any,
 ) -> list[Answer | None]:
-    """What ``function``, one of the next two, returns for each of some strips."""
-    return [function(plan, hist, each, *args) for each in rows]
+    """What ``function``, :func:`advance` or :func:`apply_frozen`, returns for each strip."""
+    return [function(recipe, hist, each, *args) for each in rows]
 
 
 def advance(
-    plan: Plan,
+    recipe: Recipe,
     hist: Histograms,
     rows: Rows,
     chain: Sequence[int],
@@ -110,41 +110,45 @@ def advance(
     and ``settings``.
     """
     with _lock:
-        store = store_of(plan, hist)
+        store = store_of(recipe, hist)
         entry = store.latest(rows.number, chain)
         if entry is None:
             return None
-        began, done = time.perf_counter(), chain.index(entry.call)
-        for call, ground, options in zip(
-            chain[done + 1 :], costs[done:], settings[done:], strict=True
-        ):
-            entry = _next(store.phi, entry, call, rows, ground, options)
-        count = len(chain) - 1 - done
+        began, count = time.perf_counter(), len(chain) - 1 - chain.index(entry.call)
+        entry = _repeat(store.phi, entry, rows, chain, costs, settings)
         seconds = (time.perf_counter() - began) / max(1, count)
-        if plan.remember:
+        if recipe.remember:
             old = store.entries.get(rows.number)
-            if old is not None and old.memory is not None and old.call in plan.frozen:
+            if old is not None and old.memory is not None and old.call in recipe.frozen:
                 store.freeze(rows, old.call, old.memory)
             store.entries[rows.number] = entry
-            for name in [name for name in store.moves if name[1] not in plan.frozen]:
+            for name in [name for name in store.moves if name[1] not in recipe.frozen]:
                 del store.moves[name]
         if entry.values is None:  # restored from a checkpoint, never computed
             return None
         return Answer(entry.values, entry.error, seconds, max(0, count - 1))
 
 
-def _next(
-    phi: Any, before: Entry, call: int, rows: Rows, ground: Ground, options: dict[str, Any]
+def _repeat(
+    phi: Any,
+    entry: Entry,
+    rows: Rows,
+    chain: Sequence[int],
+    costs: Sequence[Ground],
+    settings: Sequence[dict[str, Any]],
 ) -> Entry:
-    """The entry after another call."""
-    for name, value in options.items():
-        setattr(phi, name, value)
-    values, memory = phi.advance(ground, rows.first, rows.last, before.memory)
-    return Entry(call, memory, values, float(getattr(phi, "error", 0.0)))
+    """The entry after the calls of ``chain`` that come after that of ``entry``."""
+    done = chain.index(entry.call)
+    for call, ground, options in zip(chain[done + 1 :], costs[done:], settings[done:], strict=True):
+        for name, value in options.items():
+            setattr(phi, name, value)
+        values, memory = phi.advance(ground, rows.first, rows.last, entry.memory)
+        entry = Entry(call, memory, values, float(getattr(phi, "error", 0.0)))
+    return entry
 
 
 def apply_frozen(
-    plan: Plan,
+    recipe: Recipe,
     hist: Histograms,
     rows: Rows,
     chain: Sequence[int],
@@ -154,17 +158,13 @@ def apply_frozen(
 ) -> Answer | None:
     """The costs of the couplings of the last call of ``chain`` under another cost."""
     with _lock:
-        store, call = store_of(plan, hist), chain[-1]
+        store, call = store_of(recipe, hist), chain[-1]
         began = time.perf_counter()
         if (rows.number, call) not in store.moves:
             entry = store.latest(rows.number, chain)
             if entry is None:
                 return None
-            done = chain.index(entry.call)
-            for number, cost, options in zip(
-                chain[done + 1 :], costs[done:], settings[done:], strict=True
-            ):
-                entry = _next(store.phi, entry, number, rows, cost, options)
+            entry = _repeat(store.phi, entry, rows, chain, costs, settings)
             if entry.memory is None:
                 return None
             store.freeze(rows, call, entry.memory)
@@ -185,13 +185,13 @@ def take_copy(key: str, number: int, call: int) -> Entry | None:
 
 
 def keep_copy(
-    plan: Plan, hist: Histograms, number: int, entry: Entry | None, own: bool = False
+    recipe: Recipe, hist: Histograms, number: int, entry: Entry | None, own: bool = False
 ) -> bool:
     """Store an entry of another worker: as a copy, or as the one to continue from."""
     with _lock:
-        if entry is None or plan.key in _forgotten:
+        if entry is None or recipe.key in _forgotten:
             return False
-        store = store_of(plan, hist)
+        store = store_of(recipe, hist)
         (store.entries if own else store.copies)[number] = entry
     return True
 
@@ -212,12 +212,12 @@ def drop_strip(key: str, number: int) -> None:
             store.entries.pop(number, None)
 
 
-def store_of(plan: Plan, hist: Histograms) -> Store:
+def store_of(recipe: Recipe, hist: Histograms) -> Store:
     """The store of a map in this process."""
-    name = plan.key, worker_address()
+    name = recipe.key, worker_address()
     store = _stores.get(name)
     if store is None:
-        store = _stores[name] = Store(plan, hist, worker_threads())
+        store = _stores[name] = Store(recipe, hist, worker_threads())
     return store
 
 

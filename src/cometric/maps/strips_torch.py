@@ -24,7 +24,7 @@ class TensorStrips(TensorEntropicMap):
     """A :class:`TensorEntropicMap` that computes ranges of sources as functions of their memory.
 
     The memory of a strip is on the device, unless it came from elsewhere. A device without enough
-    memory is an error here: other blocks would not fit to what is stored.
+    memory is an error here: other blocks would not match what is stored.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class TensorStrips(TensorEntropicMap):
         return own, self._self_scalings, entries
 
     def _received(self, array: Any) -> Any:
-        """A tensor of an array that may have come in a message: torch takes writable ones."""
+        """An array as a tensor; a copy of arrays that are read-only, as from other processes."""
         return array if is_tensor(array) else self._tensor(np.require(array, requirements="W"))
 
     def _kernel(self, cost: Any, unit: float) -> Any:

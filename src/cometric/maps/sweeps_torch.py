@@ -22,7 +22,7 @@ NEGATIVE_SWEEPS = (3, 10, 100)
 
 
 class TensorSweeps(SinkhornMap):
-    """The sweeps of a map on tensors; it is in ``entropic_torch``, with its memory and layout."""
+    """The sweeps of :class:`TensorEntropicMap`, which adds the layout and stored scalings."""
 
     device: Any
     engine: str
@@ -37,7 +37,7 @@ class TensorSweeps(SinkhornMap):
     _cropping: Any  # the kernels on supports
     _triton: bool  # whether these can run
     _mixed: bool  # whether the engine is chosen for each block
-    _products_of: Any = None  # the tiles of the last task
+    _last_tiles: Any = None  # those of the last task
     _croppable: float  # the share of pairs up to which these kernels are faster than products
 
     def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
@@ -107,10 +107,10 @@ class TensorSweeps(SinkhornMap):
         from cometric.kernels.products_cuda import Products, Sources
 
         blocks = [Sources(part.block.first, *part[1:4]) for part in task.parts]
-        if self._products_of is None or self._products_of.keys != [block.key for block in blocks]:
+        if self._last_tiles is None or self._last_tiles.keys != [block.key for block in blocks]:
             layout = self._layout
-            self._products_of = Products(blocks, self._partners, layout.widths, layout.scratch)
-        return self._products_of
+            self._last_tiles = Products(blocks, self._partners, layout.widths, layout.scratch)
+        return self._last_tiles
 
     def _sweep_tiles(self, task: Task, kernel: Any, limit: int, tol: float) -> None:
         """Sweep all pairs ``limit`` times, or until errors are at most ``tol`` > 0."""
@@ -188,13 +188,13 @@ class TensorSweeps(SinkhornMap):
             for some in number.split(at_once):
                 whole = len(some) == count
                 chosen = part if whole else part.at(some)
-                found, wrong = self._products(kernel, chosen, min(limit, ROUND), tol, 0.0)
+                swept = self._products(kernel, chosen, min(limit, ROUND), tol, 0.0)
                 if whole:
-                    values.copy_(found)
-                    errors.copy_(wrong.triu_(1))
+                    values.copy_(swept[0])
+                    errors.copy_(swept[1].triu_(1))
                     continue
-                part.scalings[some], values[some] = chosen.scalings, found
-                errors[some] = torch.where(column > some[:, None], wrong, 0.0)
+                part.scalings[some], values[some] = chosen.scalings, swept[0]
+                errors[some] = torch.where(column > some[:, None], swept[1], 0.0)
             limit -= ROUND
             if limit > 0:
                 number = number[(errors[number] > tol).any(1)]

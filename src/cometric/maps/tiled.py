@@ -147,7 +147,7 @@ class TiledMap:
             if attempt == ATTEMPTS:
                 raise ClusterLost(
                     f"{len(left)} tiles were sent {ATTEMPTS} times and lost each time. Workers may "
-                    "be short of memory: pass fewer samples or larger workers."
+                    "be short of memory: give them more, or take fewer samples."
                 )
 
     def _send(

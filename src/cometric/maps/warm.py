@@ -29,7 +29,7 @@ from cometric.maps.exact import ExactMap
 from cometric.maps.ground import Ground
 from cometric.maps.lineage import Call, Lineage
 from cometric.maps.ownership import Owners
-from cometric.maps.strips import START, Answer, Entry, Plan, Rows
+from cometric.maps.strips import START, Answer, Entry, Recipe, Rows
 from cometric.maps.tiled import Make, TiledMap
 
 STRIPS = 8
@@ -174,16 +174,16 @@ class StripMap:
         if self._remember:
             self._lineage = calls
             if self._cluster is not None:
-                self._owners.protect(self._plan, self._hist, call.number)
+                self._owners.protect(self._recipe, self._hist, call.number)
         return values
 
     def _pack(self, cost: Matrix) -> Ground:
         return Ground.pack(check_cost(cost, self.shape[1]))
 
     @property
-    def _plan(self) -> Plan:
+    def _recipe(self) -> Recipe:
         frozen = tuple(sorted({each.call for each in self._frozen}))
-        return Plan(self._key, self._make, self._remember, frozen)
+        return Recipe(self._key, self._make, self._remember, frozen)
 
     def _gather(
         self, function: Any, calls: Lineage, extra: tuple[Any, ...], rows: Sequence[Rows]
@@ -202,11 +202,11 @@ class StripMap:
     ) -> Iterator[tuple[int, Answer]]:
         if self._cluster is not None:
             yield from self._owners.answers(
-                function, self._plan, self._hist, calls, extra, rows, self._restored
+                function, self._recipe, self._hist, calls, extra, rows, self._restored
             )
             return
         for each in rows:
-            answer = function(self._plan, self._hist, each, *calls.last(1), *extra)
+            answer = function(self._recipe, self._hist, each, *calls.last(1), *extra)
             if answer is None:
                 raise RuntimeError(f"the memory of strip {each.number} is lost.")
             yield each.number, answer
@@ -240,7 +240,7 @@ class StripMap:
         if self._cluster is None:
             for number, stored in self._restored.items():
                 entry = Entry(call, stored)
-                strips.keep_copy(self._plan, self._hist, number, entry, own=True)
+                strips.keep_copy(self._recipe, self._hist, number, entry, own=True)
             self._restored = {}
 
     def _fetch(self, rows: Rows, call: int) -> dict[str, Any]:
@@ -248,7 +248,9 @@ class StripMap:
         if self._cluster is None:
             entry = strips.take_copy(self._key, rows.number, call)
         else:
-            entry = self._owners.fetch(self._plan, self._hist, self._lineage, rows, self._restored)
+            entry = self._owners.fetch(
+                self._recipe, self._hist, self._lineage, rows, self._restored
+            )
         if entry is None or entry.memory is None:
             raise RuntimeError(f"the memory of strip {rows.number} is lost.")
         return entry.memory
@@ -299,7 +301,7 @@ class TiledEntropicMap(StripMap):
         return {name: getattr(self, name) for name in names}
 
     def _pack(self, cost: Matrix) -> Ground:
-        """Single precision needs no more of the cost."""
+        """The cost, in float32 if sweeps are: fewer bytes are sent."""
         return Ground.pack(check_cost(cost, self.shape[1]), self.precision)
 
     def snapshot(self) -> dict[str, Any]:

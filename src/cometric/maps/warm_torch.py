@@ -97,10 +97,10 @@ class DeviceCluster(Cluster):
     def facts(self) -> dict[str, Facts]:
         """The devices of all workers, as each was when it was first seen."""
         new = [name for name in self.wait_for_workers() if name not in self._facts]
-        asked = {self.submit(describe_device, self.device, worker=name): name for name in new}
-        for future, found in self.collect(asked):
-            if isinstance(found, Facts):
-                self._facts[asked[future]] = found
+        futures = {self.submit(describe_device, self.device, worker=name): name for name in new}
+        for future, facts in self.collect(futures):
+            if isinstance(facts, Facts):
+                self._facts[futures[future]] = facts
         return self._facts
 
     def memory(self) -> dict[str, float]:
@@ -162,11 +162,11 @@ class TiledTensorMap(TiledEntropicMap):
         """The map of all workers, here on the CPU."""
         sizes = np.diff(self._hist.rows.indptr)
         if isinstance(self._cluster, DeviceCluster):
-            able = all(each.can_crop for each in self._cluster.facts().values())
+            croppable = all(each.can_crop for each in self._cluster.facts().values())
         else:
-            able = can_crop(torch_device(self._device))
-        able = able and int(sizes.max()) <= WIDEST
-        engine, _ = choose_engine("auto", able, sizes, self.shape[1])
+            croppable = can_crop(torch_device(self._device))
+        croppable = croppable and int(sizes.max()) <= WIDEST
+        engine, _ = choose_engine("auto", croppable, sizes, self.shape[1])
         self._make = partial(self._make, device=self._device, engine=engine)
         return self._make(self._hist, device="cpu")
 
@@ -176,6 +176,6 @@ class TiledTensorMap(TiledEntropicMap):
         return 8.0 * (4.0 * d * d + 4.0 * n * d) + 40.0 * float(self._hist.rows.nnz)
 
     def _pack(self, cost: Matrix) -> Ground:
-        """Single precision needs no more of the cost."""
+        """The cost, in float32 if sweeps are: fewer bytes are sent."""
         kind = "float64" if self.precision == "float64" else "float32"
         return Ground.pack(check_cost(cost, self.shape[1]), kind)

@@ -65,5 +65,7 @@ def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
     if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
         raise ValueError(f"`start` for {name} must be finite, nonnegative, zero on the diagonal.")
     if (matrix != matrix.T).any():
-        raise ValueError(f"`start` for {name} is not symmetric.")
+        raise ValueError(
+            f"`start` for {name} is not symmetric; pass the mean of it and its transpose."
+        )
     return normalize(matrix[np.ix_(side.first, side.first)])[0]

@@ -200,7 +200,7 @@ def transform(
     copy
         Return a copy rather than writing to ``new``.
     options
-        ``n_threads`` and ``progress``, see :meth:`cometric.Result.transform`.
+        ``device``, ``n_threads`` and ``progress``, see :meth:`cometric.Result.transform`.
 
     Returns
     -------
@@ -220,17 +220,19 @@ def transform(
     with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
-    on_cpu = str(options.get("device", "cpu")) == "cpu"
+    device = options.pop("device", "cpu")
     with placing.MessagesNaming("new"):
         params = slots.read(reference, key)["params"]
         if layer is None and use_raw is None:
             layer, use_raw = placing.default_source(new, params)
         data = placing.source(new, layer, bool(use_raw), of)
         try:
+            on_cpu = str(device) == "cpu"
             if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
                 distances = nearest_known(result, data, n_neighbors, **options)
             else:
-                distances = result.transform(data, of=of, n_neighbors=n_neighbors, **options)
+                options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
+                distances = result.transform(data, **options)
         except NothingInCommon as error:
             hint = placing.other_names(new, reference, result, of)
             raise ValueError(f"{error}{hint}") from error
@@ -275,7 +277,7 @@ def transfer_labels(
     key_added
         Name of the column to write; by default ``key`` and ``label``, "cometric_cell_type".
     options
-        ``layer``, ``use_raw``, ``n_threads`` and ``progress`` of :func:`transform`.
+        ``layer``, ``use_raw``, ``device``, ``n_threads`` and ``progress`` of :func:`transform`.
 
     Returns
     -------
