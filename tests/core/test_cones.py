@@ -155,6 +155,8 @@ def test_small_widths_keep_their_digits():
     assert log_width((1.0, 1.0 + 2.0**-40)) == 2.0**-40
     assert log_width((2.0, 2.0 * np.e)) == pytest.approx(1.0, rel=1e-15)
     assert log_width((0.5, 0.5)) == 0.0
+    assert log_width((1.0, 1.5)) == np.log(1.5)
+    assert log_width((1.0, 2.0)) == np.log(2.0)
     assert log_width((4.0, 4.0 + 2.0**-18)) == pytest.approx(np.log1p(2.0**-20), rel=1e-9)
     assert log_width((4.0, 4.0 + 2.0**-26)) == pytest.approx(2.0**-28, rel=1e-8)
 
