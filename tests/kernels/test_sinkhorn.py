@@ -1,5 +1,6 @@
 """One sweep of all pairs against the same sweep written with NumPy, one pair at a time."""
 
+import os
 from types import FunctionType
 
 import numba
@@ -58,6 +59,7 @@ def test_a_sweep_is_that_of_numpy(d, sweeps, logs):
     assert_allclose(np.exp(state) if logs else state, expected[2], rtol=1e-12)
 
 
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_rows_are_projected_with_and_without_avx512(whole, dtype):
