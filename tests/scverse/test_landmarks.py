@@ -255,10 +255,16 @@ def test_bad_data_are_named():
     adata = cells()
     adata.X = adata.X.toarray()
     adata.X[7] = 0
-    with pytest.raises(ValueError, match=r"1 empty cell \(first: 'cell7'\).*Drop them with `sc.pp"):
+    with pytest.raises(ValueError, match=r"1 empty cell \(first: 'cell7'\).*Drop .*min_genes=1"):
         cms.tl.landmarks(adata, L, **QUICK)
     adata.X[7, 0] = -1
-    with pytest.raises(ValueError, match=r"`adata.X` has 1 negative entry, as after scaling"):
+    with pytest.raises(
+        ValueError, match=r"`adata.X` has 1 negative entry, as after scaling.*: learn before scal"
+    ):
+        cms.tl.landmarks(adata, L, **QUICK)
+    adata.raw = adata
+    adata.layers["log"] = adata.X
+    with pytest.raises(ValueError, match=r"logarithms: `layer='log'` or `use_raw=True`\.$"):
         cms.tl.landmarks(adata, L, **QUICK)
 
 

@@ -79,6 +79,8 @@ def test_choose_writes_its_table(adata, tmp_path):
     )
     assert stored["params"]["layer"] == "counts"
     assert stored["params"]["n_samples"] == 36
+    assert found.call == "cms.tl.learn(adata, layer='counts')"
+    assert cms.tl.choose(adata, candidates, **options).call == "cms.tl.learn(adata)"
     with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
         cms.tl.choose(adata, key_added="a/b")
 

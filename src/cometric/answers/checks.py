@@ -1,4 +1,4 @@
-"""Checks of arguments that must be results."""
+"""Checks of arguments: results and labels."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def check_labels(labels: Any) -> None:
             f"`labels` is {labels!r}; pass the label of each sample, such as "
             f"`adata.obs[{labels!r}]`, not a name."
         )
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, or pandas' NA or NaT."""
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # NA has no truth value
+        return True

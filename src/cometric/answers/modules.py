@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import check_is_result, check_labels
+from cometric.answers.checks import check_is_result, check_labels, is_missing
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
@@ -200,7 +200,7 @@ class Modules:
         return _scores(_profiles(side), self.members, self._standard)
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
-        """The mean score of each module over the samples of each label."""
+        """The mean score of each module over the samples of each label, missing ones left out."""
         return tabulate(self.scores(X), self.names, labels)
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
@@ -239,12 +239,15 @@ class Modules:
 def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label."""
     check_labels(labels)
+    known = np.array([not is_missing(label) for label in labels], dtype=bool)
     texts = np.array([str(label) for label in labels])
     if texts.shape != (len(scores),):
         raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")
-    groups, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    if not known.any():
+        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    groups, back, counts = np.unique(texts[known], return_inverse=True, return_counts=True)
     sums = np.zeros((len(groups), scores.shape[1]))
-    np.add.at(sums, back, scores)
+    np.add.at(sums, back, scores[known])
     return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
 
 

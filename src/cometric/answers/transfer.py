@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.answers.checks import is_missing
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.names import checks_options
 from cometric.core.nearest import (
@@ -204,7 +205,7 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
             f"`labels` has shape {values.shape}; `distances` has {count} columns, so pass "
             f"{count} labels."
         )
-    known = np.array([not _is_missing(value) for value in values], dtype=bool)
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
     if not known.any():
         raise ValueError("`labels` are all missing; pass a label for some items at least.")
     try:
@@ -216,11 +217,6 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
     codes = np.full(count, UNLABELED, dtype=np.int64)
     codes[known] = numbers
     return np.array(classes.tolist()), codes
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a label is None, NaN, or what pandas has for a missing value."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
 def _read(distances: Any, name: str) -> Any:

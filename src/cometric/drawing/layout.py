@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric.answers.checks import is_missing
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
 from cometric.core.kinds import check_number, check_side
@@ -62,6 +63,12 @@ def names_of(
 
 def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
     """``items`` as an array, one for each of the n items of a side."""
+    if isinstance(items, str):
+        table = "obs" if of == "samples" else "var"
+        raise ValueError(
+            f"`{argument}` is {items!r}; pass one for each of the {n} {of}, such as "
+            f"`adata.{table}[{items!r}]`, not a name."
+        )
     array = np.asarray(items)
     if array.shape != (n,):
         raise ValueError(
@@ -93,14 +100,6 @@ def by_size(labels: Any) -> list[tuple[str, Index]]:
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, or pandas' NA or NaT."""
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # NA has no truth value
-        return True
 
 
 def categories_of(labels: Any) -> tuple[str, ...]:
