@@ -89,3 +89,21 @@ def test_dropped_samples_are_left_out():
 def test_bad_input_is_refused(result, labels, options, words):
     with pytest.raises(ValueError, match=words):
         cm.rank_features(result, labels, **options)
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan])
+def test_samples_without_a_label_are_in_no_group(data, result, nothing):
+    """Neither inside nor outside: ranks are those of the samples with labels alone."""
+    labels = np.array(data.labels, dtype=object)
+    labels[::7] = nothing
+    rows = cm.rank_features(result, labels, n_features=None)
+    known = np.arange(80) % 7 != 0
+    assert {row.group for row in rows} == {str(label) for label in labels[known]}
+    shares = data.X.toarray() / data.X.sum(axis=1)[:, None]
+    for row in rows[::17]:
+        own = np.array([str(label) == row.group for label in labels])
+        parts = own & known, ~own & known
+        expected = [shares[part, int(row.feature)].mean() for part in parts]
+        assert_allclose([row.inside, row.outside], expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="`labels` are all missing; pass a label for some"):
+        cm.rank_features(result, [nothing] * 80)

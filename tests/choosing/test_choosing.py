@@ -1,5 +1,6 @@
 """Settings compared without labels: known answers, slow twins, messages."""
 
+import dataclasses
 import math
 import re
 
@@ -241,6 +242,13 @@ def made(learned, baseline, error, name="LSA-30"):
 def test_advice_says_what_to_do(found, gains, words):
     assert found.gains is gains
     assert re.search(words, found.advice)
+
+
+def test_the_advice_adds_settings_to_the_call():
+    found = made(0.39, 0.40, 0.002)
+    assert "use cm.learn(X, restart=0.3)." in found.advice
+    found = dataclasses.replace(found, call="cms.tl.learn(adata, layer='counts')")
+    assert "use cms.tl.learn(adata, layer='counts', restart=0.3)." in str(found)
 
 
 def test_the_text_has_a_line_per_candidate_and_the_advice(choice):

@@ -257,6 +257,8 @@ def test_a_failed_write_leaves_nothing_behind(result, tmp_path):
         ({"method": "pca"}, "`method` is 'pca'; choose 'umap' or 'tsne'"),
         ({"labels": {"a": LABELS, "b": [1]}}, r"`labels\['b'\]` has shape \(1,\); there are 20"),
         ({"feature_labels": LABELS}, r"`feature_labels` has shape \(20,\); there are 10 features"),
+        ({"labels": "kind"}, r"`labels` is 'kind'; .* 20 samples, such as `adata.obs\['kind'\]`"),
+        ({"feature_labels": "kind"}, r"10 features, such as `adata.var\['kind'\]`, not a name"),
         ({"labels": np.ones((20, 2))}, r"`labels` has shape \(20, 2\)"),
         ({"modules": "yes"}, r"`modules` is 'yes'; pass what cm.modules\(result\) returned"),
         ({"X": np.ones((20, 3))}, r"`X` has shape \(20, 3\); .* a matrix of shape \(20, 10\)"),

@@ -60,6 +60,17 @@ def test_what_mirrors_learn_has_its_options_and_defaults(function, without, own)
     assert set(found) == set(DEFAULTS) - without | own
 
 
+@pytest.mark.parametrize("kind", [cm.Exact, cm.Limit])
+def test_a_transport_without_parameters_says_what_to_pass(kind):
+    name = kind.__name__
+    with pytest.raises(TypeError, match=rf"{name}\(0.1\): {name} has no .*or cm.Entropic\(0.1\)"):
+        kind(0.1)
+    with pytest.raises(TypeError, match=rf"{name}\(eps=0.1\): .* Pass cm.{name}\(\)"):
+        kind(eps=0.1)
+    assert not inspect.signature(kind).parameters
+    assert kind() == kind()
+
+
 def test_resume_takes_settings_that_do_not_change_the_answer():
     found = defaults(cm.resume)
     for part in options():

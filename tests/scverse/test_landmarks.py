@@ -136,6 +136,20 @@ def test_modules_score_all_cells(learned):
     assert_allclose(scores[rows], found.scores(), atol=1e-12)
 
 
+def test_plots_show_the_landmarks_in_their_own_colors(learned):
+    pytest.importorskip("matplotlib").use("Agg")
+    adata = learned.copy()
+    rows = adata.uns["cometric"]["landmarks"]["rows"]
+    adata.obs["number"] = np.arange(N, dtype=float)
+    gene = adata.var_names[3]
+    values = {"number": rows.astype(float), gene: adata.X[rows, 3].toarray().ravel()}
+    for color, expected in values.items():
+        drawn = cms.pl.embedding(adata, method="tsne", color=color).collections[0]
+        assert_allclose(drawn.get_array(), np.sort(expected))  # the largest on top
+    assert cms.pl.distances(adata, groupby="type").images
+    assert "samples" in cms.pl.embedding(adata, method="tsne", color="type").get_title()
+
+
 def test_genes_are_ranked_by_the_labels_of_landmarks(learned):
     adata = learned.copy()
     table = cms.tl.rank_features(adata, "type", n_features=4)
@@ -255,10 +269,16 @@ def test_bad_data_are_named():
     adata = cells()
     adata.X = adata.X.toarray()
     adata.X[7] = 0
-    with pytest.raises(ValueError, match=r"1 empty cell \(first: 'cell7'\).*Drop them with `sc.pp"):
+    with pytest.raises(ValueError, match=r"1 empty cell \(first: 'cell7'\).*Drop .*min_genes=1"):
         cms.tl.landmarks(adata, L, **QUICK)
     adata.X[7, 0] = -1
-    with pytest.raises(ValueError, match=r"`adata.X` has 1 negative entry, as after scaling"):
+    with pytest.raises(
+        ValueError, match=r"`adata.X` has 1 negative entry, as after scaling.*: learn before scal"
+    ):
+        cms.tl.landmarks(adata, L, **QUICK)
+    adata.raw = adata
+    adata.layers["log"] = adata.X
+    with pytest.raises(ValueError, match=r"logarithms: `layer='log'` or `use_raw=True`\.$"):
         cms.tl.landmarks(adata, L, **QUICK)
 
 

@@ -94,6 +94,29 @@ def test_genes_of_a_group_are_ranked(adata, tmp_path):
     assert list(stored.feature) == list(table.feature)
 
 
+def test_cells_without_a_label_are_in_no_group(adata):
+    adata.obs["part"] = adata.obs["kind"].astype(object).where(np.arange(60) % 5 > 0, None)
+    for labels in (adata.obs["part"], adata.obs["part"].astype("category")):
+        adata.obs["part"] = labels
+        assert list(cms.tl.rank_features(adata, "part", n_features=1).group) == ["a", "b", "c"]
+        found = cms.tl.modules(adata)
+        assert found.table(adata.obs["part"]).groups == ("a", "b", "c")
+    known = np.arange(60) % 5 > 0
+    expected = found.scores()[known & (adata.obs["kind"] == "a").to_numpy()].mean(axis=0)
+    assert_allclose(found.table(adata.obs["part"]).values[:, 0], expected)
+    with pytest.raises(ValueError, match="`labels` are all missing"):
+        found.table([None] * 60)
+
+
+def test_metrics_of_data_that_were_scaled_since_say_so(adata):
+    adata.X = adata.X - adata.X.mean(axis=0)
+    for step in (cms.tl.modules, cms.get.result):
+        with pytest.raises(
+            ValueError, match=r"have changed since \(there are \d+ negative entries now\). Learn ag"
+        ):
+            step(adata)
+
+
 def test_the_heat_map_shows_the_table(adata):
     pytest.importorskip("matplotlib").use("Agg")
     found = cms.tl.modules(adata)
@@ -110,6 +133,9 @@ def test_the_heat_map_shows_the_table(adata):
 def test_mistakes_are_told(adata):
     with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
         cms.tl.rank_features(adata, "type")
+    adata.obs["depth"] = 1.5
+    with pytest.raises(ValueError, match=r"`adata.obs\['depth'\]` has real numbers, not groups"):
+        cms.tl.rank_features(adata, "depth")
     with pytest.raises(ValueError, match="`of` is not an option here"):
         cms.tl.modules(adata, of="samples")
     pytest.importorskip("matplotlib").use("Agg")

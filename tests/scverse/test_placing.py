@@ -338,8 +338,15 @@ def test_bad_input_is_refused(new, reference):
         cms.tl.transfer_labels(new, reference, "kinds")
     empty = new.copy()
     empty.X = emptied(empty, 3)
-    with pytest.raises(ValueError, match="`new` has 1 empty row"):
+    told = f"`new` has 1 cell without counts of learned genes .*{new.obs_names[3]}.*min_genes=1"
+    with pytest.raises(ValueError, match=told):
         cms.tl.transform(empty, reference)
+    counts = np.zeros((empty.n_obs, 1))
+    counts[3] = 5.0
+    other = anndata.AnnData(sparse.hstack([empty.X, counts], format="csr"), obs=empty.obs[[]])
+    other.var_names = [*empty.var_names, "unknown"]
+    with pytest.warns(UserWarning, match="'unknown'"), pytest.raises(ValueError, match=told):
+        cms.tl.transform(other, reference)
     with pytest.raises(ValueError, match="`n_neighbors` is 37; pass a whole number from 1 to 36"):
         cms.tl.transform(new, reference, n_neighbors=37)
     with pytest.raises(ValueError, match="`of` is 'genes'"):

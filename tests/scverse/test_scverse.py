@@ -79,6 +79,8 @@ def test_choose_writes_its_table(adata, tmp_path):
     )
     assert stored["params"]["layer"] == "counts"
     assert stored["params"]["n_samples"] == 36
+    assert found.call == "cms.tl.learn(adata, layer='counts')"
+    assert cms.tl.choose(adata, candidates, **options).call == "cms.tl.learn(adata)"
     with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
         cms.tl.choose(adata, key_added="a/b")
 
@@ -396,6 +398,9 @@ def test_genes_that_were_not_learned_from_are_colors_if_they_are_in_raw(adata, p
 
 def test_scaled_data_are_refused_with_a_way_out():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
+    with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* learn before scaling"):
+        cms.tl.learn(adata)
+    adata.raw = adata
     with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* `use_raw=True`"):
         cms.tl.learn(adata)
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that must be results."""
+"""Checks of arguments: results and labels."""
 
 from __future__ import annotations
 

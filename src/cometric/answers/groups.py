@@ -10,10 +10,11 @@ from scipy import sparse
 
 from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.result import Result
+from cometric.core.inputs import is_missing
 from cometric.core.kinds import check_count
 from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
-from cometric.core.types import Matrix, Vector
+from cometric.core.types import Index, Matrix, Vector
 
 SHRINK = 0.1
 """Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
@@ -27,7 +28,7 @@ class Ranked(NamedTuple):
     distance: float  # to the group
     times: float  # mean share in the group over that in the rest, shrunk toward 1
     inside: float  # mean share of the feature in the samples of the group
-    outside: float  # and in the other samples
+    outside: float  # and in the other samples that have a label
 
 
 @checks_options
@@ -51,7 +52,8 @@ def rank_features(
     result
         What :func:`learn` returned.
     labels
-        The label of each sample (without empty samples that were dropped).
+        The label of each sample (without empty samples that were dropped). Samples whose label is
+        missing (None, NaN) are in no group, and not counted as outside of one.
     n_features
         Features of each group to return; None: all.
     n_threads, progress
@@ -70,15 +72,21 @@ def rank_features(
     side, count = result.problem.samples, len(result.problem.features.labels)
     if n_features is not None:
         check_count("n_features", n_features)
+    known = np.array([not is_missing(label) for label in labels], dtype=bool)
     texts = np.array([str(label) for label in labels])
     if texts.shape != (len(side.labels),):
         raise ValueError(
             f"`labels` has {len(texts)} entries; there are {len(side.labels)} samples, so pass "
             f"{len(side.labels)} of them (without empty samples that were dropped)."
         )
-    groups, back = np.unique(texts, return_inverse=True)
-    distances = distances_to_groups(result, back, len(groups), n_threads, progress)
+    if not known.any():
+        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    groups, back = np.unique(texts[known], return_inverse=True)
+    distances = distances_to_groups(
+        result, np.flatnonzero(known), back, len(groups), n_threads, progress
+    )
     masses = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
+    masses = masses[known]
     names = result.problem.features.item_names
     rows = []
     for g, group in enumerate(groups):
@@ -91,11 +99,16 @@ def rank_features(
 
 
 def distances_to_groups(
-    result: Result, group: Any, count: int, n_threads: int | None = None, progress: bool = False
+    result: Result,
+    samples: Index,
+    group: Any,
+    count: int,
+    n_threads: int | None = None,
+    progress: bool = False,
 ) -> Matrix:
-    """Distances of each group of samples to each feature, (count, m)."""
+    """Distances of each group, to which these ``samples`` belong, to each feature, (count, m)."""
     side = result.problem.samples
-    rows = np.flatnonzero(side.kept)
+    rows = np.flatnonzero(side.kept)[samples]
     members = sparse.csr_array(
         (np.ones(len(rows)), (rows, np.asarray(group))), shape=(len(side.kept), count)
     )

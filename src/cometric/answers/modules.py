@@ -18,6 +18,7 @@ from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
+from cometric.core.inputs import is_missing
 from cometric.core.kinds import Count, check_count, check_number, check_side
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
@@ -200,7 +201,7 @@ class Modules:
         return _scores(_profiles(side), self.members, self._standard)
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
-        """The mean score of each module over the samples of each label."""
+        """The mean score of each module over the samples of each label, missing ones left out."""
         return tabulate(self.scores(X), self.names, labels)
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
@@ -239,12 +240,15 @@ class Modules:
 def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label."""
     check_labels(labels)
+    known = np.array([not is_missing(label) for label in labels], dtype=bool)
     texts = np.array([str(label) for label in labels])
     if texts.shape != (len(scores),):
         raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")
-    groups, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    if not known.any():
+        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    groups, back, counts = np.unique(texts[known], return_inverse=True, return_counts=True)
     sums = np.zeros((len(groups), scores.shape[1]))
-    np.add.at(sums, back, scores)
+    np.add.at(sums, back, scores[known])
     return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
 
 

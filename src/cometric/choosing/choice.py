@@ -40,6 +40,8 @@ class Choice:
         Size of the part of the data that was used: samples, and features to learn from.
     n_splits, n_neighbors
         As passed to :func:`choose`.
+    call
+        How to learn from these data; the advice adds the settings to it.
     """
 
     table: tuple[Row, ...]
@@ -48,6 +50,7 @@ class Choice:
     n_features: int
     n_splits: int
     n_neighbors: int
+    call: str = "cm.learn(X)"
 
     @property
     def best(self) -> str:
@@ -82,7 +85,7 @@ class Choice:
     def advice(self) -> str:
         """What to do, in a sentence."""
         options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-        return self.advise(f"cm.learn(X{options})")
+        return self.advise(f"{self.call.removesuffix(')')}{options})")
 
     def advise(self, learning: str) -> str:
         """The advice, with the call or the command that learns with the best settings."""

@@ -63,6 +63,12 @@ def names_of(
 
 def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
     """``items`` as an array, one for each of the n items of a side."""
+    if isinstance(items, str):
+        table = "obs" if of == "samples" else "var"
+        raise ValueError(
+            f"`{argument}` is {items!r}; pass one for each of the {n} {of}, such as "
+            f"`adata.{table}[{items!r}]`, not a name."
+        )
     array = np.asarray(items)
     if array.shape != (n,):
         raise ValueError(

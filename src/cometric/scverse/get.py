@@ -12,6 +12,7 @@ from scipy import sparse
 from cometric.answers.modules import BACKGROUND, Modules, assemble
 from cometric.answers.result import Parameters, Result, check_result
 from cometric.core.digest import fingerprint
+from cometric.core.inputs import BadData
 from cometric.core.kinds import check_side
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Record, Status
@@ -108,20 +109,28 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
             f"The norm under {key!r} was given as matrices, which an AnnData does not store. "
             "Use `cometric.learn` and `Result.save`."
         )
+    changed = (
+        f"`adata` has other data than the metrics under {key!r} were learned from: cells, genes or "
+        "entries have changed since{}. Learn again; if later steps change `adata.X`, keep a copy "
+        "of it in a layer and learn with `layer=...`."
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when learning
-        problem = Problem.from_data(
-            sketches.read_landmarks(stored, names(adata, "features", key=key))
-            if sketched
-            else slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])),
-            **{name: params[name] for name in slots.HISTOGRAMS if name in params},
-            fixed=str(params.get("fixed", "")),
-        )
+        try:
+            problem = Problem.from_data(
+                sketches.read_landmarks(stored, names(adata, "features", key=key))
+                if sketched
+                else slots.matrix(
+                    adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])
+                ),
+                **{name: params[name] for name in slots.HISTOGRAMS if name in params},
+                fixed=str(params.get("fixed", "")),
+            )
+        except BadData as error:
+            found = error.describe("cell", "gene")
+            raise ValueError(changed.format(f" (there are {found} now)")) from error
     if fingerprint(problem) != stored["fingerprint"]:
-        raise ValueError(
-            f"`adata` has other data than the metrics under {key!r} were learned from: cells, "
-            "genes or entries have changed since. Learn again, or keep the data in a layer."
-        )
+        raise ValueError(changed.format(""))
     samples, features = (
         np.asarray(metric)[np.ix_(side.kept, side.kept)]
         for metric, side in zip(metrics, (problem.samples, problem.features), strict=True)

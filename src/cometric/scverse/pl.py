@@ -13,7 +13,7 @@ import numpy as np
 from cometric import plot
 from cometric.answers.modules import tabulate
 from cometric.core.names import suggestion
-from cometric.scverse import get, slots
+from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
     from cometric.answers.result import Result
+    from cometric.core.types import Index
 
 __all__ = ["changes", "convergence", "distances", "embedding", "flows", "modules", "nearest"]
 
@@ -68,6 +69,8 @@ def embedding(
     ax: Axes | None = None,
 ) -> Axes:
     """A map of the cells, or of the genes, made from their learned distances alone.
+
+    After ``tl.landmarks`` the cells are the landmarks; ``sc.pl.umap`` shows all.
 
     Parameters
     ----------
@@ -163,7 +166,19 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
     table, where = _table(adata, of, key)
     if name not in table:
         raise ValueError(_no_column(where, table, name))
-    return table[name][getattr(result.problem, of).kept]
+    return table[name].iloc[_places(adata, result, of, key)]
+
+
+def _places(adata: AnnData, result: Result, of: str, key: str) -> Index:
+    """The rows of ``obs`` (or ``var``) that the result has: without those that were dropped.
+
+    After ``tl.landmarks`` its cells are the landmarks.
+    """
+    kept = np.flatnonzero(getattr(result.problem, of).kept)
+    if of == "samples" and sketches.has_landmarks(adata, key):
+        rows: Index = np.asarray(sketches.landmark_rows(adata, key, "coloring"))[kept]
+        return rows
+    return kept
 
 
 def _no_column(where: str, table: DataFrame, name: str) -> str:
@@ -186,7 +201,7 @@ def _color(
     import pandas as pd
 
     table, where = _table(adata, of, key)
-    kept = getattr(result.problem, of).kept
+    kept = _places(adata, result, of, key)
     if of == "samples" and name not in table:
         params = slots.read(adata, key)["params"]
         data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
@@ -198,7 +213,7 @@ def _color(
                 return pd.Series(dense[kept, 0].astype(np.float64), name=name)
         scores = adata.obsm.get(modules_key)
         if isinstance(scores, pd.DataFrame) and name in scores:
-            return scores[name][kept]
+            return scores[name].iloc[kept]
         raise ValueError(
             f"`color` is {name!r}, which is not a column of `adata.obs` ({list(table)}), nor among "
             f"the {data.n_vars} genes learned from, nor a gene of `adata.raw`, nor a module under "
@@ -206,4 +221,4 @@ def _color(
         )
     if name not in table:
         raise ValueError(_no_column(where, table, name))
-    return table[name][kept]
+    return table[name].iloc[kept]

@@ -13,7 +13,7 @@ from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
-from cometric.core.inputs import read_matrix, read_names
+from cometric.core.inputs import BadData, Fault, read_matrix, read_names
 from cometric.core.names import suggestion
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
@@ -104,6 +104,19 @@ def checksum(data: Any, result: Result, of: str) -> str:
         "settings": np.array(settings),
     }
     return digest(parts)
+
+
+def describe_fault(error: BadData, data: Any, of: str) -> str:
+    """The message about invalid new data, which names cells that have no learned genes."""
+    if of == "features" or error.fault not in (Fault.EMPTY, Fault.UNKNOWN):
+        return str(error)
+    cells = "cell" if error.count == 1 else "cells"
+    return (
+        f"`new` has {error.count} {cells} without counts of learned genes (first: "
+        f"{data.obs_names[error.row]!r}), which cannot be compared. Leave them out: "
+        "`new = new[:, new.var_names.isin(reference.var_names)].copy()`, then "
+        "`sc.pp.filter_cells(new, min_genes=1)`."
+    )
 
 
 def other_names(new: AnnData, reference: AnnData, result: Result, of: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
+from cometric.core.inputs import BadData
 from cometric.core.kinds import check_count, check_number, check_side
 from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
@@ -160,6 +162,8 @@ def choose(
     check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     choice = cometric.choosing.comparison.choose(data, candidates, **options)
+    source = "use_raw=True" if use_raw else f"{layer=}" if layer is not None else ""
+    choice = replace(choice, call=f"cms.tl.learn(adata{', ' * bool(source)}{source})")
     slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
     log.info("added uns[%r]", slots.choice_key(key_added))
     return choice
@@ -236,6 +240,8 @@ def transform(
         except NothingInCommon as error:
             hint = placing.other_names(new, reference, result, of)
             raise ValueError(f"{error}{hint}") from error
+        except BadData as error:
+            raise ValueError(placing.describe_fault(error, data, of)) from error
         origin = {
             "layer": layer,
             "use_raw": bool(use_raw),

@@ -11,7 +11,7 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.inputs import counted
+from cometric.core.inputs import counted, is_missing
 from cometric.core.names import suggestion
 from cometric.core.warn import warn
 from cometric.scverse import get, sketches, slots
@@ -102,7 +102,8 @@ def rank_features(
         Data with metrics that :func:`learn` or :func:`landmarks` stored.
     groupby
         Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups are
-        those of the landmarks, and there is a warning about groups that have none.
+        those of the landmarks, and there is a warning about groups that have none. Cells without a
+        label (NaN) are left out.
     n_features
         Genes of each group to list; None: all.
     key
@@ -125,6 +126,11 @@ def rank_features(
         raise ValueError(
             f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}."
             f"{suggestion(groupby, adata.obs)}"
+        )
+    if pd.api.types.is_float_dtype(adata.obs[groupby]):
+        raise ValueError(
+            f"`adata.obs[{groupby!r}]` has real numbers, not groups. Pass a column of labels, or "
+            "make it one: `.astype(str)`."
         )
     result = get.result(adata, key=key)
     labels = adata.obs[groupby].to_numpy()
@@ -150,7 +156,7 @@ def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
 
 def _labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndarray:
     rows = sketches.landmark_rows(adata, key, "ranking genes")
-    groups = {str(label) for label in labels}
+    groups = {str(label) for label in labels if not is_missing(label)}
     absent = sorted(groups - {str(label) for label in labels[rows]})
     if absent:
         warn(

@@ -26,11 +26,21 @@ def in_terms_of_adata(
         if data is adata and error.fault is Fault.NEGATIVE:
             raise ValueError(
                 f"`adata.X` has {error.describe()}, as after scaling. Pass counts or their "
-                "logarithms: `layer=...`, or `use_raw=True`."
+                f"logarithms: {_unscaled(adata)}."
             ) from error
         if error.fault is Fault.EMPTY:
             raise ValueError(_empty_message(data, error, can_drop)) from error
         raise
+
+
+def _unscaled(adata: AnnData) -> str:
+    """Where data that were not scaled may be."""
+    places = [f"`layer={name!r}`" for name in adata.layers]
+    places += ["`use_raw=True`"] if adata.raw is not None else []
+    return " or ".join(places) or (
+        "learn before scaling, or keep a copy, `adata.layers['log'] = adata.X.copy()`, and pass "
+        "`layer='log'`"
+    )
 
 
 def _empty_message(data: Any, error: BadData, can_drop: tuple[str, ...]) -> str:
@@ -45,5 +55,5 @@ def _empty_message(data: Any, error: BadData, can_drop: tuple[str, ...]) -> str:
     return (
         f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. "
         f"{drop if item in can_drop else 'Drop them with'} "
-        f"`sc.pp.filter_{item}s(adata, min_counts=1)`."
+        f"`sc.pp.filter_{item}s(adata, {'min_genes' if item == 'cell' else 'min_cells'}=1)`."
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from functools import partial, wraps
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import Histograms
+from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Matrix, Metrics, Vector
@@ -22,6 +23,8 @@ from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose
 from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.solvers.loop import Solution
 from cometric.transports.solving import Solving
+
+Kind = TypeVar("Kind", bound="Transport")
 
 Lifts = tuple[Any, Any]
 """The maps to samples and to features."""
@@ -65,6 +68,26 @@ class LowerBounds(NamedTuple):
     q: Vector
     means: Matrix
     image: Callable[[slice], Matrix]
+
+
+def without_parameters(kind: type[Kind]) -> type[Kind]:
+    """Decorate a transport whose ``eps`` is fixed: an error says what to pass for another."""
+    plain: Callable[[Any], None] = kind.__init__
+
+    @wraps(plain)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        if given or named:
+            found = ", ".join([*map(shown, given), *(f"{k}={shown(v)}" for k, v in named.items())])
+            name = kind.__name__
+            raise TypeError(
+                f"{name}({found}): {name} has no parameters, its eps is {kind.eps:g}. Pass "
+                f"cm.{name}(), or cm.Entropic(0.1) for an eps of 0.1."
+            )
+        plain(self)
+
+    vars_of: Any = kind
+    vars_of.__init__ = init
+    return kind
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,14 @@ from cometric.maps.warm import TiledExactMap
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import NOTHING_YET, Limits, Solution
-from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
+from cometric.transports.base import (
+    PAIR,
+    Lifts,
+    LowerBounds,
+    Resources,
+    Transport,
+    without_parameters,
+)
 from cometric.transports.solving import Solving
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -38,6 +45,7 @@ MORE_MOVES = 1.15
 """Moves of the couplings of the whole problem, relative to an estimate from parts of it."""
 
 
+@without_parameters
 @dataclass(frozen=True)
 class Exact(Transport):
     """Exact optimal transport: the Wasserstein distance.

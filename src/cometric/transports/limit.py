@@ -23,6 +23,7 @@ from cometric.transports.base import (
     Transport,
     product_operations,
     quadratic_forms,
+    without_parameters,
 )
 from cometric.transports.solving import Solving
 
@@ -33,6 +34,7 @@ DETERMINED = 1e-9
 """Gap between singular values up to which the closed form counts as not unique."""
 
 
+@without_parameters
 @dataclass(frozen=True)
 class Limit(Transport):
     """The limit of the Sinkhorn divergence as eps grows: linear in the cost.
