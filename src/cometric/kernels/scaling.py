@@ -131,11 +131,12 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
     for e in range(begin, end, 8 if wide else 4):
         i0, i1 = np.int64(item(rows, e)) * width, np.int64(item(rows, e + 1)) * width
         i2, i3 = np.int64(item(rows, e + 2)) * width, np.int64(item(rows, e + 3)) * width
+        i4, i5, i6, i7 = i0, i1, i2, i3
         d0, d1, d2, d3 = zero, zero, zero, zero
+        d4, d5, d6, d7 = zero, zero, zero, zero  # have a type whether they are used or not
         if wide:
             i4, i5 = np.int64(item(rows, e + 4)) * width, np.int64(item(rows, e + 5)) * width
             i6, i7 = np.int64(item(rows, e + 6)) * width, np.int64(item(rows, e + 7)) * width
-            d4, d5, d6, d7 = zero, zero, zero, zero
         for k in range(0, width, lanes):
             y = load(u, k)
             d0 = multiply_add(y, load(chunk, i0 + k), d0)
