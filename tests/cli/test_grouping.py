@@ -99,7 +99,7 @@ def test_features_of_groups_are_ranked():
         (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "--min-size is '0'"),
         (
             ["rank", "out.npz", "-o", "y.csv", "--labels", "kind"],
-            "--labels is 'kind'; `out.npz` has no columns of labels; learn from, and write, .h5ad",
+            "--labels is 'kind'; `out.npz` has no columns of labels; pass a table by ",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],

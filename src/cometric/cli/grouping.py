@@ -127,10 +127,7 @@ def _sets_of(best: dict[int, Enriched], count: int) -> list[str]:
 def rank(
     console: Console,
     path: o.Learned,
-    labels: Annotated[
-        str,
-        typer.Option("--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT."),
-    ],
+    labels: o.Labels,
     output: Annotated[
         Path,
         o.output(
@@ -142,13 +139,14 @@ def rank(
     n_features: Annotated[
         int, o.of_kind("--n-features", Count(), help="Number of features of each group.")
     ] = 20,
+    labels_from: o.LabelsFrom = None,
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     writing.check(output, TABLES, [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    column = files.labels_of(result, data, labels, path, stored.key)
+    column = files.labels_of(result, data, labels, path, stored, labels_from)
     rows = rank_features(
         result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
     )

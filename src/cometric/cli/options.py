@@ -264,6 +264,31 @@ NeighborsKey = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        metavar="COLUMN",
+        help="Column of `.obs` in an .h5ad RESULT, or of the table --labels-from.",
+    ),
+]
+LabelsFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels-from",
+        metavar="FILE",
+        help="Table of labels, .csv or .tsv, with the names of the samples in its first column.",
+    ),
+]
+Voters = Annotated[
+    int | None,
+    of_kind(
+        "--n-neighbors",
+        Count(),
+        "-n",
+        help="Number of nearest samples that vote. Default: 15, or all others if fewer.",
+    ),
+]
 Method = Annotated[
     str, of_kind("--method", _one_of("tsne", "umap"), help="How the two maps are drawn.")
 ]
