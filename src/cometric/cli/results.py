@@ -172,6 +172,7 @@ def explain(
         "of": of,
         "items": explanation.items,
         "distance": explanation.distance,
+        "learned": explanation.learned,
         "stays": explanation.stays,
         "unmatched": explanation.unmatched,
         "changes": [change._asdict() for change in explanation.changes],
