@@ -122,6 +122,28 @@ def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
     assert "warning" not in run(*words, "--layer", "counts").stderr
 
 
+@pytest.mark.parametrize("command", ["transfer", "transform"])
+def test_new_samples_without_known_features_are_left_out(command):
+    table = pd.read_csv("new.csv", index_col=0)
+    table["other"] = 1.0
+    table.iloc[[1, 4], :-1] = 0.0
+    table.iloc[4, -1] = 0.0
+    table.to_csv("some.csv")
+    labels = ["--labels", "kind"] if command == "transfer" else []
+    words = [command, "out.h5ad", "some.csv", *labels, "-o", "some_out.csv", "--force"]
+    assert "Pass --drop-empty to leave them out." in run(*words, code=2).stderr
+    said = run(*words, "--drop-empty").stderr
+    assert "`some.csv` has 2 samples without mass on anything learned, left out: '2-1'" in said
+    assert list(pd.read_csv("some_out.csv", index_col=0).index) == [
+        f"2-{i}" for i in (0, 2, 3, 5, 6, 7, 8)
+    ]
+
+
+def test_new_features_are_not_dropped():
+    words = ["transform", "out.npz", "new.csv", "-o", "no.csv", "--of", "features", "--drop-empty"]
+    assert "--drop-empty is for new samples; leave out" in run(*words, code=2).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

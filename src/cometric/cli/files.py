@@ -10,7 +10,9 @@ import numpy as np
 import cometric
 from cometric.answers.result import Result
 from cometric.cli.options import Stored
-from cometric.core.names import suggestion
+from cometric.core.inputs import counted, read_matrix, read_names
+from cometric.core.matching import find_bins, select
+from cometric.core.names import quoted, suggestion
 from cometric.core.warn import warn
 from cometric.files import reading, writing
 from cometric.files.labels import read_labels
@@ -82,6 +84,25 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     if not path.exists():
         raise missing(path)
     return cometric.load(path, limit=read_limit * 1e9), None
+
+
+def without_unknown(result: Result, data: AnnData, source: dict[str, Any], path: Path) -> AnnData:
+    """New samples, except those that have no mass on anything learned; warns of these."""
+    from cometric.scverse import slots
+
+    matrix = slots.matrix(data, **source)
+    rows, columns = read_names(matrix)
+    counts, features = read_matrix(matrix, "X", least=(1, 1)), result.problem.features
+    places = find_bins(
+        counts.shape[1], columns, features.kept, features.names, "samples", across=rows
+    )
+    known = np.diff(select(counts, places).indptr) > 0
+    if known.all() or not known.any():
+        return data
+    names = quoted([str(name) for name in data.obs_names[~known]])
+    left_out = counted(int((~known).sum()), "sample")
+    warn(f"`{path}` has {left_out} without mass on anything learned, left out: {names}.")
+    return data[known].copy()
 
 
 def warn_of_other_source(

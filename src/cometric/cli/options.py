@@ -292,6 +292,14 @@ LabelsFrom = Annotated[
         help="Table of labels, .csv or .tsv, with the names of the samples in its first column.",
     ),
 ]
+DropUnknown = Annotated[
+    bool,
+    flag(
+        "--drop-empty",
+        help="Leave out new samples without mass on anything learned.",
+        rich_help_panel=DATA,
+    ),
+]
 Voters = Annotated[
     int | None,
     of_kind(

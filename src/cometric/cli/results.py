@@ -91,17 +91,22 @@ def transform(
     stored: o.Stored,
     of: o.Of = "samples",
     n_neighbors: o.Nearest = None,
+    drop_empty: o.DropUnknown = False,
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
     """Compute distances of the new samples in DATA to the samples of RESULT."""
     from cometric.scverse import slots
 
+    if drop_empty and of == "features":
+        raise ValueError("`drop_empty` is for new samples; leave out such features yourself.")
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)
     data = files.read(new, source.transpose, source.read_limit)
+    if drop_empty:
+        data = files.without_unknown(result, data, source.matrix, new)
     matrix = slots.matrix(data, **source.matrix)
     files.warn_of_other_source(reference, stored.key, source.matrix, new)
     console.use_source(new, matrix, source.transpose)

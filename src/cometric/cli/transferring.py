@@ -40,6 +40,7 @@ def transfer(
     stored: o.Stored,
     labels_from: o.LabelsFrom = None,
     n_neighbors: o.Voters = None,
+    drop_empty: o.DropUnknown = False,
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
@@ -60,6 +61,8 @@ def transfer(
     check_neighbors(n_neighbors, others)
     console.use_source(new)
     data = files.read(new, source.transpose, source.read_limit)
+    if drop_empty:
+        data = files.without_unknown(result, data, source.matrix, new)
     matrix = slots.matrix(data, **source.matrix)
     files.warn_of_other_source(reference, stored.key, source.matrix, new)
     console.use_source(new, matrix, source.transpose)
