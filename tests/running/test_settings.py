@@ -304,3 +304,8 @@ def test_names_are_not_an_option():
 def test_a_file_name_is_not_data():
     with pytest.raises(ValueError, match="Read a file first, by `anndata.read_h5ad` or `pandas"):
         cm.learn("counts.h5ad")
+
+
+def test_vectors_are_not_distances():
+    with pytest.raises(ValueError, match=r"shape \(3, 2\); pass a square.*between vectors: `scipy"):
+        cm.learn(np.eye(3) + 1, features=np.ones((3, 2)))
