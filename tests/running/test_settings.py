@@ -307,5 +307,7 @@ def test_a_file_name_is_not_data():
 
 
 def test_vectors_are_not_distances():
-    with pytest.raises(ValueError, match=r"shape \(3, 2\); pass a square.*between vectors: `scipy"):
+    with pytest.raises(
+        ValueError, match=r"shape \(3, 2\); pass a square.*Of vectors, compute dist"
+    ):
         cm.learn(np.eye(3) + 1, features=np.ones((3, 2)))
