@@ -286,3 +286,10 @@ def test_too_many_neighbors_are_named_as_they_were_passed():
     for call in (model.fit_transform, model.fit(X).transform):
         with pytest.raises(ValueError, match="`n_neighbors` is 6; pass a whole number from 1 to 5"):
             call(X)
+
+
+def test_anndata_are_refused_with_what_to_pass():
+    anndata = pytest.importorskip("anndata")
+    data = anndata.AnnData(np.random.default_rng(0).random((6, 4)))
+    with pytest.raises(ValueError, match="`X` is an AnnData.*pass `adata.X`, or `adata.to_df"):
+        cm.WassersteinSingularVectors(eps=np.inf).fit(data)

@@ -205,6 +205,11 @@ class WassersteinSingularVectors(
 
     def _check(self, X: Any, *, reset: bool) -> Any:
         least = 2 if reset else 1
+        if hasattr(X, "obs_names") and hasattr(X, "var_names"):
+            raise ValueError(
+                "`X` is an AnnData, which scikit-learn does not read; pass `adata.X`, or "
+                "`adata.to_df()`, which has the names."
+            )
         checked = validate_data(
             self,
             X,

@@ -34,6 +34,22 @@ def test_the_distance_is_the_one_learned_before_the_tau_term(result):
     assert np.isclose((told.distance + 0.1 * R) / result.values[1], result.samples[0, 2], rtol=1e-5)
 
 
+@pytest.mark.parametrize("of", ["samples", "features"])
+def test_the_learned_distance_is_told_beside_the_cost(result, of):
+    told = result.explain(0, 2, of=of)
+    assert told.learned == pytest.approx(getattr(result, of)[0, 2], rel=1e-12)
+    assert f"learned distance {told.learned:.6g}, with the norm and scaled to 1" in str(told)
+
+
+def test_merged_features_are_named():
+    counts = np.array([[3, 1, 2, 0], [1, 4, 8, 1], [0, 1, 2, 4]])
+    with pytest.warns(UserWarning, match="1 column that repeats"):
+        result = cm.learn(pd.DataFrame(counts, columns=["x", "on", "mat", "y"]), eps=0, tau=0.1)
+    told = result.explain(0, 1)
+    assert told.alike == {"on": ["mat"]}
+    assert str(told).endswith("\n  on includes mat: the same counts up to scale")
+
+
 def test_names_come_from_the_data(result):
     told = result.explain(0, 3)
     assert told.items == ("a", "d")

@@ -356,6 +356,7 @@ COMMANDS = (
     "plan",
     "neighbors",
     "transform",
+    "transfer",
     "certify",
     "explain",
     "modules",

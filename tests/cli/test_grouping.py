@@ -74,6 +74,16 @@ def test_modules_are_named_by_the_sets_that_are_enriched_in_them():
     assert facts["enrichment"][0]["given"] == 12
 
 
+def test_modules_of_samples_are_groups():
+    run("modules", "out.npz", "-o", "groups.csv", "--of", "samples", "--force")
+    table = pd.read_csv("groups.csv")
+    assert list(table["sample"]) == [f"s{i}" for i in range(60)]
+    assert list(table.module) == list(cm.modules(cm.load("out.npz"), of="samples").labels)
+    words = ["modules", "out.npz", "-o", "y.csv", "--of", "samples", "--sets", "sets.json"]
+    said = run(*words, code=2).stderr
+    assert "error: --sets are sets of features; leave out --of." in said
+
+
 def test_defaults_are_those_of_python():
     run("modules", "out.h5ad", "-o", "default.csv", "--force")
     assert list(pd.read_csv("default.csv").module) == list(cm.modules(cm.load("out.npz")).labels)
@@ -99,7 +109,7 @@ def test_features_of_groups_are_ranked():
         (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "--min-size is '0'"),
         (
             ["rank", "out.npz", "-o", "y.csv", "--labels", "kind"],
-            "--labels is 'kind'; `out.npz` has no columns of labels; learn from, and write, .h5ad",
+            "--labels is 'kind'; `out.npz` has no columns of labels; pass a table by ",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],

@@ -235,7 +235,7 @@ BAD_LINES = [
     (["transform", "out.npz", "x.csv", "-o", "y.csv", "-n", "99"], "--n-neighbors is 99; pass a"),
     (
         ["report", "out.npz", "-o", "y.html", "--labels", "kind"],
-        "--labels is 'kind'; `out.npz` has no columns of labels; learn from, and write, .h5ad.",
+        "--labels is 'kind'; `out.npz` has no columns of labels; pass a table by --labels-from, ",
     ),
     (
         ["report", "out.npz", "-o", "y.html", "--method", "pca"],

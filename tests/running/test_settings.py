@@ -304,3 +304,21 @@ def test_a_stored_setting_that_is_missing_is_named():
     del stored["sweeps"]
     with pytest.raises(KeyError, match="sweeps"):
         Settings.from_json(stored)
+
+
+def test_names_are_not_an_option():
+    message = "`learn` has no option 'feature_names'. Names come with the data: pass a pandas Data"
+    with pytest.raises(TypeError, match=message):
+        cm.learn(np.eye(3), feature_names=["a", "b", "c"])
+
+
+def test_a_file_name_is_not_data():
+    with pytest.raises(ValueError, match="Read a file first, by `anndata.read_h5ad` or `pandas"):
+        cm.learn("counts.h5ad")
+
+
+def test_vectors_are_not_distances():
+    with pytest.raises(
+        ValueError, match=r"shape \(3, 2\); pass a square.*Of vectors, compute dist"
+    ):
+        cm.learn(np.eye(3) + 1, features=np.ones((3, 2)))

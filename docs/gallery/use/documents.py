@@ -98,10 +98,9 @@ print(result)
 # Two words are close if they appear in documents that are close to one another; they need not
 # appear in the same documents.
 
-near = pd.DataFrame(result.features, vocabulary, vocabulary)
 for word in ("filter", "hypothesis", "matrix", "minimize", "polynomial", "probability", "spline"):
-    if word in near:  # in the versions of NumPy and SciPy that are installed
-        print(f"{word:12}", ", ".join(near[word].nsmallest(8).index[1:]))
+    if word in X:  # in the versions of NumPy and SciPy that are installed
+        print(f"{word:12}", ", ".join(name for name, _ in result.nearest(word, k=7)))
 
 # %%
 cm.plot.nearest(result, "spline")

@@ -26,6 +26,10 @@ SHOWN_CHANGES = 6
 """Number of losses printed, the largest, and of gains."""
 
 
+SHOWN_ALIKE = 5
+"""Number of names printed of bins that were merged with one."""
+
+
 class Change(NamedTuple):
     """How much more or less mass the second item has on one bin than the first.
 
@@ -75,6 +79,12 @@ class Explanation:
         so that a few flows are a small part of it. Net changes are not blurred.
     changes
         A :class:`Change` for each bin on which the two differ, the largest first.
+    learned
+        The learned distance of the two, the entry of ``result.samples`` (or ``features``): more
+        than the cost of the plan goes into it, and it is scaled to a maximum of 1.
+    alike
+        The bins that were merged with another, by the name of that one: their counts are the same
+        up to scale, so its mass is that of all of them.
     """
 
     items: tuple[str, str]
@@ -83,6 +93,8 @@ class Explanation:
     flows: list[Flow]
     changes: list[Change] = field(default_factory=list)
     unmatched: float = 0.0
+    learned: float | None = None
+    alike: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def losses(self) -> list[Change]:
@@ -109,11 +121,13 @@ class Explanation:
         lines = [f"{summary}, {_percent(self.stays)} of the mass stays in place"]
         if self.unmatched > 0.0:
             lines[0] += f", {_percent(self.unmatched)} is not matched"
+        if self.learned is not None:
+            lines.append(f"  learned distance {self.learned:.6g}, with the norm and scaled to 1")
         if self.changes:
             rows = _rows_of_changes(f"more in {first}", self.losses)
             rows += _rows_of_changes(f"more in {second}", self.gains)
             lines += _aligned(rows, names=1)
-        return printable("\n".join([*lines, *_table_of_flows(self)]))
+        return printable("\n".join([*lines, *_table_of_flows(self), *_notes_on_alike(self)]))
 
 
 def _rows_of_changes(title: str, changes: list[Change]) -> list[tuple[str, ...]]:
@@ -153,6 +167,20 @@ def _table_of_flows(explanation: Explanation) -> list[str]:
     return _aligned(rows, names=2)
 
 
+def _notes_on_alike(explanation: Explanation) -> list[str]:
+    """A line for each bin shown that stands for several."""
+    shown = [change.name for change in explanation.losses[:SHOWN_CHANGES]]
+    shown += [change.name for change in explanation.gains[:SHOWN_CHANGES]]
+    shown += [name for flow in explanation.heaviest() for name in (flow.source, flow.target)]
+    return [
+        f"  {name} includes {', '.join(others[:SHOWN_ALIKE])}"
+        + (f" and {len(others) - SHOWN_ALIKE} more" if len(others) > SHOWN_ALIKE else "")
+        + ": the same counts up to scale"
+        for name in dict.fromkeys(shown)
+        if (others := explanation.alike.get(name))
+    ]
+
+
 def _aligned(rows: Sequence[tuple[str, ...]], names: int) -> list[str]:
     """Rows of text as lines: the first columns are names, the others numbers."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
@@ -170,9 +198,9 @@ def explain(
     problem: Problem, metrics: Metrics, transport: Transport, i: Any, j: Any, of: str
 ) -> Explanation:
     """Explain the distance of items i and j of one side, by the metric of the other side."""
-    side, other, cost = problem.samples, problem.features, metrics.features
+    side, other, cost, own = problem.samples, problem.features, metrics.features, metrics.samples
     if of == "features":
-        side, other, cost = other, side, metrics.samples
+        side, other, cost, own = other, side, own, cost
     remedy = f" Pass `of='{'samples' if of == 'features' else 'features'}'`."
     i, j = (
         find(item, side.item_names, argument, of, other.names or (), remedy)
@@ -204,7 +232,13 @@ def explain(
     stays, left = float(mass[~moves].sum()), 1.0 - float(mass.sum())
     moved = source[moves], target[moves], mass[moves], costs[moves]
     changes = _changes(pair.rows, *moved, bins)
-    return Explanation(items, total, stays, flows, changes, left if left > WHOLE else 0.0)
+    alike: dict[str, list[str]] = {}
+    for item, bin_ in enumerate(other.labels):
+        if item != other.first[bin_]:
+            alike.setdefault(bins[bin_], []).append(other.item_names[item])
+    unmatched = left if left > WHOLE else 0.0
+    learned = float(own[first, second])
+    return Explanation(items, total, stays, flows, changes, unmatched, learned, alike)
 
 
 def _changes(

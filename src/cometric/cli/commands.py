@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import cometric
-from cometric.cli import choosing, grouping, landmarks, learning, results
+from cometric.cli import choosing, grouping, landmarks, learning, results, transferring
 from cometric.cli.command import command
 from cometric.cli.console import EXIT_CODES, Console
 from cometric.machine.progress import duration
@@ -112,6 +112,7 @@ for function in (
     choosing.choose,
     results.neighbors,
     results.transform,
+    transferring.transfer,
     results.certify,
     results.explain,
     grouping.modules,

@@ -9,8 +9,13 @@ import numpy as np
 
 import cometric
 from cometric.answers.result import Result
-from cometric.core.names import suggestion
+from cometric.cli.options import Stored
+from cometric.core.inputs import counted, read_matrix, read_names
+from cometric.core.matching import find_bins, select
+from cometric.core.names import quoted, suggestion
+from cometric.core.warn import warn
 from cometric.files import reading, writing
+from cometric.files.labels import read_labels
 from cometric.files.missing import missing
 
 if TYPE_CHECKING:
@@ -81,15 +86,70 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
-def labels_of(result: Result, data: AnnData | None, labels: str, path: Path, key: str) -> Any:
-    """A column of ``.obs`` of an .h5ad result, without samples that were dropped.
+def without_unknown(result: Result, data: AnnData, source: dict[str, Any], path: Path) -> AnnData:
+    """New samples, except those that have no mass on anything learned; warns of these."""
+    from cometric.scverse import slots
+
+    matrix = slots.matrix(data, **source)
+    rows, columns = read_names(matrix)
+    counts, features = read_matrix(matrix, "X", least=(1, 1)), result.problem.features
+    places = find_bins(
+        counts.shape[1], columns, features.kept, features.names, "samples", across=rows
+    )
+    known = np.diff(select(counts, places).indptr) > 0
+    if known.all() or not known.any():
+        return data
+    names = quoted([str(name) for name in data.obs_names[~known]])
+    left_out = counted(int((~known).sum()), "sample")
+    warn(f"`{path}` has {left_out} without mass on anything learned, left out: {names}.")
+    return data[known].copy()
+
+
+def warn_of_other_source(
+    reference: AnnData | None, key: str, source: dict[str, Any], new: Path
+) -> None:
+    """Warn if new data in an .h5ad file are read from elsewhere than those of the result."""
+    if reference is None or reading.kind_of(new) != ".h5ad":
+        return
+    from cometric.scverse import slots
+
+    learned = slots.read(reference, key)["params"]
+    layer, use_raw = learned.get("layer"), bool(learned["use_raw"])
+    if (layer, use_raw) != (source["layer"], source["use_raw"]):
+        places = _place(layer, use_raw), _place(source["layer"], source["use_raw"])
+        warn(f"The result was learned from {places[0]}; `{new}` is read from {places[1]}.")
+
+
+def _place(layer: str | None, use_raw: bool) -> str:
+    if use_raw:
+        return ".raw"
+    return ".X" if layer is None else f"the layer {layer!r}"
+
+
+def labels_of(
+    result: Result,
+    data: AnnData | None,
+    labels: str,
+    path: Path,
+    stored: Stored,
+    table: Path | None = None,
+) -> Any:
+    """A column of ``.obs`` of an .h5ad result, or of a ``table``, without dropped samples.
 
     Of a result of landmarks, the labels of these.
     """
+    if table is not None:
+        names = result.problem.samples.item_names
+        return np.array(read_labels(table, labels, names, stored.read_limit * 1e9), dtype=object)
+    key = stored.key
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
         available = f"has {columns}" if columns else "has no columns of labels"
-        available += "; learn from, and write, .h5ad" if data is None else ""
+        available += (
+            "; pass a table by --labels-from, or learn from, and write, .h5ad"
+            if data is None
+            else ""
+        )
         meant = suggestion(labels, () if data is None else data.obs)
         raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
     from cometric.scverse import sketches

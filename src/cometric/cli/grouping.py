@@ -31,17 +31,18 @@ def modules(
     output: Annotated[
         Path,
         o.output(
-            "Output file, .csv or .tsv (also .gz): the module of each feature, -1 for background,",
+            "Output file, .csv or .tsv (also .gz): the module of each item, -1 for background,",
             "its rank in the module, its coherence and the name of the module; with --sets also",
             "the set that is most enriched in the module.",
         ),
     ],
     stored: o.Stored,
+    of: Annotated[
+        str, o.of_kind("--of", o.SIDES, help="Modules of features, or groups of samples.")
+    ] = "features",
     n_neighbors: Annotated[
         int,
-        o.of_kind(
-            "--n-neighbors", Count(), "-n", help="Nearest features that each is joined with."
-        ),
+        o.of_kind("--n-neighbors", Count(), "-n", help="Nearest items that each is joined with."),
     ] = 15,
     resolution: Annotated[
         float,
@@ -52,13 +53,14 @@ def modules(
         ),
     ] = 1.0,
     coherence: Annotated[
-        float,
+        float | None,
         o.of_kind(
             "--coherence",
             Number("a number, at least 0"),
-            help="Features below this coherence are background.",
+            help="Items below this coherence are background. Default: 0.05 for features, none of "
+            "the samples.",
         ),
-    ] = 0.05,
+    ] = None,
     min_size: Annotated[
         int, o.of_kind("--min-size", Count(), help="Smaller modules become background.")
     ] = 5,
@@ -75,21 +77,24 @@ def modules(
 ) -> None:
     """Find modules of features of RESULT that are near one another, such as programs of genes."""
     writing.check(output, TABLES, [output], force=force)
+    if sets is not None and of == "samples":
+        raise ValueError("`sets` are sets of features; leave out `of`.")
     known = None if sets is None else read_sets(sets)
     result, _ = files.load(path, stored.key, stored.read_limit)
     found = find_modules(
         result,
+        of,
         n_neighbors=n_neighbors,
         resolution=resolution,
         coherence=coherence,
         min_size=min_size,
         random_state=random_state,
     )
-    names = result.problem.features.item_names
+    names = getattr(result.problem, of).item_names
     rank = {int(k): place for own in found.members for place, k in enumerate(own, 1)}
     enriched = () if known is None else found.enrichment(known)
     best = {row.module: row for row in reversed(enriched) if row.q <= SIGNIFICANT}
-    header = ["feature", "module", "rank", "coherence", "name"]
+    header = [of[:-1], "module", "rank", "coherence", "name"]
     header += [] if known is None else ["set", "q"]
 
     def line(k: int, label: int) -> list[Any]:
@@ -105,6 +110,7 @@ def modules(
         "command": "modules",
         "input": str(path),
         "output": [str(output)],
+        "of": of,
         "modules": list(found.names),
         "sizes": [len(own) for own in found.members],
         "background": int((found.labels < 0).sum()),
@@ -112,7 +118,7 @@ def modules(
     if known is not None:
         facts["enrichment"] = [row._asdict() for row in enriched]
     told = [str(found), *(_sets_of(best, len(found)) if known is not None else ())]
-    console.answer("\n".join([*told, f"The module of each feature is in {output}."]), facts)
+    console.answer("\n".join([*told, f"The module of each {of[:-1]} is in {output}."]), facts)
 
 
 def _sets_of(best: dict[int, Enriched], count: int) -> list[str]:
@@ -127,10 +133,7 @@ def _sets_of(best: dict[int, Enriched], count: int) -> list[str]:
 def rank(
     console: Console,
     path: o.Learned,
-    labels: Annotated[
-        str,
-        typer.Option("--labels", metavar="COLUMN", help="Column of `.obs` in an .h5ad RESULT."),
-    ],
+    labels: o.Labels,
     output: Annotated[
         Path,
         o.output(
@@ -142,13 +145,14 @@ def rank(
     n_features: Annotated[
         int, o.of_kind("--n-features", Count(), help="Number of features of each group.")
     ] = 20,
+    labels_from: o.LabelsFrom = None,
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     writing.check(output, TABLES, [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
-    column = files.labels_of(result, data, labels, path, stored.key)
+    column = files.labels_of(result, data, labels, path, stored, labels_from)
     rows = rank_features(
         result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
     )

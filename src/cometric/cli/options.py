@@ -61,6 +61,8 @@ def _one_of(*choices: str) -> Choice:
     return Choice(allowed, choices, metavar="|".join(choices))
 
 
+SIDES = _one_of("samples", "features")
+
 # ---------------------------------------------------------------------------- arguments
 
 Data = Annotated[
@@ -159,14 +161,18 @@ Of = Annotated[
     str,
     of_kind(
         "--of",
-        _one_of("samples", "features"),
+        SIDES,
         help="Distances between samples or between features.",
     ),
 ]
 Neighbors = Annotated[
     int,
     of_kind(
-        "--n-neighbors", Count(), "-n", help="Number of neighbors of each item, itself included."
+        "--n-neighbors",
+        Count(),
+        "-n",
+        help="Number of neighbors of each item, itself included as in scanpy: one fewer is written "
+        "to tables.",
     ),
 ]
 PartSamples = Annotated[
@@ -190,7 +196,13 @@ Seed = Annotated[int, of_kind("--seed", Count(0), help="Seed for samples and spl
 OnDevice = Annotated[str, of_kind("--device", Device(), help="cpu, or a GPU: cuda, cuda:1.")]
 Nearest = Annotated[
     int | None,
-    of_kind("--n-neighbors", Count(), "-n", help="Write only this many nearest items of each."),
+    of_kind(
+        "--n-neighbors",
+        Count(),
+        "-n",
+        help="Write only this many nearest learned items of each new one. A new item is not one "
+        "of them; `neighbors` and `landmarks` count each item as its own neighbor.",
+    ),
 ]
 CountOfLandmarks = Annotated[
     int | None,
@@ -262,6 +274,39 @@ NeighborsKey = Annotated[
         metavar="NAME",
         help="Name of the neighbor graph in uns, where scanpy looks for it.",
         rich_help_panel=OUTPUT,
+    ),
+]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        metavar="COLUMN",
+        help="Column of `.obs` in an .h5ad RESULT, or of the table --labels-from.",
+    ),
+]
+LabelsFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels-from",
+        metavar="FILE",
+        help="Table of labels, .csv or .tsv, with the names of the samples in its first column.",
+    ),
+]
+DropUnknown = Annotated[
+    bool,
+    flag(
+        "--drop-empty",
+        help="Leave out new samples without mass on anything learned.",
+        rich_help_panel=DATA,
+    ),
+]
+Voters = Annotated[
+    int | None,
+    of_kind(
+        "--n-neighbors",
+        Count(),
+        "-n",
+        help="Number of nearest samples that vote. Default: 15, or all others if fewer.",
     ),
 ]
 Method = Annotated[

@@ -91,18 +91,24 @@ def transform(
     stored: o.Stored,
     of: o.Of = "samples",
     n_neighbors: o.Nearest = None,
+    drop_empty: o.DropUnknown = False,
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
     """Compute distances of the new samples in DATA to the samples of RESULT."""
     from cometric.scverse import slots
 
+    if drop_empty and of == "features":
+        raise ValueError("`drop_empty` is for new samples; leave out such features yourself.")
     kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
     writing.check(output, kinds, [output], force=force)
-    result, _ = files.load(path, stored.key, stored.read_limit)
+    result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)
     data = files.read(new, source.transpose, source.read_limit)
+    if drop_empty:
+        data = files.without_unknown(result, data, source.matrix, new)
     matrix = slots.matrix(data, **source.matrix)
+    files.warn_of_other_source(reference, stored.key, source.matrix, new)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
@@ -171,6 +177,7 @@ def explain(
         "of": of,
         "items": explanation.items,
         "distance": explanation.distance,
+        "learned": explanation.learned,
         "stays": explanation.stays,
         "unmatched": explanation.unmatched,
         "changes": [change._asdict() for change in explanation.changes],
@@ -205,9 +212,11 @@ def report(
         typer.Option(
             "--labels",
             metavar="COLUMN",
-            help="Column of `.obs` in an .h5ad RESULT, for colors; several times for several.",
+            help="Column of `.obs` in an .h5ad RESULT, or of the table --labels-from, for colors; "
+            "several times for several.",
         ),
     ] = None,
+    labels_from: o.LabelsFrom = None,
     title: Annotated[
         str | None, typer.Option("--title", metavar="TEXT", help="Title of the page.")
     ] = None,
@@ -220,9 +229,13 @@ def report(
 ) -> None:
     """Write an HTML page about RESULT: a summary, two linked maps, modules, error bounds."""
     writing.check(output, (".html",), [output], force=force)
+    if labels_from is not None and not labels:
+        raise ValueError("`labels_from` needs `labels`, the name of a column.")
     result, data = files.load(path, stored.key, stored.read_limit)
-    key = stored.key
-    colors = {name: files.labels_of(result, data, name, path, key) for name in labels or ()}
+    colors = {
+        name: files.labels_of(result, data, name, path, stored, labels_from)
+        for name in labels or ()
+    }
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None

@@ -54,6 +54,7 @@ PHRASES = (
 )
 """Regular expressions of phrases that apply to Python only, and their replacements."""
 
+NO_MASS = re.compile(r"They cannot be compared; leave them out|Drop them: they hold no mass")
 BYTES = re.compile(r"at most ([\d.]+(?:e[+-]?\d+)?) bytes")
 LEAVE_OUT = re.compile(r"\b([Pp])ass `(\w+)=False`")
 ASSIGNMENT = re.compile(r"`?\b([a-z_]+)=('[^']*'|[\w.+-]*\w)`?")
@@ -85,6 +86,8 @@ def translate(
     for pattern, replacement in PHRASES:
         named = replacement.replace("{file}", f"`{file or 'the file'}`".replace("\\", r"\\"))
         message = re.sub(pattern, named, message)
+    if "drop_empty" in options:
+        message = NO_MASS.sub("Pass `drop_empty=True` to leave them out", message)
     message = BYTES.sub(lambda match: f"at most {float(match[1]) / 1e9:.3g} GB", message)
     message = LEAVE_OUT.sub(lambda match: _leave_out(match, options), message)
     message = ASSIGNMENT.sub(lambda match: _assignment(match, options), message)

@@ -39,7 +39,7 @@ def read_given(value: Any, name: str, side: Side) -> Matrix:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
             f"`{name}` has shape {tuple(matrix.shape)}; pass a square matrix, the distances "
-            f"between all {name}."
+            f"between all {name}. Of vectors, compute distances first, with SciPy's cdist."
         )
     if matrix.dtype.kind not in "biuf":
         raise ValueError(f"`{name}` has dtype {matrix.dtype}; pass real numbers.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -258,9 +259,11 @@ def unwrap(X: Any, name: str) -> Any:
         reason = str(error).rstrip(".")
         raise ValueError(f"`{name}` cannot be read as a matrix: {reason}.") from error
     if array.ndim == 0 and array.dtype.kind in "OUS":  # not array-like
+        files = " Read a file first, by `anndata.read_h5ad` or `pandas.read_csv(..., index_col=0)`."
         raise ValueError(
             f"`{name}` is {_with_article(type(X).__name__)}, which cannot be read as a matrix; "
             "pass an array, a sparse matrix, a DataFrame or an AnnData."
+            f"{files if isinstance(X, str | PathLike) else ''}"
         )
     return array
 

@@ -84,12 +84,19 @@ def suggestion(name: Any, names: Iterable[Any]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+GIVEN_WITH_THE_DATA = ("names", "feature_names", "sample_names", "obs_names", "var_names")
+"""Options that users expect, for names of rows and columns."""
+
+
 def check_options(given: Iterable[str], known: Iterable[str], function: str) -> None:
     """Raise if an option is not known; the message suggests the most similar name."""
     known = list(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"`{function}` has no option {name!r}.{suggestion(name, known)}")
+            hint = suggestion(name, known)
+            if name in GIVEN_WITH_THE_DATA:
+                hint = " Names come with the data: pass a pandas DataFrame, or an AnnData."
+            raise TypeError(f"`{function}` has no option {name!r}.{hint}")
 
 
 def checks_options(function: Function) -> Function:

@@ -255,7 +255,7 @@ def _read_text(path: Path, limit: float) -> AnnData:
         except ValueError:
             _find_text_cell(path, head, limit)
             raise
-    samples = [_unquoted(name) for name in table.pop(0)] if head.named else None
+    samples = [unquoted(name) for name in table.pop(0)] if head.named else None
     values = table.to_numpy()
     if np.isinf(values).any():  # pandas 3.1 does not refuse 1e400
         _find_text_cell(path, head, limit)
@@ -274,7 +274,7 @@ def _count_lines(path: Path, limit: float) -> int:
 
 
 def _head(path: Path, limit: float) -> _Head:
-    with _table(path, limit) as rows:
+    with table_rows(path, limit) as rows:
         filled = filter(_filled, rows)
         header: list[str] = next(filled, [])
         lines = rows.line_num
@@ -294,13 +294,13 @@ def _head(path: Path, limit: float) -> _Head:
             f"`{path}` has a header of {len(header)} cells above lines of {len(first)}."
         )
     numbers = len(first) - named
-    features = [_unquoted(name) for name in header[-numbers:]] if has_header else None
+    features = [unquoted(name) for name in header[-numbers:]] if has_header else None
     return _Head(len(first), features, named, lines if has_header else 0)
 
 
 def _line(path: Path, head: _Head, row: int) -> int:
     """The line of the file where a row of numbers ends; there may be empty lines before it."""
-    with _table(path, math.inf) as rows:
+    with table_rows(path, math.inf) as rows:
         ends = (rows.line_num for cells in rows if rows.line_num > head.lines and _filled(cells))
         end: int = next(islice(ends, row, None))
     return end
@@ -313,7 +313,7 @@ def _filled(cells: list[str]) -> bool:
 
 def _find_text_cell(path: Path, head: _Head, limit: float) -> None:
     """Raise at the first cell that is not a number; pandas does not say where it is."""
-    with _table(path, limit) as rows:
+    with table_rows(path, limit) as rows:
         for row in rows:
             if rows.line_num <= head.lines or not _filled(row):
                 continue
@@ -329,7 +329,7 @@ def _find_text_cell(path: Path, head: _Head, limit: float) -> None:
 
 
 @contextmanager
-def _table(path: Path, limit: float) -> Iterator[Any]:
+def table_rows(path: Path, limit: float) -> Iterator[Any]:
     """A reader of the lines of a table, each a list of cells."""
     # A number of two characters takes eight bytes in memory.
     with _unpacked(path, limit / 4) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
@@ -345,7 +345,7 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell and (math.isfinite(value) or "n" in cell.lower())
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
     """A name without the quote that :mod:`cometric.files.writing` puts before a formula."""
     return name[1:] if name.startswith("'") and is_formula(name) else name
 

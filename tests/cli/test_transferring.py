@@ -1,0 +1,176 @@
+"""The command ``transfer``, and labels from tables."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cometric as cm
+
+anndata = pytest.importorskip("anndata")
+pytest.importorskip("typer")
+from shell import run  # noqa: E402
+
+QUICK = ["--restart", "0.5", "--norm", "lsa", "--tol", "1e-2", "--quiet"]
+KINDS = ["a", "b", "c"]
+
+
+def samples(count, seed):
+    """Counts of three kinds of samples, with labels and with a layer of other numbers."""
+    rates = np.full((3 * count, 12), 0.5)
+    for g in range(3):
+        rates[count * g : count * (g + 1), 4 * g : 4 * (g + 1)] = 6.0
+    data = anndata.AnnData(np.random.default_rng(seed).poisson(rates).astype(np.float32))
+    data.obs_names = [f"{seed}-{i}" for i in range(3 * count)]
+    data.var_names = [f"w{k}" for k in range(12)]
+    data.obs["kind"] = pd.Categorical(np.repeat(KINDS, count))
+    data.obs["depth"] = np.linspace(0.0, 1.0, 3 * count)
+    data.obs["nothing"] = pd.Categorical([None] * 3 * count, KINDS)
+    data.layers["counts"] = data.X.copy()
+    return data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Learned samples, new ones, and tables of labels."""
+    place = tmp_path_factory.mktemp("transfer")
+    known, new = samples(10, 1), samples(3, 2)
+    known.write_h5ad(place / "x.h5ad")
+    new.write_h5ad(place / "new.h5ad")
+    new.to_df().to_csv(place / "new.csv")
+    known.obs.to_csv(place / "labels.csv")
+    known.obs.iloc[:-2].to_csv(place / "fewer.tsv", sep="\t")
+    known.obs.reset_index(drop=True).to_csv(place / "numbered.csv")
+    (place / "twice.csv").write_text("name,kind\n1-0,a\n1-0,b\n")
+    for name in ("out.h5ad", "out.npz"):
+        run("learn", place / "x.h5ad", "-o", place / name, *QUICK)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _inside(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+def test_labels_are_written_as_a_table_with_confidence_and_novelty():
+    said = run("transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "y.csv").stdout
+    assert "Labels of 9 new items" in said
+    assert "The labels of 9 new samples are in y.csv." in said
+    table = pd.read_csv("y.csv", index_col="sample")
+    result = cm.load("out.npz")
+    distances = result.transform(pd.read_csv("new.csv", index_col=0))
+    answer = cm.transfer_labels(distances, np.repeat(KINDS, 10), within=result.samples)
+    assert list(table.index) == [f"2-{i}" for i in range(9)]
+    assert list(table.label) == list(answer.labels) == list(np.repeat(KINDS, 3))
+    assert np.allclose(table.confidence, answer.confidence)
+    assert np.allclose(table.novelty, answer.novelty)
+
+
+def test_labels_are_written_to_the_new_data():
+    run("transfer", "out.h5ad", "new.h5ad", "--labels", "kind", "-o", "y.h5ad", "-n", 5)
+    written = anndata.read_h5ad("y.h5ad")
+    assert list(written.obs["cometric_kind"]) == list(written.obs["kind"])
+    assert list(written.obs["cometric_kind"].cat.categories) == KINDS
+    assert written.obs["cometric_kind_confidence"].between(0, 1).all()
+    assert "cometric_kind_novelty" in written.obs
+
+
+def test_the_answer_as_json():
+    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "j.csv", "--json"]
+    facts = json.loads(run(*words).stdout)
+    assert facts["labels"] == {"a": 3, "b": 3, "c": 3}
+    assert (facts["new"], facts["learned"], facts["n_neighbors"]) == (9, 30, 15)
+
+
+def test_labels_come_from_a_table_matched_by_name():
+    words = ["new.csv", "--labels", "kind", "--force", "--quiet"]
+    run("transfer", "out.h5ad", *words, "-o", "first.csv")
+    run("transfer", "out.npz", *words, "-o", "second.csv", "--labels-from", "labels.csv")
+    assert Path("first.csv").read_text() == Path("second.csv").read_text()
+    ranked = ["--labels", "kind", "--quiet"]
+    run("rank", "out.h5ad", *ranked, "-o", "rank1.csv")
+    run("rank", "out.npz", *ranked, "-o", "rank2.csv", "--labels-from", "labels.csv")
+    assert Path("rank1.csv").read_text() == Path("rank2.csv").read_text()
+
+
+def test_samples_that_a_table_lacks_vote_for_no_label():
+    words = ["--labels", "kind", "--labels-from", "fewer.tsv", "-o", "fewer.csv"]
+    said = run("transfer", "out.npz", "new.csv", *words).stderr
+    assert "warning: `fewer.tsv` has no line for 2 of the samples ('1-28', '1-29')." in said
+    assert list(pd.read_csv("fewer.csv").label) == list(np.repeat(KINDS, 3))
+
+
+def test_a_report_takes_labels_from_a_table():
+    pytest.importorskip("jinja2")
+    words = ["report", "out.npz", "-o", "page.html", "--quiet"]
+    said = run(*words, "--labels-from", "labels.csv", code=2).stderr
+    assert "error: --labels-from needs --labels, the name of a column." in said
+    run(*words, "--labels-from", "labels.csv", "--labels", "kind")
+    assert "kind" in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["transfer", "transform"])
+def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
+    if not Path("layer.h5ad").exists():
+        run("learn", "x.h5ad", "-o", "layer.h5ad", "--layer", "counts", *QUICK)
+    labels = ["--labels", "kind"] if command == "transfer" else []
+    words = [command, "layer.h5ad", "new.h5ad", *labels, "-o", "z.csv", "--force"]
+    said = run(*words).stderr
+    assert "warning: The result was learned from the layer 'counts'; `new.h5ad` is read " in said
+    assert "warning" not in run(*words, "--layer", "counts").stderr
+
+
+@pytest.mark.parametrize("command", ["transfer", "transform"])
+def test_new_samples_without_known_features_are_left_out(command):
+    table = pd.read_csv("new.csv", index_col=0)
+    table["other"] = 1.0
+    table.iloc[[1, 4], :-1] = 0.0
+    table.iloc[4, -1] = 0.0
+    table.to_csv("some.csv")
+    labels = ["--labels", "kind"] if command == "transfer" else []
+    words = [command, "out.h5ad", "some.csv", *labels, "-o", "some_out.csv", "--force"]
+    assert "Pass --drop-empty to leave them out." in run(*words, code=2).stderr
+    said = run(*words, "--drop-empty").stderr
+    assert "`some.csv` has 2 samples without mass on anything learned, left out: '2-1'" in said
+    assert list(pd.read_csv("some_out.csv", index_col=0).index) == [
+        f"2-{i}" for i in (0, 2, 3, 5, 6, 7, 8)
+    ]
+
+
+def test_new_features_are_not_dropped():
+    words = ["transform", "out.npz", "new.csv", "-o", "no.csv", "--of", "features", "--drop-empty"]
+    assert "--drop-empty is for new samples; leave out" in run(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--labels", "knid"], "--labels is 'knid'; `out.h5ad` has 'kind', 'depth', 'nothing'."),
+        (["--labels", "depth"], "--labels is 'depth', a column of real numbers; pass one of"),
+        (["--labels", "nothing"], "--labels is 'nothing', which has no labels: all are missing."),
+        (["--labels", "kind", "-n", 30], "--n-neighbors is 30; pass a whole number from 1 to 29"),
+        (["--labels", "x", "--labels-from", "labels.csv"], "`labels.csv` has 'kind', 'depth'"),
+        (["--labels", "kind", "--labels-from", "label.csv"], "Did you mean 'labels.csv'?"),
+        (["--labels", "kind", "--labels-from", "x.h5ad"], "`x.h5ad` should be a table of labels"),
+        (["--labels", "kind", "--labels-from", "numbered.csv"], "has none of the 30 samples in"),
+        (["--labels", "kind", "--labels-from", "twice.csv"], "two labels for '1-0': 'a', 'b'."),
+        ([], "Missing option '--labels'. See cometric transfer --help."),
+    ],
+)
+def test_bad_labels(words, message):
+    said = run("transfer", "out.h5ad", "new.csv", *words, "-o", "bad.csv", code=2).stderr
+    assert message in said
+    assert not Path("bad.csv").exists()
+
+
+def test_bad_files():
+    Path("there.csv").write_text("")
+    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o"]
+    assert "`there.csv` exists; pass another" in run(*words, "there.csv", code=2).stderr
+    assert "`y.npz` should end in .csv or .tsv or .h5ad." in run(*words, "y.npz", code=2).stderr
+    words = ["transfer", "out.npz", "new.csv", "--labels", "kind", "-o", "no.csv"]
+    assert "has no columns of labels; pass a table by --labels-from" in run(*words, code=2).stderr
+    words = ["transfer", "out.h5ad", "nwe.csv", "--labels", "kind", "-o", "no.csv"]
+    assert "`nwe.csv` does not exist." in run(*words, code=2).stderr
