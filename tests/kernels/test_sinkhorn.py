@@ -1,9 +1,5 @@
 """One sweep of all pairs against the same sweep written with NumPy, one pair at a time."""
 
-import os
-from types import FunctionType
-
-import numba
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -57,21 +53,6 @@ def test_a_sweep_is_that_of_numpy(d, sweeps, logs):
     assert_allclose(values, expected[0], rtol=1e-12)
     assert_allclose(errors, expected[1], rtol=1e-9, atol=1e-14)
     assert_allclose(np.exp(state) if logs else state, expected[2], rtol=1e-12)
-
-
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_rows_are_projected_with_and_without_avx512(whole, dtype):
-    """Both forms compile on this machine, whichever it uses itself."""
-    function = scaling.project_rows.py_func
-    names = {**function.__globals__, "WHOLE": whole}
-    project = numba.njit(**scaling.FAST)(FunctionType(function.__code__, names))
-    rng, width = np.random.default_rng(0), 32
-    chunk, u = rng.random((20, width)).astype(dtype), rng.random(width).astype(dtype)
-    rows, out = rng.permutation(20)[:16].astype(np.int32), np.ones(16, dtype)
-    project(chunk.ravel(), rows, 0, 16, u, out, 0, width)
-    assert_allclose(out, 1 + chunk[rows] @ u, rtol=1e-5 if dtype == np.float32 else 1e-13)
 
 
 @pytest.mark.parametrize("d", [130, 3000])
