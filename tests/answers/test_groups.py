@@ -89,3 +89,9 @@ def test_dropped_samples_are_left_out():
 def test_bad_input_is_refused(result, labels, options, words):
     with pytest.raises(ValueError, match=words):
         cm.rank_features(result, labels, **options)
+
+
+@pytest.mark.parametrize("labels", [None, 3, np.array("a")])
+def test_labels_that_are_none_are_refused(result, labels):
+    with pytest.raises(ValueError, match="`labels` is .*; pass the label of each sample"):
+        cm.rank_features(result, labels)
