@@ -268,8 +268,8 @@ class Result:
         check_side(of)
         check_count("k", k)
         names = getattr(self.problem, of).item_names
-        several = isinstance(items, Iterable) and not isinstance(items, str | bytes)
-        given = list(items) if several and getattr(items, "ndim", 1) else [items]
+        one = isinstance(items, str | bytes) or not isinstance(items, Iterable)
+        given = [items] if one or getattr(items, "ndim", 1) == 0 else list(items)
         opposite = "samples" if of == "features" else "features"
         others, remedy = getattr(self.problem, opposite).names or (), f" Pass `of='{opposite}'`."
         chosen = [find(item, names, "items", of, others, remedy) for item in given]
