@@ -417,6 +417,7 @@ def test_pairs_of_a_map_are_told_as_they_are_done():
         assert told[-1] == (91, 91)
 
 
+@pytest.mark.filterwarnings("ignore:`X` ranges from")
 @pytest.mark.parametrize("tiny", [1e-200, 1e-310, 5e-324])
 def test_tiny_masses_give_no_nan(tiny):
     data = np.random.default_rng(0).random((5, 4))
