@@ -415,3 +415,12 @@ def test_pairs_of_a_map_are_told_as_they_are_done():
         phi.on_progress = lambda done, total, told=told: told.append((done, total))
         phi.pairs(1 - np.eye(9), all_pairs(14))
         assert told[-1] == (91, 91)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # their range; -1e-6 clipped to 0
+@pytest.mark.parametrize("tiny", [1e-200, 1e-310, 5e-324])
+def test_tiny_masses_give_no_nan(tiny):
+    data = np.random.default_rng(0).random((5, 4))
+    data.ravel()[[0, 5, 7, 11, 13]] = tiny
+    result = learn(data, tau=0.1)
+    assert_allclose(result.transform(data), result.samples, atol=1e-5)

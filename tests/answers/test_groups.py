@@ -107,3 +107,9 @@ def test_samples_without_a_label_are_in_no_group(data, result, nothing):
         assert_allclose([row.inside, row.outside], expected, rtol=1e-9)
     with pytest.raises(ValueError, match="`labels` are all missing; pass a label for some"):
         cm.rank_features(result, [nothing] * 80)
+
+
+@pytest.mark.parametrize("labels", [None, 3, np.array("a")])
+def test_labels_that_are_none_are_refused(result, labels):
+    with pytest.raises(ValueError, match="`labels` is .*; pass the label of each sample"):
+        cm.rank_features(result, labels)

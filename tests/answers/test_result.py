@@ -315,3 +315,47 @@ def test_a_file_with_parts_missing_is_refused_by_name(saved, changes):
     rewritten(saved, **changes)
     with pytest.raises(ValueError, match="metrics.npz"):
         load(saved)
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 2.0, "2", [2], True])
+def test_a_wrong_number_of_threads_is_refused(result, n_threads):
+    for call in (result.certify, lambda count: result.transform(X, n_threads=count)):
+        with pytest.raises(ValueError, match="`n_threads` is .*; pass a whole number, at least 1"):
+            call(n_threads)
+
+
+@pytest.mark.parametrize("of", ["sample", None, 0, ["samples"], np.array("samples")])
+def test_a_wrong_side_is_refused(result, of):
+    for call in (result.tree, lambda of: result.nearest(0, of=of),
+                 lambda of: result.transform(X, of=of)):  # fmt: skip
+        with pytest.raises(ValueError, match="`of` is .*; choose 'samples' or 'features'"):
+            call(of)
+
+
+@pytest.mark.parametrize("items", [None, 1.0, True, b"0", [None], [[0]], np.array(1.5)])
+def test_items_that_are_no_name_or_number_are_refused(result, items):
+    with pytest.raises(TypeError, match="`items` is .*; pass the name or number of one of the"):
+        result.nearest(items)
+
+
+def test_items_may_be_any_sequence(result):
+    expected = result.nearest([0, 1])
+    for items in ((0, 1), np.array([0, 1]), iter([0, 1]), range(2)):
+        assert result.nearest(items) == expected
+    assert result.nearest(np.int64(1)) == result.nearest(1)
+
+
+@pytest.mark.parametrize("path", [None, 3, "", b"x.npz", 1.0, ["x.npz"]])
+def test_a_path_that_is_no_name_of_a_file_is_refused(result, path):
+    for call in (result.save, load):
+        with pytest.raises(ValueError, match="`path` is .*; pass the name of a file"):
+            call(path)
+
+
+def test_an_error_names_the_folder_and_not_a_temporary_file(result, tmp_path):
+    with pytest.raises(FileNotFoundError) as missing:
+        result.save(tmp_path / "none" / "x.npz")
+    assert missing.value.filename == str(tmp_path / "none")
+    with pytest.raises(IsADirectoryError) as folder:
+        result.save(tmp_path)
+    assert folder.value.filename == str(tmp_path)

@@ -221,3 +221,8 @@ def test_bad_inputs_are_refused_by_name(options, words):
 def test_a_result_of_other_data_is_refused(result):
     with pytest.raises(ValueError, match="`X` has 11 samples, but `distances` is a result of 12"):
         cm.smooth(X[1:], result, 4)
+
+
+def test_distances_may_be_whole_numbers():
+    steps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
+    assert_array_equal(cm.smooth(X, steps, 3), cm.smooth(X, steps.astype(float), 3))

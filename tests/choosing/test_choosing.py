@@ -324,3 +324,8 @@ def test_bad_options_are_refused_by_name(options, words, monkeypatch):
 def test_bad_data_are_refused():
     with pytest.raises(ValueError, match="negative"):
         cm.choose(-blocks())
+
+
+def test_data_without_mass_are_refused():
+    with pytest.raises(ValueError, match="`X` has no mass: all entries are zero"):
+        cm.choose(np.zeros((30, 8)))

@@ -87,3 +87,10 @@ def test_messages_say_that_a_number_is_the_default():
 def test_the_default_is_15_or_all_of_fewer():
     assert [default_neighbors(None, count) for count in (1, 5, 15, 16)] == [1, 5, 15, 15]
     assert default_neighbors(7, 3) == 7
+
+
+@pytest.mark.parametrize("dtype", [int, np.uint8, np.float32])
+def test_distances_may_be_integers(dtype):
+    expected = nearest(TIES, 3, skip_self=True)
+    for found, right in zip(nearest(TIES.astype(dtype), 3, skip_self=True), expected, strict=True):
+        assert_array_equal(found, right)

@@ -128,3 +128,9 @@ def test_bad_options_are_refused(options, message):
 def test_too_few_iterations_are_told():
     with pytest.warns(ConvergenceWarning, match="Residual .* after 1 iterations"):
         assert not cm.learn_trees(X, max_iter=1, tol=0).status.ok
+
+
+@pytest.mark.parametrize("power", [200.0, 1e9])
+def test_powers_that_overflow_are_refused(power):
+    with pytest.raises(ValueError, match="`group_power` is .*, for which lengths overflow"):
+        cm.learn_trees(X, group_power=power)

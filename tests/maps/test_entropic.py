@@ -297,3 +297,13 @@ def test_threads_do_not_change_a_bit_of_dense_histograms():
     hist, cost = dense_lift()
     one, two = (EntropicMap(hist, 0.1, n_threads=k) for k in (1, 2))
     assert_array_equal(one(cost), two(cost))
+
+
+@pytest.mark.parametrize("rho", [None, 1.0, 1e-3])
+@pytest.mark.parametrize("tiny", [1e-150, 1e-200, 1e-300, 5e-324])
+def test_masses_whose_products_underflow_count_as_nothing(tiny, rho):
+    hist = np.array([[0.5, 0.3, 0.2, 0.0], [0.1, 0.2, 0.3, 0.4], [0.6, 0.0, 0.0, 0.4]])
+    cost = np.array([[0, 1, 2, 3], [1, 0, 1, 2], [2, 1, 0, 1], [3, 2, 1, 0]], float)
+    bare = EntropicMap(hist, 0.1, rho=rho)
+    full = EntropicMap(np.maximum(hist, tiny), 0.1, rho=rho)
+    assert_allclose(full(cost), bare(cost), rtol=1e-6)

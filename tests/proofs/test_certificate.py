@@ -528,3 +528,13 @@ def test_repeats_that_are_told_apart_cannot_be_certified():
     wrong[0, 2] = wrong[2, 0] = 0.5 * wrong[0, 1]  # features 1 and 2 repeat one another
     with pytest.raises(ValueError, match="`features` has different distances for items"):
         dataclasses.replace(result, features=wrong).certify()
+
+
+def test_a_norm_that_is_zero_proves_no_uniqueness():
+    # All rows and columns are proportional up to 1e-9, which singular vectors do not see.
+    rng = np.random.default_rng(0)
+    X = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0]) * (1 + 1e-9 * rng.random((4, 3)))
+    found = cm.learn(X, eps=0, tau=0.1, norm="lsa").certify()
+    assert found.uniqueness.unique is None
+    assert "unique: undecided, R is 0 between some different items" in str(found)
+    assert cm.learn(X, eps=0, tau=0.1).certify().uniqueness.unique is True

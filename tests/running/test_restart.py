@@ -110,3 +110,9 @@ def test_a_restart_survives_saving(tmp_path):
 def test_what_a_restart_cannot_do_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         cm.learn(X, **options)
+
+
+def test_a_restart_with_a_norm_that_is_zero_is_refused():
+    near = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0]) * (1 + 1e-9 * RNG.random((4, 3)))
+    with pytest.raises(ValueError, match="`norm` is lsa, which is 0 between all samples: nothing"):
+        cm.learn(near, restart=0.3, norm="lsa")

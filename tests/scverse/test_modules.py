@@ -195,3 +195,10 @@ def test_maps_are_colored_by_columns_genes_and_modules(adata):
         draw("gene99")
     with pytest.raises(ValueError, match="`adata.var` has no column 'gene3'"):
         draw("gene3", "features")
+
+
+def test_genes_of_groups_need_an_anndata_and_one_column():
+    with pytest.raises(ValueError, match="`adata` is of class ndarray; pass an AnnData"):
+        cms.tl.rank_features(np.eye(3), "type")
+    with pytest.raises(ValueError, match=r"`adata.obs` has no column \['type'\]"):
+        cms.tl.rank_features(made(), ["type"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cometric.answers.result import Result
+from cometric.core.kinds import shown
 
 
 def check_is_result(value: Any) -> None:
@@ -22,9 +24,11 @@ def check_is_result(value: Any) -> None:
 
 
 def check_labels(labels: Any) -> None:
-    """Raise if labels are one text, as the name of a column would be."""
+    """Raise unless labels can be several; one text would be the name of a column."""
     if isinstance(labels, str):
         raise ValueError(
             f"`labels` is {labels!r}; pass the label of each sample, such as "
             f"`adata.obs[{labels!r}]`, not a name."
         )
+    if not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
+        raise ValueError(f"`labels` is {shown(labels)}; pass the label of each sample.")

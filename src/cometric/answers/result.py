@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
-from cometric.core.kinds import check_count, check_ending, check_path, check_side
+from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
@@ -222,6 +222,7 @@ class Result:
         pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """
+        Count(optional=True).check("n_threads", n_threads)
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
         if self.bases is not None:
@@ -267,7 +268,8 @@ class Result:
         check_side(of)
         check_count("k", k)
         names = getattr(self.problem, of).item_names
-        given = [items] if isinstance(items, str | Integral) else list(items)
+        one = isinstance(items, str | bytes) or not isinstance(items, Iterable)
+        given = [items] if one or getattr(items, "ndim", 1) == 0 else list(items)
         opposite = "samples" if of == "features" else "features"
         others, remedy = getattr(self.problem, opposite).names or (), f" Pass `of='{opposite}'`."
         chosen = [find(item, names, "items", of, others, remedy) for item in given]

@@ -75,7 +75,7 @@ def smooth(
     >>> first = cm.learn(X)
     >>> again = cm.learn(cm.smooth(X, first, 5))
     """
-    if of not in (*SIDES, "both"):
+    if not isinstance(of, str) or of not in (*SIDES, "both"):
         raise ValueError(f"`of` is {shown(of)}; choose 'samples', 'features' or 'both'.")
     check_number("keep", keep)
     if not 0.0 < keep <= 1.0:

@@ -33,6 +33,8 @@ def subsample(
     samples and features have some mass in this part of ``X``.
     """
     rows = rng.permutation(np.flatnonzero(np.diff(X.indptr) > 0))[:n_samples]
+    if not len(rows):
+        raise ValueError("`X` has no mass: all entries are zero.")
     part = normalize(X[rows])
     mean = part.sqrt().mean(axis=0)
     variance = part.mean(axis=0) - mean**2

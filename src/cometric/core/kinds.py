@@ -359,12 +359,14 @@ def check_count(name: str, value: Any, *, floats: bool = False) -> None:
 
 def check_side(of: Any) -> None:
     """Raise unless "samples" or "features"."""
-    if of not in ("samples", "features"):
+    if not isinstance(of, str) or of not in ("samples", "features"):
         raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
     """The path, or a ``ValueError`` if no file can have this name."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ValueError(f"`path` is {shown(path)}; pass the name of a file.")
     try:
         valid = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:

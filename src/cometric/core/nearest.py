@@ -68,6 +68,8 @@ def nearest(distances: Matrix, k: int, *, skip_self: bool = False) -> tuple[Inde
 def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
     """Numbers of the k smallest distances, except that of ``item`` itself."""
     row = np.array(distances)
+    if row.dtype.kind != "f":  # integers have no infinity
+        row = row.astype(np.float64)
     count = k
     if item is not None:
         row[item] = -np.inf  # comes first, even if others are at distance 0

@@ -22,6 +22,10 @@ def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
     of a long name, since names have at most 255 bytes.
     """
     path = check_path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     if temporary is None:
         start = path.name[:40]  # at most 160 bytes
         temporary = f".{start}.{os.getpid()}.{threading.get_ident()}.part"

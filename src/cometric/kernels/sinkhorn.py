@@ -64,6 +64,8 @@ CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one c
 
 PORTIONS, MANY = 8, 10_000  # tasks of a thread, from this number of pairs on
 
+UNDERFLOW, SMALLEST = 2.0**-1000, 2.0**-1074  # products below lose digits; no number is smaller
+
 
 class Histograms(NamedTuple):
     """CSR rows without zeros, and their sums."""
@@ -362,7 +364,11 @@ def _self_term(bins, a, kernel, u, ratio, sweeps, tol):
     while done < sweeps and error > tol:
         for k in range(s):
             mass = a[k] if balanced else a[k] * ku[k] ** power
-            u[k] = np.sqrt(u[k] * mass / ku[k])
+            product = u[k] * mass
+            if product >= UNDERFLOW:
+                u[k] = np.sqrt(product / ku[k])
+            else:
+                u[k] = max(np.sqrt(u[k]) * np.sqrt(mass / ku[k]), SMALLEST)
         multiply(local, u, ku)
         error = np.sum(np.abs(u * ku - (a if balanced else a * ku**power)))
         done += 1

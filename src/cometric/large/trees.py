@@ -32,6 +32,9 @@ from cometric.maps.references import lsa_vectors
 CELLS = 4_000_000
 """Coefficients that are computed at a time, zeros included."""
 
+LARGEST = 1e150
+"""Factors of lengths must be below this, so that products of two of them do not overflow."""
+
 VANISHED = 1e-13
 """Edges shorter than this fraction of the longest tend to zero."""
 
@@ -184,7 +187,12 @@ class LengthMap:
     ) -> None:
         below = tree.paths.T.tocsr()  # nodes other than the root, by histograms
         counts = np.asarray(below.sum(axis=1)).ravel()
-        self.factors = counts.astype(np.float64) ** power
+        with np.errstate(over="ignore"):
+            self.factors = counts.astype(np.float64) ** power
+        if not self.factors.max() < LARGEST:
+            raise ValueError(
+                f"`group_power` is {power:g}, for which lengths overflow. Pass a smaller number."
+            )
         root = sparse.csr_array(np.asarray(hist.mean(axis=0)).reshape(1, -1))
         means = sparse.csr_array(below @ hist)
         means.data /= np.repeat(counts, np.diff(means.indptr))

@@ -481,7 +481,10 @@ class EntropicMap(SinkhornMap):
         self, task: PairTask, mask: Any, kernel: Any, limit: int, tol: float
     ) -> None:
         errors = np.where(mask, np.inf, 0.0)  # those of the task stay as they are
+        before = task.values[mask]
         self._sweep_pairs(task, errors, kernel, limit, tol)
+        after = task.values[mask]  # NaN where scalings overflow: such pairs were solved by logs
+        task.values[mask] = np.where(np.isnan(after), before, after)
 
     def _brackets(self, group: PairGroup, cost: Matrix) -> tuple[Vector, Vector]:
         """Bounds of the transport costs over eps, from the stored scalings without a sweep."""

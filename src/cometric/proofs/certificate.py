@@ -189,11 +189,19 @@ def prove(
         triangle=triangle_violations(metrics),
         uniqueness=uniqueness(metrics, to_samples, to_features)
         if formula.is_plain
-        else Uniqueness(True, 1, 1, f"since {formula.uniqueness_name} > 0"),
+        else _unique_by_formula(formula, norms),
         restart=formula.restart,
         rounding=max(a.rounding, b.rounding),
         saturate=formula.saturate,
     )
+
+
+def _unique_by_formula(formula: Formula, norms: Metrics) -> Uniqueness:
+    """Uniqueness from the norm or from saturation; a norm must be positive between all items."""
+    zero = any((R[~np.eye(len(R), dtype=bool)] <= 0.0).any() for R in norms)
+    if zero and formula.saturate == 0.0:
+        return Uniqueness(None, 0, 0, "R is 0 between some different items")
+    return Uniqueness(True, 1, 1, f"since {formula.uniqueness_name} > 0")
 
 
 def pairs_to_certify(problem: Problem) -> int:

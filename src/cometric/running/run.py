@@ -50,6 +50,8 @@ class Run:
             given = given_metrics(problem, getattr(settings, problem.fixed))
             return cls(settings, problem, _norm_of_lift(settings, problem), given, memory)
         norms = norm_matrices(problem, norm, settings.torch_device)
+        if problem.formula.restart > 0.0:
+            _check_positive(norms, norm)
         # With a restart R is a part of the solution. Exact transport is faster under a metric, and
         # trees depend on the start.
         near = problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
@@ -170,6 +172,16 @@ class Run:
         interruption = Interrupted(f"interrupted; the partial result is in `.result`{hint}")
         interruption.result = result
         return interruption
+
+
+def _check_positive(norms: Metrics, norm: Any) -> None:
+    """Raise if R tells no items of a side apart: its share of distances would be 0 / 0."""
+    for of, R in zip(Metrics._fields, norms, strict=True):
+        if not float(R.max()) > 0.0:
+            raise ValueError(
+                f"`norm` is {norm_name(norm)}, which is 0 between all {of}: nothing to restart "
+                "with. Pass another `norm`, such as 'l1'."
+            )
 
 
 def _norm_of_lift(settings: Settings, problem: Problem) -> Metrics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +123,8 @@ def rank_features(
     import pandas as pd
 
     slots.check_key(key_added)
-    if groupby not in adata.obs:
+    slots.check_is_anndata(adata)
+    if not isinstance(groupby, Hashable) or groupby not in adata.obs:
         raise ValueError(
             f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}."
             f"{suggestion(groupby, adata.obs)}"
