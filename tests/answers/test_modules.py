@@ -220,6 +220,7 @@ def test_sets_come_from_files_too(found, tmp_path):
         ("a.gmt", "one\tg1\n", "line 1: a line has a name, a description and members"),
         ("a.json", "[1, 2]", "has no object of sets"),
         ("a.json", "{", "is not valid JSON"),
+        ("a.json", '{"a": ' * 900 + "1" + "}" * 900, "nested too deeply|is not valid JSON"),
         ("a.json", '{"one": "g1"}', "the set 'one' is 'g1'; pass names"),
         ("a.txt", "", "its name should end in .gmt or .json"),
     ],

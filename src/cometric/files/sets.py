@@ -48,7 +48,10 @@ def _from_json(path: Path, text: str) -> dict[str, list[str]]:
         raise ValueError(f"`{path}` is not valid JSON: {error}.") from None
     if not isinstance(stored, dict):
         raise ValueError(f'`{path}` has no object of sets, such as {{"name": ["CD3D"]}}.')
-    return _flatten(stored, f"`{path}`")
+    try:
+        return _flatten(stored, f"`{path}`")
+    except RecursionError:
+        raise ValueError(f"`{path}` is nested too deeply to be sets of names.") from None
 
 
 def _from_gmt(path: Path, text: str) -> dict[str, list[str]]:
