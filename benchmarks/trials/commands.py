@@ -1,4 +1,4 @@
-"""Commands and calls that write files, killed: what they leave is complete, and they can be repeated.
+"""Commands and calls that write files, killed: what they leave is whole, and they can be repeated.
 
 As in :mod:`trials.crashes`, children are forked before any kernel has run. Each works in a folder
 of its own, with a copy of the same input.

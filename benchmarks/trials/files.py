@@ -68,7 +68,17 @@ JSON = [
     b'"a"',
     b"{}",
 ]
-JSON += [b"0" * 7, b"0" * 9, b"9" * 30, b"9" * 5000, b"[" * 3000, b'"\\ud800"', b"0.5", b"[]", b'{"array": "history"}']
+JSON += [
+    b"0" * 7,
+    b"0" * 9,
+    b"9" * 30,
+    b"9" * 5000,
+    b"[" * 3000,
+    b'"\\ud800"',
+    b"0.5",
+    b"[]",
+    b'{"array": "history"}',
+]
 BINARY = [struct.pack("<q", x) for x in (0, 1, -1, 2**31, 2**40, 2**62, -(2**63))]
 BINARY += [struct.pack("<i", x) for x in (0, 1, -1, 2**16, 2**31 - 1)] + [b"\x80", b"|O", b"<U9"]
 MATRIX = [b"%%MatrixMarket matrix ", b"array", b"coordinate", b"complex", b"pattern", b"symmetric"]

@@ -190,7 +190,10 @@ def _names(table: Any, path: Path, limit: float) -> list[str]:
             "a recent anndata."
         )
     _check_whole(table[column], path, limit)
-    return storable_names(np.asarray(read_elem(table[column])))
+    try:
+        return storable_names(np.asarray(read_elem(table[column])))
+    except MemoryError as error:  # the size is within the limit: a chunk says that it has more
+        raise ValueError(f"the names in {table.name} do not fit into memory") from error
 
 
 # Zarr
