@@ -76,9 +76,9 @@ class Progress:
     def save(self, name: str, arrays: dict[str, Any]) -> None:
         path = self.part(f"{name}.npz")
         if path is not None:
-            checksum = np.array(self._checksum(name, arrays))
+            stored: dict[str, Any] = {**arrays, CHECKSUM: self._checksum(name, arrays)}
             with replacing(path) as file:
-                np.savez(file, **arrays, **{CHECKSUM: checksum})
+                np.savez(file, **stored)
 
     def _checksum(self, name: str, arrays: dict[str, Any]) -> str:
         """Of a part of this run: neither damaged parts nor those of other runs have it."""

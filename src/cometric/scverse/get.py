@@ -103,7 +103,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
 
 
 def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
-    params: dict[str, Any] = dict(stored["params"])
+    params: dict[str, Any] = {**stored["params"]}
     sketched = "landmarks" in stored
     metrics: list[Any] = [distances(adata, "features", key=key)]
     metrics.insert(0, stored["landmarks"]["distances"] if sketched else distances(adata, key=key))
