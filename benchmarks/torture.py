@@ -37,7 +37,7 @@ class Part(NamedTuple):
 # Those that fork come first: no kernel may have run by then.
 PARTS = {
     "kills": Part(crashes.kills, (100, 30), (4, 2)),
-    "command_kills": Part(commands.kills, (150,), (3, ("learn .npz", "landmarks", "modules"))),
+    "command_kills": Part(commands.kills, (75,), (3, ("learn .npz", "landmarks", "modules"))),
     "corruptions": Part(crashes.corruptions, (1000,), (40,)),
     "writes": Part(crashes.every_write, (1,), (80,)),
     "allocations": Part(crashes.every_allocation, (1,), (20,)),
