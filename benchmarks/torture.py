@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trials import ROOT, Outcome, crashes, determinism, files, numbers, suites
+from trials import ROOT, Outcome, commands, crashes, determinism, files, numbers, suites
 
 from machine import describe
 
@@ -37,6 +37,7 @@ class Part(NamedTuple):
 # Those that fork come first: no kernel may have run by then.
 PARTS = {
     "kills": Part(crashes.kills, (100, 30), (4, 2)),
+    "command_kills": Part(commands.kills, (75,), (3, ("learn .npz", "landmarks", "modules"))),
     "corruptions": Part(crashes.corruptions, (1000,), (40,)),
     "writes": Part(crashes.every_write, (1,), (80,)),
     "allocations": Part(crashes.every_allocation, (1,), (20,)),

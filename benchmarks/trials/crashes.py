@@ -105,28 +105,33 @@ class Deadly(io.FileIO):
         return super().write(data)
 
 
-def kill_in_write(folder: Path, options: dict[str, Any], rng: random.Random) -> bool:
-    """Kill a run inside a write: between two bytes, or around a sync or a rename."""
+def die_in_write(rng: random.Random, most_bytes: int, most_calls: int) -> None:
+    """Let this process die inside a write: between two bytes, or around a sync or a rename."""
     where = rng.choice(["bytes", "bytes", "fsync", "replace", "after replace"])
-    count = rng.randint(1, 12)
+    count = rng.randint(1, most_calls)
+    if where == "bytes":
+        Deadly.left = rng.randint(1, most_bytes)
+        module.open = lambda path, mode: Deadly(path, mode)  # type: ignore[attr-defined]
+        return
+    name = where.removeprefix("after ")
+    real, calls = getattr(os, name), [0]
+
+    def strike(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == count:
+            if where.startswith("after"):
+                real(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args)
+
+    setattr(os, name, strike)
+
+
+def kill_in_write(folder: Path, options: dict[str, Any], rng: random.Random) -> bool:
+    """Kill a run inside a write."""
 
     def work() -> str:
-        if where == "bytes":
-            Deadly.left = rng.randint(1, 400_000)
-            module.open = lambda path, mode: Deadly(path, mode)  # type: ignore[attr-defined]
-        else:
-            name = where.removeprefix("after ")
-            real, calls = getattr(os, name), [0]
-
-            def strike(*args: Any) -> Any:
-                calls[0] += 1
-                if calls[0] == count:
-                    if where.startswith("after"):
-                        real(*args)
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args)
-
-            setattr(os, name, strike)
+        die_in_write(rng, 400_000, 12)
         learn(X, checkpoint=folder, checkpoint_every=0, **options)
         return "finished"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy import sparse
 
 import cometric as cm
 from cometric import EntropicMap, ExactMap
@@ -30,13 +34,62 @@ from trials.processes import in_child
 ALL_RUNS = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from trials.determinism import all_runs
-print(all_runs())
+from trials.determinism import all_answers, all_runs
+print(all_runs(), all_answers())
 """
+
+LABELS = [f"group {i % 3}" for i in range(len(X))]
 
 
 def all_runs() -> str:
     return " ".join(quiet(partial(cm.learn, X, **options)) for options in RUNS)
+
+
+def _arrays(**found: Any) -> str:
+    """A checksum of arrays, sparse matrices and text."""
+    parts = {}
+    for name, value in found.items():
+        if sparse.issparse(value):
+            rows = sparse.csr_array(value)
+            parts |= {f"{name} data": rows.data, f"{name} at": rows.indices, name: rows.indptr}
+        else:
+            parts[name] = np.asarray(value)
+    return digest(parts)
+
+
+def _answers() -> Iterator[tuple[str, str]]:
+    """Everything that is computed beside or from a result, by name."""
+    result = cm.learn(X, tol=1e-3)
+    for transport in (cm.Laplacian(), cm.Tree("single"), cm.Limit()):
+        yield f"{transport}", quiet(partial(cm.learn, X, transport=transport, tau=0.1))
+    for norm in ("lsa", "cosine", "hellinger"):
+        yield norm, quiet(partial(cm.learn, X, restart=0.3, norm=norm, tol=1e-3))
+    given: dict[str, Any] = {"features": result.features, "saturate": 0.5}
+    yield "given metric", quiet(partial(cm.learn, X, **given))
+    found = cm.modules(result, n_neighbors=5, min_size=2)
+    yield "modules", _arrays(labels=found.labels, coherence=found.coherence, scores=found.scores())
+    yield "smooth", _arrays(X=cm.smooth(X, result, 5, of="both"))
+    across = result.transform(X[:7] + 0.5)
+    yield "transform", _arrays(across=across)
+    labels = cm.transfer_labels(across, LABELS, 5, within=result.samples)
+    yield "transfer_labels", _arrays(labels=labels.labels, confidence=labels.confidence)
+    yield "rank_features", repr(cm.rank_features(result, LABELS))
+    choice = cm.choose(X, {"entropic": {"tol": 1e-2}}, n_splits=1, n_neighbors=5)
+    yield "choose", repr([(row.name, row.loss) for row in choice.table])
+    for search in ("exhaustive", "index"):
+        near = cm.neighbor_graph(result, X, 4, search=search, check=3)
+        yield search, _arrays(graph=near.graph, proved=near.proved, recall=near.recall)
+    sketch = cm.learn_landmarks(X, 20, 4, tol=1e-3)
+    yield "learn_landmarks", _arrays(features=sketch.features, graph=sketch.graph)
+    trees = cm.learn_trees(X)
+    yield "learn_trees", _arrays(x=trees.vectors(), y=trees.vectors("features"))
+    yield "certify", repr(result.certify())
+
+
+def all_answers() -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return " ".join(text for pair in _answers() for text in pair)
 
 
 def thread_counts(counts: tuple[int, ...]) -> Outcome:
@@ -50,7 +103,12 @@ def thread_counts(counts: tuple[int, ...]) -> Outcome:
         ).stdout
         for k in counts
     }
-    return _compared(f"{', '.join(map(str, counts))} threads, {len(RUNS)} runs each", len(found))
+    return _compared(
+        f"{', '.join(map(str, counts))} threads: {len(RUNS)} runs, and modules, smoothed data, new "
+        "samples and their labels, features of groups, choices, neighbors, landmarks, trees, given "
+        "metrics, quadratic forms and references once each",
+        len(found),
+    )
 
 
 def block_sizes(tiles: tuple[int, ...]) -> Outcome:

@@ -611,3 +611,14 @@ def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
     (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
         reading.read(tmp_path / "x.h5ad")
+
+
+@pytest.mark.parametrize("end", [b"\xff", b"x", b" ", b""])
+def test_a_matrix_whose_last_line_does_not_end_is_read_to_there(end):
+    """SciPy alone reads on behind the end of the file, and crashes."""
+    file = io.BytesIO()
+    mtx.mmwrite(file, sparse.csr_matrix(X))
+    text = file.getvalue().rstrip()
+    assert_array_equal(libraries.read_market(io.BytesIO(text + end)).T.toarray(), X)
+    with pytest.raises(ValueError, match="contains NUL characters"):
+        libraries.read_market(io.BytesIO(text + b"\0" + end))

@@ -305,6 +305,46 @@ def test_entries_outside_are_found_when_read(inside):
             store.X[N - 1 : N]
 
 
+def test_columns_without_end_are_refused_before_they_are_named(inside):
+    arrays = {"format": np.array("csr"), "shape": np.array([N, 2**50])}
+    parts = {name: getattr(inside.X, name) for name in ("data", "indices", "indptr")}
+    np.savez("wide.npz", **arrays, **parts)
+    np.save("long.npy", np.empty((10**9, 0)))
+    for path in ("wide.npz", "long.npy"):
+        with pytest.raises(ValueError, match=f"`{path}` holds .* above the limit"):
+            open_store(path, limit=1e9).__enter__()
+
+
+def edit_zarr(part, **changes):
+    """Change the description of an array in x.zarr."""
+    place = next(p for p in (f"{part}/.zarray", f"{part}/zarr.json") if os.path.exists(p))
+    described = json.loads(Path(place).read_text())
+    Path(place).write_text(json.dumps(described | changes))
+
+
+@pytest.mark.parametrize("part", ["X/indptr", "obs/_index"])
+def test_zarr_arrays_that_promise_too_much_are_refused(part, inside):
+    pytest.importorskip("zarr")
+    inside.write_zarr("x.zarr")
+    edit_zarr(f"x.zarr/{part}", shape=[10**10])
+    with pytest.raises(ValueError, match=r"`x.zarr` holds .* above the limit"):
+        open_store("x.zarr").__enter__()
+
+
+def test_damaged_chunks_are_errors_that_name_the_file(inside):
+    pytest.importorskip("zarr")
+    inside.write_zarr("x.zarr")
+    chunks = [path for path in Path("x.zarr/X/data").rglob("*") if path.is_file()]
+    for path in chunks:
+        if path.name not in ("zarr.json", ".zarray", ".zattrs"):
+            path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\xff" * 40)
+    with (
+        open_store("x.zarr") as store,
+        pytest.raises(ValueError, match=r"`x.zarr` cannot be read"),
+    ):
+        store.X[0:5]
+
+
 @pytest.mark.parametrize("fault", ["link", "pickle", "chunks", "file"])
 def test_hostile_zarr_folders_are_refused(fault, inside):
     pytest.importorskip("zarr")

@@ -243,6 +243,27 @@ def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
     assert not folder.exists()
 
 
+def test_parts_that_are_not_as_they_were_stored_are_computed_again(tmp_path):
+    run, other = Progress(tmp_path / "run", "these data"), Progress(tmp_path / "other", "others")
+    for progress in (run, other):
+        progress.save("one", {"x": np.arange(3)})
+    part = tmp_path / "run" / "one.npz"
+    whole = part.read_bytes()
+    assert_array_equal(run.load("one")["x"], np.arange(3))
+    (tmp_path / "run" / "two.npz").write_bytes(whole)
+    assert run.load("two") is None
+    part.write_bytes((tmp_path / "other" / "one.npz").read_bytes())
+    assert run.load("one") is None
+    for arrays in ({"x": np.arange(4)}, {"x": np.arange(3), "checksum": np.array("0")}):
+        np.savez(part, **arrays)
+        assert run.load("one") is None
+    part.write_bytes(whole.replace(b"(3,)", b"(3, "))
+    assert run.load("one") is None
+    (tmp_path / "run" / "run.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        Progress(tmp_path / "run", "these data")
+
+
 def test_folders_of_something_else_are_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file"):

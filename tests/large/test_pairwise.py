@@ -91,6 +91,17 @@ def test_after_an_interruption_only_missing_tiles_are_computed(entropic, tmp_pat
     assert part[:].tobytes() == whole.tobytes()
 
 
+def test_a_call_that_was_killed_while_it_began_can_begin_again(entropic, tmp_path):
+    whole = cm.distances_to_zarr(entropic, X, tmp_path / "whole.zarr")[:]
+    begun = tmp_path / "begun.zarr"
+    begun.mkdir()
+    assert_array_equal(cm.distances_to_zarr(entropic, X, begun)[:], whole)
+    torn = tmp_path / "torn.zarr"
+    torn.mkdir()
+    (torn / "zarr.4711.partial").write_bytes(b"{")
+    assert_array_equal(cm.distances_to_zarr(entropic, X, torn)[:], whole)
+
+
 def test_repeated_samples_are_at_distance_zero(entropic, tmp_path):
     twice = np.concatenate([X.toarray(), 3.0 * X.toarray()[:1]])
     found = cm.distances_to_zarr(entropic, twice, tmp_path / "distances.zarr")
@@ -111,6 +122,7 @@ def test_a_file_is_refused(entropic, tmp_path):
 
 
 def test_a_folder_of_something_else_is_refused(entropic, tmp_path):
+    (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="`path` .* is not a Zarr array"):
         cm.distances_to_zarr(entropic, X, tmp_path)
 

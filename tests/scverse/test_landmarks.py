@@ -292,3 +292,15 @@ def test_cells_and_genes_that_changed_are_found(learned):
     other.uns["cometric"]["landmarks"]["data"].data[0] += 1
     with pytest.raises(ValueError, match="other data than the metrics"):
         cms.get.result(other)
+
+
+@pytest.mark.parametrize("damage", ["landmarks", "params", "data"])
+def test_damaged_slots_are_refused(learned, damage):
+    adata = learned.copy()
+    stored = adata.uns["cometric"]
+    if damage == "data":
+        stored["landmarks"].pop("data")
+    else:
+        stored[damage] = "x"
+    with pytest.raises(ValueError, match="has damaged metrics under 'cometric'"):
+        cms.get.result(adata)

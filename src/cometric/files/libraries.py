@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from typing import IO, Any
 
@@ -15,7 +16,27 @@ def read_market(file: IO[bytes]) -> sparse.csr_matrix:
     with warnings.catch_warnings():
         # SciPy 1.18 announces that another class will be returned; it is converted here.
         warnings.filterwarnings("ignore", "The default value for `spmatrix`", DeprecationWarning)
-        return sparse.csr_matrix(mmread(file).T)
+        return sparse.csr_matrix(mmread(io.BufferedReader(_Ended(file))).T)
+
+
+class _Ended(io.RawIOBase):
+    """A stream of text whose last line ends, without NUL: SciPy reads past the end of others."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source, self._last = source, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._source.read(len(buffer))
+        if b"\0" in part:
+            raise ValueError("it contains NUL characters")
+        if not part and self._last != b"\n":
+            part = b"\n"
+        buffer[: len(part)] = part
+        self._last = part[-1:] or self._last
+        return len(part)
 
 
 def precision(version: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
 from cometric.files.archive import HEADERS, MAX_BYTES, check_array, check_arrays
-from cometric.files.hdf5 import check_hdf5, check_size
+from cometric.files.hdf5 import STRING_BYTES, check_hdf5, check_size
 from cometric.files.missing import missing
 from cometric.files.reading import errors_naming, kind_of
 from cometric.files.rows import CsrRows, DenseRows, as_rows
@@ -96,7 +96,11 @@ def open_store(
     if kind in (".npz", ".npy") and (layer is not None or use_raw):
         raise ValueError(f"`{path}` has no layers and no raw data; leave out `layer`, `use_raw`.")
     with _opened(path, kind, limit) as file:
-        store = file if isinstance(file, Store) else _of_anndata(file, path, layer, use_raw)
+        store = file
+        if not isinstance(file, Store):
+            _check_has_matrix(file, layer, use_raw)
+            with errors_naming(path):
+                store = _of_anndata(file, path, (layer, use_raw), limit)
         if min(store.shape) < 2:
             raise ValueError(f"`{path}` has shape {store.shape}; need at least 2 x 2.")
         yield store
@@ -114,7 +118,7 @@ def _opened(path: Path, kind: str, limit: float) -> Iterator[Any]:
         elif kind == ".zarr":
             opened = _open_zarr(path, limit)
         else:
-            opened = _open_npz(path, limit) if kind == ".npz" else _open_npy(path)
+            opened = _open_npz(path, limit) if kind == ".npz" else _open_npy(path, limit)
     try:
         yield opened
     finally:
@@ -122,32 +126,51 @@ def _opened(path: Path, kind: str, limit: float) -> Iterator[Any]:
             opened.close()
 
 
-def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Store:
-    """The matrix of an AnnData in a group of HDF5 or Zarr."""
-    if use_raw:
-        if "raw" not in file or "X" not in file["raw"]:
-            raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
-        item, table = file["raw/X"], file["raw/var"]
-    elif layer is not None:
-        layers = list(file["layers"]) if "layers" in file else []
+def _check_has_matrix(file: Any, layer: str | None, use_raw: bool) -> None:
+    """Raise if an AnnData in a group of HDF5 or Zarr does not have the layer, or raw data."""
+    if use_raw and ("raw" not in file or "X" not in getattr(file["raw"], "keys", dict)()):
+        raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+    if layer is not None and not use_raw:
+        layers = list(getattr(file["layers"], "keys", dict)()) if "layers" in file else []
         if not layers:
             raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
         if layer not in layers:
             raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
+
+
+def _of_anndata(file: Any, path: Path, matrix: tuple[str | None, bool], limit: float) -> Store:
+    """The matrix of an AnnData in a group of HDF5 or Zarr: X, a layer or raw."""
+    layer, use_raw = matrix
+    if use_raw:
+        item, table = file["raw/X"], file["raw/var"]
+    elif layer is not None:
         item, table = file["layers"][layer], _member(file, "var", path)
     else:
         item, table = _member(file, "X", path), _member(file, "var", path)
     cells = _member(file, "obs", path)
-    with errors_naming(path):
-        rows = as_rows(item, str(path))
-        samples, features = _names(cells, path), _names(table, path)
-    if rows.shape != (len(samples), len(features)):
+    if hasattr(item, "keys") and "indptr" in item:
+        _check_whole(item["indptr"], path, limit)
+    rows = as_rows(item, str(path))
+    samples, features = _names(cells, path, limit), _names(table, path, limit)
+    if rows is None or rows.shape != (len(samples), len(features)):
         raise ValueError(
-            f"`{path}` is damaged: its matrix has shape {rows.shape}, but there are names for "
-            f"{(len(samples), len(features))}."
+            f"`{path}` is damaged: its matrix has shape {getattr(rows, 'shape', ())}, but there "
+            f"are names for {(len(samples), len(features))}."
         )
-    own = use_raw and ("var" not in file or _names(file["var"], path) != features)
+    own = use_raw and ("var" not in file or _names(file["var"], path, limit) != features)
     return Store(rows, samples, features, file, own)
+
+
+def _check_whole(item: Any, path: Path, limit: float) -> None:
+    """Raise if an array that is read whole, or one in a group, is larger than the limit.
+
+    Metadata may promise any number of entries: those of chunks that do not exist are filled in.
+    """
+    if hasattr(item, "keys"):
+        for name in item:
+            _check_whole(item[name], path, limit)
+    else:
+        check_size(8.0 * math.prod(getattr(item, "shape", ())), limit, path)
 
 
 def _member(file: Any, name: str, path: Path) -> Any:
@@ -156,7 +179,7 @@ def _member(file: Any, name: str, path: Path) -> Any:
     return file[name]
 
 
-def _names(table: Any, path: Path) -> list[str]:
+def _names(table: Any, path: Path, limit: float) -> list[str]:
     """The index of a table that anndata wrote."""
     from anndata.io import read_elem
 
@@ -166,7 +189,11 @@ def _names(table: Any, path: Path) -> list[str]:
             f"`{path}` has no names in {table.name}, or is of an old format; write it again with "
             "a recent anndata."
         )
-    return storable_names(np.asarray(read_elem(table[column])))
+    _check_whole(table[column], path, limit)
+    try:
+        return storable_names(np.asarray(read_elem(table[column])))
+    except MemoryError as error:  # the size is within the limit: a chunk says that it has more
+        raise ValueError(f"the names in {table.name} do not fit into memory") from error
 
 
 # Zarr
@@ -180,7 +207,8 @@ def _open_zarr(path: Path, limit: float) -> Any:
     if not path.is_dir():
         raise ValueError(f"`{path}` is not a folder, as a Zarr store is.")
     _check_zarr(path, limit)
-    return zarr.open_group(path, mode="r")
+    # Copies of the metadata in one file could say something else than what was checked.
+    return zarr.open_group(path, mode="r", use_consolidated=False)
 
 
 def _check_zarr(path: Path, limit: float) -> None:
@@ -215,10 +243,11 @@ def _check_chunks(described: dict[str, Any], path: Path, limit: float) -> None:
 # NumPy
 
 
-def _open_npy(path: Path) -> Store:
+def _open_npy(path: Path, limit: float) -> Store:
     with open(path, "rb") as file:
         check_array(file, path.stat().st_size, path)
-    return _unnamed(DenseRows(np.load(path, mmap_mode="r", allow_pickle=False), str(path)))
+    rows = DenseRows(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
+    return _unnamed(rows, path, limit)
 
 
 def _open_npz(path: Path, limit: float) -> Store:
@@ -247,7 +276,7 @@ def _open_npz(path: Path, limit: float) -> Store:
         raise ValueError(f"`{path}` is damaged: its matrix has shape {arrays['shape']}.")
     n, m = (int(size) for size in arrays["shape"])
     rows = CsrRows(arrays["data"], arrays["indices"], arrays["indptr"], (n, m), str(path))
-    return _unnamed(rows)
+    return _unnamed(rows, path, limit)
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
@@ -269,6 +298,10 @@ def _mapped(path: Path, file: Any, member: zipfile.ZipInfo) -> Any:
     return np.memmap(path, dtype, "r", file.tell(), shape)
 
 
-def _unnamed(rows: Any) -> Store:
+def _unnamed(rows: Any, path: Path, limit: float) -> Store:
+    """A store with numbers as names; a file may promise columns without end, all of them empty."""
     n, m = rows.shape
+    if min(n, m) < 0:
+        raise ValueError(f"`{path}` is damaged: its matrix has shape {(n, m)}.")
+    check_size(float(STRING_BYTES) * (n + m), limit, path)
     return Store(rows, [str(i) for i in range(n)], [str(k) for k in range(m)])

@@ -94,7 +94,7 @@ def _open(path: Path, distances: HeldDistances) -> Any:
             "transport": np.array(json.dumps(to_json(distances.transport))),
         }
     )
-    if not path.exists():
+    if not path.exists() or _is_leftover(path):
         edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # at most the pairs of one call
         return zarr.create_array(
             path,
@@ -116,6 +116,11 @@ def _open(path: Path, distances: HeldDistances) -> Any:
             "another path, or delete it."
         )
     return array
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether an array was being created here when its process was killed."""
+    return path.is_dir() and all(part.suffix == ".partial" for part in path.iterdir())
 
 
 def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cometric.core.digest import digest
 from cometric.core.kinds import Folder, check_path
+from cometric.files.archive import MAX_BYTES, read_arrays
 from cometric.files.atomic import replacing
 
 MANIFEST = "run.json"
+
+CHECKSUM = "checksum"
+"""The name of the array that holds the checksum of the others in a part."""
 
 
 class Progress:
@@ -30,6 +34,7 @@ class Progress:
 
     def __init__(self, folder: str | os.PathLike[str] | None, origin: str) -> None:
         self.folder = None if folder is None else check_path(folder)
+        self._origin = origin
         if self.folder is None:
             return
         Folder().check("folder", folder)
@@ -55,21 +60,30 @@ class Progress:
         return None if self.folder is None else self.folder / name
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The arrays of a part; None if it is not stored, or damaged."""
+        """The arrays of a part; None if it is not stored, or is not as it was stored."""
         path = self.part(f"{name}.npz")
         if path is None or not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            with open(path, "rb") as file:
+                arrays = read_arrays(file, path, MAX_BYTES)
+            checksum = str(arrays.pop(CHECKSUM))
+        except MemoryError:
+            raise
+        except Exception:  # whatever a damaged archive raises: the part is computed again
             return None
+        return arrays if checksum == self._checksum(name, arrays) else None
 
     def save(self, name: str, arrays: dict[str, Any]) -> None:
         path = self.part(f"{name}.npz")
         if path is not None:
+            stored: dict[str, Any] = {**arrays, CHECKSUM: self._checksum(name, arrays)}
             with replacing(path) as file:
-                np.savez(file, **arrays)
+                np.savez(file, **stored)
+
+    def _checksum(self, name: str, arrays: dict[str, Any]) -> str:
+        """Of a part of this run: neither damaged parts nor those of other runs have it."""
+        return digest({**arrays, CHECKSUM: np.array(f"{self._origin} {name}")})
 
 
 def _is_leftover(path: Path) -> bool:
@@ -80,7 +94,7 @@ def _is_leftover(path: Path) -> bool:
 def _read(manifest: Path) -> Any:
     try:
         return json.loads(manifest.read_text("utf-8")).get("cometric")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

@@ -44,7 +44,7 @@ def distances(
     place, where = (adata.obsp, "obsp") if of == "samples" else (adata.varp, "varp")
     slot = stored["distances_key"]
     if slot not in place:
-        raise KeyError(f"`adata.{where}` no longer has {slot!r}. Learn again.")
+        raise slots.NotStored(f"`adata.{where}` no longer has {slot!r}. Learn again.")
     return place[slot]
 
 
@@ -95,7 +95,16 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
     those that were learned from; this is checked.
     """
     stored = slots.read(adata, key)
-    params: dict[str, Any] = dict(stored["params"])
+    try:
+        return _rebuild(adata, stored, key)
+    except (ValueError, slots.NotStored, MemoryError):
+        raise
+    except Exception as error:  # of a damaged file: parts are missing, or of other types
+        raise ValueError(f"`adata` has damaged metrics under {key!r}: {error!r}.") from error
+
+
+def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
+    params: dict[str, Any] = {**stored["params"]}
     sketched = "landmarks" in stored
     metrics: list[Any] = [distances(adata, "features", key=key)]
     metrics.insert(0, stored["landmarks"]["distances"] if sketched else distances(adata, key=key))
@@ -136,11 +145,9 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
         for metric, side in zip(metrics, (problem.samples, problem.features), strict=True)
     )
     try:
-        records = history(adata, key=key)
-        return _result(stored, params, samples, features, records, problem)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = error if type(error) is ValueError else repr(error)
-        raise ValueError(f"`adata` has damaged metrics under {key!r}: {reason}.") from error
+        return _result(stored, params, samples, features, history(adata, key=key), problem)
+    except ValueError as error:
+        raise ValueError(f"`adata` has damaged metrics under {key!r}: {error}.") from error
 
 
 def _result(

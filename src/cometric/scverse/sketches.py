@@ -125,7 +125,7 @@ def graph(adata: AnnData, stored: dict[str, Any], key: str) -> sparse.csr_matrix
     place = graph_keys(neighbors_key)[0]
     params = adata.uns.get(neighbors_key, {}).get("params", {})
     if params.get("distances") != slots.distances_key(key) or place not in adata.obsp:
-        raise KeyError(
+        raise slots.NotStored(
             f"`adata.uns[{neighbors_key!r}]` no longer describes the neighbors under {key!r}. Run "
             "`cometric.scverse.tl.landmarks` again, or give it another `neighbors_key`."
         )

@@ -34,6 +34,10 @@ HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 """Options of ``learn`` that determine the histograms."""
 
 
+class NotStored(KeyError):
+    """An AnnData does not have what was looked for; the message says what to do."""
+
+
 def distances_key(key: str) -> str:
     """The name of both distance matrices, in ``obsp`` and in ``varp``."""
     return f"{key}_distances"
@@ -186,7 +190,7 @@ def read(adata: AnnData, key: str) -> dict[str, Any]:
     check_is_anndata(adata)
     stored = adata.uns.get(key)
     if not isinstance(stored, dict) or "fingerprint" not in stored:
-        raise KeyError(
+        raise NotStored(
             f"`adata.uns` has no metrics under {key!r}. Run `cometric.scverse.tl.learn` first, "
             "or pass the `key` it was given as `key_added`."
         )
