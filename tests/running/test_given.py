@@ -85,6 +85,15 @@ def test_entropic_lifts_meet_the_naive_twin(eps):
     np.testing.assert_allclose(result.samples[:4, :4], expected, atol=1e-8 * C.max())
 
 
+def test_small_distances_are_as_accurate_as_large_ones():
+    heavy = np.column_stack([1e4 * X.sum(axis=1), X])
+    ground = squareform(pdist(np.random.default_rng(3).random((heavy.shape[1], 2))))
+    result = cm.learn(heavy, features=ground, eps=0.1)
+    expected = naive.sinkhorn_divergences(histograms(heavy)[:4], ground, 0.1)
+    assert expected.max() < 1e-3 * ground.max()
+    np.testing.assert_allclose(result.samples[:4, :4], expected, atol=1e-3 * expected.max())
+
+
 def test_the_linear_limit():
     result = cm.learn(X, features=C, eps=np.inf)
     A = histograms(X)

@@ -32,6 +32,18 @@ def test_one_sweep_per_iteration_reaches_the_same_metrics(eps, solver):
     assert_allclose(result.values, truth.values, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("mass", "eps"), [(1e3, 0.1), (1e4, 0.1), (1e3, 0.01), (1e5, 0.01)])
+def test_a_heavy_feature_does_not_hide_the_differences(mass, eps):
+    """Distances are then a hundred-thousandth of the costs, and so is what must be accurate."""
+    rest = np.random.default_rng(0).random((6, 4))
+    X = np.column_stack([np.full(6, mass), rest])
+    result = cm.learn(X, eps=eps)
+    assert result.converged
+    assert min(result.values) < 1e-3
+    assert max(result.certify().residuals) < 1e-3  # solved to the end
+    assert_allclose(result.transform(X), result.samples, atol=1e-4)
+
+
 def test_acceleration_takes_fewer_iterations():
     X = cm.datasets.simulate_counts(60, 50, random_state=1).X
     plain = cm.learn(X, eps=0.1, tau=1e-3, tol=1e-7, solver="power")

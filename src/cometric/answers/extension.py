@@ -121,11 +121,12 @@ class HeldDistances:
             self.norms = PairNorms(self.norm, known, full, of)
             self.weight = norm_weight(result, of, value, self.norms.known) / value
         # The tolerance of the solve: a lower one would take longer than learning did.
-        self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol)
+        self._largest = float(np.max(to_numpy(getattr(result, of))))
+        largest = value * self._largest / float(self.cost.max())
+        self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
         self.phi: Any = self.transport.lift(Histograms(hist), self._resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
-        self._largest = float(np.max(to_numpy(getattr(result, of))))
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
 
     def on(

@@ -21,7 +21,8 @@ from cometric.machine.devices import torch_device
 from cometric.maps.norms import name_for
 from cometric.maps.norms_torch import TensorNorm
 from cometric.maps.pairs_torch import TensorPairs, kernels_for
-from cometric.transports.entropic import Entropic, inner_tolerance
+from cometric.maps.sinkhorn import inner_tolerance
+from cometric.transports.entropic import Entropic
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
@@ -61,10 +62,10 @@ class TensorDistances:
             name = name_for(options.norm, of)
             self.norm = TensorNorm(name, known, full, of, self.device, self.kernels)
             self.weight = norm_weight(result, of, value, self.norm.known) / value
-        tol = inner_tolerance(options.tol)
+        self._largest = float(np.max(to_numpy(getattr(result, of))))
+        tol = inner_tolerance(options.tol, value * self._largest / float(cost.max()))
         rho = getattr(transport, "rho", None)
         self.transport = TensorPairs(hist, cost, transport.eps, rho, tol, self.device, self.kernels)
-        self._largest = float(np.max(to_numpy(getattr(result, of))))
 
     def pairs(self, rows: Any, slots: Any, targets: Any, norms: Any = None) -> Any:
         """Distances of the pairs ``rows[slots[p]]``, ``targets[p]``, given their norms R."""

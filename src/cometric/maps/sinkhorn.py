@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -21,6 +22,12 @@ MORE_SWEEPS = 20
 
 SELF_TOL = 1e-13
 """Marginal error to which self terms are solved."""
+
+INNER = 3e-3
+"""Marginal errors up to this times the root of the tolerance do not affect the result."""
+
+SMALL = 0.03
+"""Largest distance, relative to the largest cost, below which pairs are solved more accurately."""
 
 SelfTerms = tuple[Any, Any]
 """Transport costs over eps of every histogram to itself, and their marginal errors."""
@@ -86,11 +93,13 @@ class SinkhornMap(ABC):
         return eps if self.rho is None else f"{eps}, rho = {self.rho:g}"
 
     def snapshot(self) -> dict[str, Any]:
-        return {"self": self._self_scalings, "margin": self.margin, "error": self.error}
+        numbers = {name: getattr(self, name) for name in ("margin", "tol", "error")}
+        return {"self": self._self_scalings, **numbers}
 
     def restore(self, memory: dict[str, Any]) -> None:
         fill(self._self_scalings, memory["self"], "scalings of histograms to themselves")
-        self.margin, self.error = float(memory["margin"]), float(memory["error"])
+        for name in ("margin", "tol", "error"):
+            setattr(self, name, float(memory[name]))
 
     # ---------------------------------------------------------------------------- stages
 
@@ -205,6 +214,18 @@ class SinkhornMap(ABC):
     @abstractmethod
     def _sweep_negative(self, task: Any, mask: Any, kernel: Any, limit: int, tol: float) -> None:
         """Sweep the pairs of a mask, whatever their errors."""
+
+
+def inner_tolerance(tol: float, largest: float = 1.0) -> float:
+    """The marginal error to which pairs are solved, for a tolerance of the metrics.
+
+    The value of a pair is accurate to second order in the marginal errors of its bins, relative to
+    their masses. If the ``largest`` distance is a small part of the largest cost, so are the masses
+    that make the difference, and errors must be smaller by the same factor: rounded to a power of
+    two, so that the tolerance seldom changes in a run.
+    """
+    steps = math.floor(math.log2(largest / SMALL)) if 0.0 < largest < SMALL else 0
+    return INNER * math.sqrt(tol) * 2.0**steps
 
 
 def _largest_log(rows: sparse.csr_array, eps: float, rho: float | None) -> float:

@@ -305,11 +305,11 @@ class TiledEntropicMap(StripMap):
         return Ground.pack(check_cost(cost, self.shape[1]), self.precision)
 
     def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | {"margin": self.margin}
+        return super().snapshot() | {"margin": self.margin, "tol": self.tol}
 
     def restore(self, memory: dict[str, Any]) -> None:
         super().restore(memory)
-        self.margin = float(memory["margin"])
+        self.margin, self.tol = float(memory["margin"]), float(memory["tol"])
 
 
 class TiledExactMap(StripMap):

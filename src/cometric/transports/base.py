@@ -39,7 +39,8 @@ class Resources:
 
     ``memory_limit`` is the number of bytes that maps may store between calls, half of the free
     memory by default. ``sweeps`` is the number of sweeps per call, None for as many as needed.
-    ``tol`` is the tolerance of the outer iteration, None for the highest accuracy.
+    ``tol`` is the tolerance of the outer iteration, None for the highest accuracy; ``largest`` the
+    largest distance relative to the largest cost, where it is known.
     """
 
     n_threads: int | None = None
@@ -49,6 +50,7 @@ class Resources:
     dtype: Any = np.float64
     sweeps: int | None = None
     tol: float | None = None
+    largest: float = 1.0
 
     @property
     def memory(self) -> float:

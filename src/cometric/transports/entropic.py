@@ -31,6 +31,7 @@ from cometric.maps.devices import DevicesMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
+from cometric.maps.sinkhorn import inner_tolerance
 from cometric.maps.warm import TiledEntropicMap
 from cometric.maps.warm_torch import TiledTensorMap
 from cometric.solvers.loop import Limits, Solution
@@ -39,9 +40,6 @@ from cometric.transports.solving import Solving
 
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do not slow down convergence."""
-
-INNER = 3e-3
-"""Marginal errors up to this times the root of the tolerance do not affect the result."""
 
 FULL_SOLVES = 3.0
 """Time of solving every pair at the end, in iterations with few sweeps (1 to 5)."""
@@ -96,7 +94,7 @@ class Entropic(Transport):
             "memory_limit": resources.memory_limit,
         }
         if resources.tol is not None:
-            options["tol"] = inner_tolerance(resources.tol)
+            options["tol"] = inner_tolerance(resources.tol, resources.largest)
         if isinstance(resources.device, tuple):
             return DevicesMap(hist, devices=resources.device, **options)
         if resources.device != "cpu":
@@ -113,7 +111,7 @@ class Entropic(Transport):
         options = self.map_options() | {"sweeps": resources.sweeps}
         options["remember"] = resources.memory_limit != 0.0
         if resources.tol is not None:
-            options["tol"] = inner_tolerance(resources.tol)
+            options["tol"] = inner_tolerance(resources.tol, resources.largest)
         if resources.device != "cpu":
             return TiledTensorMap(hist, client=client, device=str(resources.device), **options)
         dtype = _precision(hist, resources.dtype)
@@ -140,7 +138,7 @@ class Entropic(Transport):
         solver = solving.choose(self.default_solver(lifts))
         traits = traits_of(solver)
         sampled = traits.samples_pairs
-        phi, tighten = solving.couple(lifts), _tightening(traits, lifts, solving.callback)
+        phi, tighten = solving.couple(lifts), _tightening(traits, lifts, solving)
         solution = Solution(Iterate(solving.start, (1.0, 1.0)), Status.CONVERGED, [])
         for level in _levels(traits, lifts, solving.tol):
             left = solving.max_iter - len(solution.history)
@@ -255,11 +253,6 @@ class Entropic(Transport):
         return dense + self.bytes_promised(lifts) + max(map(_copies, lifts))
 
 
-def inner_tolerance(tol: float) -> float:
-    """The marginal error to which pairs are solved, for a tolerance of the metrics."""
-    return INNER * math.sqrt(tol)
-
-
 def _precision(hist: Histograms, dtype: Any) -> Any:
     """The precision of sweeps on the way for these histograms."""
     if not isinstance(dtype, str) or dtype != "auto":
@@ -296,9 +289,9 @@ def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) ->
 
 
 def _tightening(
-    traits: Traits, lifts: Lifts, callback: Callable[[Iterate, Record], None] | None
+    traits: Traits, lifts: Lifts, solving: Solving
 ) -> Callable[[Iterate, Record], None]:
-    """A callback that keeps the maps accurate enough for extrapolation.
+    """A callback that keeps the maps accurate enough, for extrapolation and for their values.
 
     While steps are extrapolated, a pair gets more sweeps if its marginal error is above a margin.
     The margin is proportional to the root of the residual, because values are accurate to second
@@ -306,12 +299,14 @@ def _tightening(
     """
 
     def tighten(now: Iterate, record: Record) -> None:
+        for lift, value in zip(lifts, reversed(now.values), strict=True):
+            lift.tol = inner_tolerance(solving.tol, value)
         if now.residual <= traits.extrapolates_from:
             margin = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
             for lift in lifts:
                 lift.margin = margin
-        if callback is not None:
-            callback(now, record)
+        if solving.callback is not None:
+            solving.callback(now, record)
 
     return tighten
 

@@ -23,6 +23,7 @@ from cometric.core.types import (
 from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import Regularized, couple
+from cometric.maps.sinkhorn import inner_tolerance
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import (
     NOTHING_YET,
@@ -121,6 +122,10 @@ class Solving:
         lift, R, given = lifts[side], self.norms[side], self.start[1 - side]
         with self.bar.stage(Coupled(*lifts), Ahead(self.tol, 1)):
             distances = self._lift(lift, R, given)
+            tol = inner_tolerance(self.tol, float(distances.max() / given.max()))
+            if tol < getattr(lift, "tol", 0.0):  # distances turn out to be small
+                lift.tol = tol
+                distances = self._lift(lift, R, given)
         remark, status = "", Status.CONVERGED
         if getattr(lift, "error", 0.0) > getattr(lift, "tol", math.inf):
             status = Status.INNER_NOT_CONVERGED
