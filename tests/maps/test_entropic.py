@@ -307,3 +307,11 @@ def test_masses_whose_products_underflow_count_as_nothing(tiny, rho):
     bare = EntropicMap(hist, 0.1, rho=rho)
     full = EntropicMap(np.maximum(hist, tiny), 0.1, rho=rho)
     assert_allclose(full(cost), bare(cost), rtol=1e-6)
+
+
+def test_a_snapshot_has_the_accuracy_of_the_next_call():
+    hist = np.random.default_rng(0).dirichlet(np.ones(6), 5)
+    phi, other = EntropicMap(hist, 0.1), EntropicMap(hist, 0.1)
+    phi.tol, phi.margin = 1e-7, 1e-2
+    other.restore(phi.snapshot())
+    assert (other.tol, other.margin) == (1e-7, 1e-2)

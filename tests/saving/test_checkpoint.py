@@ -39,7 +39,7 @@ RUNS = {
     "anderson": (X, {"eps": 0.1, "tau": 0.1}),
     "anderson, float32 first": (X, {"eps": 0.1, "tau": 0.1, "dtype": "f4"}),
     "anderson, trials that fail": (SLOW, {"eps": 0.3, "tau": 1e-3, "tol": 1e-6}),
-    "one heavy feature": (np.column_stack([np.full(14, 1e4), X]), {}),
+    "one heavy feature": (np.column_stack([np.full(14, 1e4), X]), {"eps": 0.1, "tau": 1e-3}),
     "logarithms": (X[:6, :5] + 1, {"eps": 0.0066, "tau": 0.5, "tol": 0.1}),
     "nothing remembered": (X, {"eps": 0.2, "tau": 0.3, "memory_limit": 1, "solver": "power"}),
     "stochastic": (X, {"eps": 0.3, "tau": 0.5, "solver": cm.StochasticIteration(0.5)}),
