@@ -151,7 +151,8 @@ ENTROPIC_MAPS = {
     "unbalanced tensors": unbalanced_tensors,
 }
 # Linear in the cost, so monotone; but like squared distances: no triangle inequality.
-MONOTONE_MAPS = EXACT_MAPS | {"laplacian": LaplacianMap}
+REFERENCES = {name: with_norm(name) for name in ("cosine", "hellinger")}  # so R may be
+MONOTONE_MAPS = EXACT_MAPS | {"laplacian": LaplacianMap} | REFERENCES
 # Its kernel falls where the cost rises, and the root makes rounding errors of squares larger.
 ROOTS = {"mahalanobis": mahalanobis}
 NONNEGATIVE_MAPS = MONOTONE_MAPS | ROOTS
@@ -170,7 +171,8 @@ every_regularized_map = pytest.mark.parametrize("norm", CONSTANTS)
 def close(found, wanted, scale, make_map=None):
     """Equal up to rounding of numbers as large as ``scale``; Sinkhorn stops at 1e-10, squared."""
     accuracy = 1e-9 if make_map in ENTROPIC_MAPS.values() else 1e-14
-    accuracy = 1e-7 if make_map in ROOTS.values() else accuracy
+    if make_map in (*ROOTS.values(), REFERENCES["hellinger"]):  # roots of rounding errors
+        accuracy = 1e-7
     assert_allclose(found, wanted, rtol=1e-12, atol=accuracy * scale)
 
 
