@@ -269,7 +269,10 @@ def speaks_of_options(line, words):
 
 def test_warnings_speak_of_options():
     for words, expected in (
-        (["--max-iter", "1"], "Raise --max-iter or --tau."),
+        (
+            ["--max-iter", "1"],
+            "1 iteration, tolerance 1e-03. Raise --max-iter, or the weight of the norm: --tau or",
+        ),
         (["--eps", "inf", "--tau", "0", "--solver", "power", "--max-iter", "1"], "--max-iter"),
     ):
         words = ["learn", "x.csv", "-o", "warned.npz", "--force", *words]

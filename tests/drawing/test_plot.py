@@ -276,7 +276,7 @@ def test_flows_between_repeats_say_that_nothing_moves():
         (lambda r: plot.distances(r, vmax=0), ValueError, "`vmax` is 0; pass a distance above 0"),
         (lambda r: plot.nearest(r, 0, k=0), ValueError, "`k` is 0; pass at least 1"),
         (lambda r: plot.flows(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
-        (lambda r: plot.nearest(r, 0, names="a"), ValueError, r"`names` has shape \(\)"),
+        (lambda r: plot.nearest(r, 0, names="a"), ValueError, "`names` is 'a'; pass one for each"),
         (lambda r: plot.embedding(r, method="pca"), ValueError, "`method` is 'pca'; choose 'umap'"),
     ],
 )

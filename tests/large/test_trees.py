@@ -126,7 +126,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_too_few_iterations_are_told():
-    with pytest.warns(ConvergenceWarning, match="Residual .* after 1 iterations"):
+    with pytest.warns(ConvergenceWarning, match="Residual .* after 1 iteration,"):
         assert not cm.learn_trees(X, max_iter=1, tol=0).status.ok
 
 

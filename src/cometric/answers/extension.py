@@ -220,7 +220,7 @@ def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
         warn(
             f"{below} entropic distances of new items are negative (lowest {distances.min():.3g}, "
             f"the largest learned one is {largest:g}): the entropic kernel is not positive. They "
-            "are clipped to 0; learn with a smaller `eps` or a larger `tau`."
+            "are clipped to 0; learn with a smaller `eps`, or a larger `tau` or `restart`."
         )
     return np.maximum(distances, 0.0, out=distances)
 

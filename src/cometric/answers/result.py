@@ -407,6 +407,8 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     with open(path, "rb") as file:
         try:
             arrays = read_arrays(file, name, limit)
+            if "header" not in arrays:
+                raise ValueError("it holds no learned metrics; learn from it first")
             header = json.loads(bytes(arrays["header"]))
             schema = header["schema"]
         except (TooLarge, MemoryError):

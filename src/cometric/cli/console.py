@@ -185,7 +185,8 @@ def _usage(error: Any) -> str:
         close = similar(option.lstrip("-"), known, 1, MEANT)
         meant = f" Did you mean {known[close[0]]}?" if close else ""
         return f"No such option: {option}.{meant}{hint}"
-    return f"{error.format_message().rstrip('.')}.{hint}"
+    said = error.format_message().rstrip(".")
+    return f"{said}{'' if said.endswith('?') else '.'}{hint}"
 
 
 def _unscaled(data: Any) -> str:

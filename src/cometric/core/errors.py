@@ -8,10 +8,10 @@ from typing import Any
 from cometric.core.types import Record, Status
 
 REMEDIES = {
-    Status.MAX_ITER: "Raise `max_iter` or `tau`.",
+    Status.MAX_ITER: "Raise `max_iter`, or the weight of the norm: `tau` or `restart`.",
     Status.CHANGING: "Pass `transport=Tree('single')`, whose trees do not jump.",
     Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
-    Status.NOT_PSD: "Pass a smaller `eps` or a larger `tau`.",
+    Status.NOT_PSD: "Pass a smaller `eps`, or a larger `tau` or `restart`.",
     Status.INNER_NOT_CONVERGED: "Pass a larger `eps`: Sinkhorn is slow at small ones.",
     Status.BOUNDARY: "Pass `tau` > 0, which keeps all distances positive.",
 }
@@ -21,9 +21,10 @@ REMEDIES = {
 def shortfall(status: Status, history: Sequence[Record], tol: float) -> str:
     """A message about a solve that has not converged, with advice."""
     residual = history[-1].residual if history else float("inf")
+    count = f"{len(history)} iteration{'' if len(history) == 1 else 's'}"
     return (
-        f"{status.value}. Residual {residual:.1e} after {len(history)} iterations, tolerance "
-        f"{tol:.0e}. {REMEDIES[status]}"
+        f"{status.value}. Residual {residual:.1e} after {count}, tolerance {tol:.0e}. "
+        f"{REMEDIES[status]}"
     )
 
 

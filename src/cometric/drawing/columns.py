@@ -102,7 +102,7 @@ def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Group
     ordered = categories_of(values) if hasattr(values, "dtype") and array.ndim == 1 else None
     if array.shape == side.kept.shape:  # empty items that were dropped included
         array = array[side.kept]
-    array = checked(array, argument, len(side.labels), of)
+    array = checked(values if isinstance(values, str) else array, argument, len(side.labels), of)
     if _is_scale(array):
         return Numbers(storable(name), array.astype(np.float64))
     return group_column(name, array, ordered)
