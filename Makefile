@@ -31,7 +31,7 @@ test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.test ## Format, then the same as test
 	$(RUN) -m ruff check --fix --quiet .
@@ -67,7 +67,7 @@ mutation: $(VENV)/.mutation ## Change the numerical core in every small way, wri
 	$(RUN) benchmarks/mutation.py
 
 clean: ## Remove everything the other targets made
-	rm -rf $(VENV) demo paper dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) demo paper dist build published.log .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -rf docs/_build docs/examples docs/extending docs/api/generated docs/sg_execution_times.rst
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
