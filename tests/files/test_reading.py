@@ -263,6 +263,13 @@ def test_cell_ranger_files(tmp_path):
         group["features/id"] = [b"i", b"j", b"k"]
         group["features/feature_type"] = [b"Gene Expression"] * 3
     check(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        group = file["matrix"]
+        del group["data"], group["indices"], group["indptr"]
+        group["data"], group["indices"] = np.zeros(0), np.zeros(0, np.int32)
+        group["indptr"] = [0, 3, 6, 9, 0]  # SciPy accepts them if there are no entries
+    with pytest.raises(ValueError, match="is not a valid sparse matrix: index pointers must not d"):
+        reading.read(tmp_path / "x.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = X
     with pytest.raises(ValueError, match="other.h5` is not a valid Cell Ranger file"):

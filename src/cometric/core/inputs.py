@@ -201,6 +201,8 @@ def check_indices(matrix: Any, name: str) -> None:
         parts = matrix.data, matrix.indices, matrix.indptr
         try:
             type(matrix)(parts, shape=matrix.shape).check_format(full_check=True)
+            if (np.diff(matrix.indptr) < 0).any():  # SciPy looks at matrices with entries only
+                raise ValueError("index pointers must not decrease")
         except ValueError as error:
             raise ValueError(f"`{name}` is not a valid sparse matrix: {error}.") from error
     elif getattr(matrix, "format", "") == "coo":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE, Histograms
-from cometric.core.inputs import Mask, counted, read_histograms, read_used
+from cometric.core.inputs import Mask, check_indices, counted, read_histograms, read_used
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.validation import require
 from cometric.core.warn import warn
@@ -239,7 +239,7 @@ def stored_side(arrays: dict[str, NDArray[Any]], name: str) -> Side:
         )
         shape = tuple(arrays[f"{name}_{part}_shape"].tolist())
         hist = sparse.csr_array((data, indices, indptr), shape=shape)
-        hist.check_format(full_check=True)  # kernels trust the indices
+        check_indices(hist, name)  # kernels trust them
         parts.append(hist)
     hist, full = parts
     names = arrays.get(f"{name}_names")
