@@ -128,7 +128,7 @@ def kind_of(path: Path) -> str:
 
 
 @contextmanager
-def errors_naming(path: Path) -> Iterator[None]:
+def errors_naming(path: Path | str) -> Iterator[None]:
     """Turn errors of the libraries that read a file into a ``ValueError`` that names it."""
     try:
         yield

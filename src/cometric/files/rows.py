@@ -8,8 +8,6 @@ it may be damaged: positions are checked before they are used, and errors name t
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from scipy import sparse
 
 from cometric.core.text import storable_names
 from cometric.core.types import Index
+from cometric.files.reading import errors_naming
 
 ENTRIES = 10_000_000
 """Size limit of the dense rows that are read at a time."""
@@ -108,7 +107,7 @@ class CsrRows(Source):
             raise self._damaged(f"it has {indptr.shape[0]} pointers for {shape[0]} rows")
         if data.ndim != 1 or data.shape != indices.shape or indices.dtype.kind not in "iu":
             raise self._damaged(f"it has {data.shape} values and {indices.shape} indices")
-        with _errors_naming(name):
+        with errors_naming(name):
             self._indptr: Index = np.asarray(indptr[:]).astype(np.int64)
         if self._indptr[0] != 0 or (np.diff(self._indptr) < 0).any():
             raise self._damaged("its pointers do not increase from 0")
@@ -135,7 +134,7 @@ class CsrRows(Source):
 
     def _read(self, start: int, stop: int) -> sparse.csr_array:
         low, high = int(self._indptr[start]), int(self._indptr[stop])
-        with _errors_naming(self._name):
+        with errors_naming(self._name):
             indices, values = np.asarray(self._indices[low:high]), np.array(self._data[low:high])
         if len(indices) and not (indices.min() >= 0 and indices.max() < self.shape[1]):
             raise self._damaged(
@@ -168,13 +167,13 @@ class DenseRows(Source):
     def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
         if isinstance(rows, slice):
             start, stop = _bounds(rows, self.shape[0])
-            with _errors_naming(self._name):
+            with errors_naming(self._name):
                 return np.array(self._array[start:stop])
         numbers = _numbers(rows, self.shape[0])
         # A chunk is unpacked whole: picks within one chunk are read together.
         step = max(1, int((getattr(self._array, "chunks", None) or (1,))[0]))
         parts = np.split(numbers, np.flatnonzero(np.diff(numbers // step)) + 1)
-        with _errors_naming(self._name):
+        with errors_naming(self._name):
             found = [
                 np.asarray(self._array[part[0] : part[-1] + 1])[part - part[0]]
                 for part in parts
@@ -238,18 +237,6 @@ class DaskRows(Source):
                     f"expects {(size, self.shape[1])}."
                 )
         return self._block[1]
-
-
-@contextmanager
-def _errors_naming(name: str) -> Iterator[None]:
-    """Turn errors of the libraries that read from a damaged file into a ``ValueError``."""
-    try:
-        yield
-    except (ImportError, MemoryError, PermissionError):
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"`{name}` cannot be read: {text.rstrip('.')}.") from error
 
 
 def _bounds(rows: slice, n: int) -> tuple[int, int]:
