@@ -19,7 +19,7 @@ from scipy.spatial.distance import pdist, squareform
 import cometric.core.problem as module
 from cometric.answers.result import load
 from cometric.core import inputs
-from cometric.core.histograms import MERGE_TOLERANCE
+from cometric.core.histograms import MERGE_TOLERANCE, NORMALIZED, SMOOTHED
 from cometric.core.inputs import BadData, Fault
 from cometric.core.problem import Problem
 from cometric.running.learning import learn
@@ -1083,3 +1083,50 @@ def test_new_texts_are_counted_with_the_learned_words():
     words = "`X` is a list of texts; pass counts of the same words .*`transform` of the CountVec"
     with pytest.raises(ValueError, match=words):
         Problem.from_data(X).read_new(["a cat", "a dog"])
+
+
+# What a problem says of itself
+
+
+@pytest.mark.filterwarnings("ignore:.*that repeat others")
+def test_masses_of_merged_bins_are_rounded_once_more_for_each():
+    plain = np.array([[1.0, 2.0, 3.0], [4.0, 1.0, 1.0], [1.0, 5.0, 1.0], [2.0, 2.0, 7.0]])
+    assert Problem.from_data(plain).mass_errors() == (NORMALIZED, NORMALIZED)
+    wide = plain[:, [0, 1, 2, 2, 2, 0]]  # samples are histograms over features: 3 were added
+    problem = Problem.from_data(wide)
+    assert problem.merged == (0, 3)
+    assert problem.mass_errors() == (NORMALIZED + 2 * 2.0**-53, NORMALIZED)
+    tall = Problem.from_data(wide.T)
+    assert tall.merged == (3, 0)
+    assert tall.mass_errors() == (NORMALIZED, NORMALIZED + 2 * 2.0**-53)
+    smoothed = Problem.from_data(plain, smoothing=0.1)
+    assert smoothed.mass_errors() == (SMOOTHED, SMOOTHED)
+
+
+BLOCK = np.array([[1.0, 2.0], [3.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "disconnected"),
+    [
+        ([np.ones((3, 3)) + np.diag([1.0, 2.0, 4.0])], False),
+        ([BLOCK, [[1.0]]], False),
+        ([[[1.0]], BLOCK], False),
+        ([BLOCK, 2 * BLOCK], True),
+        ([BLOCK, [[1.0]], [[1.0]]], True),
+        ([[[1.0]], [[1.0]]], False),
+        ([[[1.0]], [[1.0]], [[1.0]]], True),
+    ],
+)
+def test_blocks_that_share_nothing_are_disconnected(blocks, disconnected):
+    problem = Problem.from_data(sparse.block_diag(blocks))
+    assert problem.is_disconnected is disconnected
+
+
+def test_a_problem_stored_by_version_0_1_has_rougher_masses():
+    data = np.array([[1.0, 2.0, 0.0], [4.0, 0.0, 1.0], [1.0, 5.0, 1.0], [2.0, 2.0, 7.0]])
+    for X in (data, data.T):  # the longest histogram is on either side
+        arrays = Problem.from_data(X).to_arrays()
+        assert Problem.from_arrays(arrays).mass_error == NORMALIZED
+        del arrays["mass_error"]
+        assert Problem.from_arrays(arrays).mass_error == SMOOTHED + 4 * 4 * 2.0**-53
