@@ -25,7 +25,7 @@ docs: $(VENV)/.docs ## Build the site, running its examples: docs/_build/html/in
 	$(RUN) -m sphinx -W --keep-going docs docs/_build/html
 
 pages: $(VENV)/.docs ## Build the site without running its examples
-	$(RUN) -m sphinx -W --keep-going -q -D plot_gallery=0 docs docs/_build/pages
+	RUN_EXAMPLES=0 $(RUN) -m sphinx -W --keep-going -q docs docs/_build/pages
 
 test: $(VENV)/.test ## Lint, check types, run the tests
 	$(RUN) -m ruff check .
