@@ -211,3 +211,15 @@ def test_masses_must_be_positive(lift):
 
 def test_it_says_what_it_is(lift):
     assert "eps = 0.1, rho = 2, float64" in repr(EntropicMap(lift[0], 0.1, rho=2.0))
+
+
+def test_mass_that_is_too_far_is_left():
+    """Less of it moves than rounding leaves of the masses."""
+    apart = 1.0 - np.eye(2)
+    phi = EntropicMap(np.eye(2), 0.01, rho=2.0**-6)
+    expected = naive.unbalanced_divergences(np.eye(2), apart, 0.01, 2.0**-6)
+    assert not phi.logs
+    assert_allclose(phi(apart), expected, rtol=1e-12)
+    assert expected[0, 1] == pytest.approx(2 * 2.0**-6 + 0.01)
+    low, high = phi.bounds(apart)
+    assert low <= expected[0, 1] <= high

@@ -131,12 +131,15 @@ def most_bins(indptr):
 def relaxed_value(ratio, mass_a, mass_b, rows, columns):
     """Dual value over eps of an unbalanced pair at its best constant, and log of the factor of v.
 
-    ``rows`` is p - m(a) and ``columns`` q - m(b): differences, since ratio may be large.
+    ``rows`` is p - m(a) and ``columns`` q - m(b): differences, since ratio may be large. Where
+    nearly all mass is left, p and q are zero up to rounding, and the factor is not known.
     """
-    p, q = mass_a + rows, mass_b + columns
-    gap = (mass_a - mass_b) + (rows - columns)
-    value = -ratio * (rows + columns) - q + ratio * (gap / (np.sqrt(p) + np.sqrt(q))) ** 2
-    return value, 0.5 * ratio * np.log1p(-gap / p)
+    p, q = max(mass_a + rows, 0.0), max(mass_b + columns, 0.0)
+    gap, roots = (mass_a - mass_b) + (rows - columns), np.sqrt(p) + np.sqrt(q)
+    value = -ratio * (rows + columns) - q
+    if roots > 0.0:
+        value += ratio * (gap / roots) ** 2
+    return value, 0.5 * ratio * np.log1p(-gap / p) if p > 0.0 and q > 0.0 else 0.0
 
 
 # -------------------------------------------------------------------------- scaling form

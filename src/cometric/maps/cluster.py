@@ -141,7 +141,8 @@ class Cluster:
                 lost = future.status != "finished" and waited > LATE
                 if lost or (worker is not None and worker not in self.workers()):
                     break
-            except (KilledWorker, OSError, *_cancelled()):
+            # `sync` of distributed raises UnboundLocalError if its own task is cancelled.
+            except (KilledWorker, OSError, UnboundLocalError, *_cancelled()):
                 self.check_scheduler()
                 break
         self.cancel([future])
