@@ -9,7 +9,7 @@ import numpy as np
 
 import cometric
 from cometric.answers.result import Result
-from cometric.cli.options import Stored
+from cometric.cli.options import Source, Stored
 from cometric.core.inputs import counted, read_matrix, read_names
 from cometric.core.matching import find_bins, select
 from cometric.core.names import quoted, suggestion
@@ -86,11 +86,17 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
-def without_unknown(result: Result, data: AnnData, source: dict[str, Any], path: Path) -> AnnData:
+def read_new(result: Result, path: Path, source: Source, drop_empty: bool) -> AnnData:
+    """New data; ``drop_empty`` leaves out samples without mass on anything learned."""
+    data = read(path, source.transpose, source.read_limit)
+    return _without_unknown(result, data, source, path) if drop_empty else data
+
+
+def _without_unknown(result: Result, data: AnnData, source: Source, path: Path) -> AnnData:
     """New samples, except those that have no mass on anything learned; warns of these."""
     from cometric.scverse import slots
 
-    matrix = slots.matrix(data, **source)
+    matrix = slots.matrix(data, **source.matrix)
     rows, columns = read_names(matrix)
     counts, features = read_matrix(matrix, "X", least=(1, 1)), result.problem.features
     places = find_bins(

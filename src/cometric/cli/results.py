@@ -104,9 +104,7 @@ def transform(
     writing.check(output, kinds, [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)
-    data = files.read(new, source.transpose, source.read_limit)
-    if drop_empty:
-        data = files.without_unknown(result, data, source.matrix, new)
+    data = files.read_new(result, new, source, drop_empty)
     matrix = slots.matrix(data, **source.matrix)
     files.warn_of_other_source(reference, stored.key, source.matrix, new)
     console.use_source(new, matrix, source.transpose)

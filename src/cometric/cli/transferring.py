@@ -60,9 +60,7 @@ def transfer(
     n_neighbors = default_neighbors(n_neighbors, others)
     check_neighbors(n_neighbors, others)
     console.use_source(new)
-    data = files.read(new, source.transpose, source.read_limit)
-    if drop_empty:
-        data = files.without_unknown(result, data, source.matrix, new)
+    data = files.read_new(result, new, source, drop_empty)
     matrix = slots.matrix(data, **source.matrix)
     files.warn_of_other_source(reference, stored.key, source.matrix, new)
     console.use_source(new, matrix, source.transpose)
