@@ -51,6 +51,14 @@ def test_shares_inside_and_outside_are_means(data, result):
         assert_allclose(row.times, (inside + floor) / (outside + floor), rtol=1e-9)
 
 
+def test_groups_with_numbers_ascend(result):
+    numbers = [str(i % 12) for i in range(80)]
+    rows = cm.rank_features(result, numbers, n_features=1)
+    assert [row.group for row in rows] == [str(k) for k in range(12)]
+    table = cm.modules(result).table(numbers)
+    assert table.groups == tuple(str(k) for k in range(12))
+
+
 def test_a_group_is_ranked_by_distance(data, result):
     rows = cm.rank_features(result, data.labels, n_features=None)
     for group in {row.group for row in rows}:

@@ -41,6 +41,17 @@ def test_groups_of_samples_are_added_up():
     assert by_label.result.samples.shape == (20, 20)
 
 
+def test_samples_without_a_label_are_in_no_group():
+    labels = [None if i % 8 == 5 else f"group {i // 4}" for i in range(80)]
+    sketch = cm.learn_landmarks(DATA.X, labels, **OPTIONS)
+    assert sketch.result.samples.shape == (20, 20)
+    assert sketch.graph.shape == (80, 80)  # they have neighbors like all others
+    known = [i for i in range(80) if labels[i] is not None]
+    drawn = cm.learn_landmarks(DATA.X, labels, n_landmarks=30, **OPTIONS)
+    kinds = {labels[i] for i in drawn.landmarks}
+    assert kinds >= {labels[i] for i in known}  # others may be added for the features they have
+
+
 def test_entropic_neighbors_of_a_sketch_are_found_and_told():
     sketch = cm.learn_landmarks(DATA.X, 30, 4, eps=0.1, tol=1e-3, check=10)
     assert sketch.graph.shape == (80, 80)
@@ -61,7 +72,7 @@ def test_entropic_neighbors_of_a_sketch_are_found_and_told():
         ({"landmarks": 2.5}, "`landmarks` is 2.5; pass a whole number, a label for each of the 80"),
         ({"landmarks": "many"}, "`landmarks` is 'many'; pass a whole number, a label"),
         ({"landmarks": True}, "`landmarks` is True; choose between"),
-        ({"landmarks": [None] * 80}, "`landmarks` mixes types that have no order, or has labels"),
+        ({"landmarks": [None] * 80}, "`landmarks` are labels that are all missing; pass some"),
         ({"landmarks": -np.ones((5, 25))}, "`landmarks` has 125 negative entries"),
         ({"n_landmarks": 0}, "`n_landmarks` is 0; choose between 2 and the 80 samples"),
         ({"n_landmarks": "many"}, "`n_landmarks` is 'many'; choose between"),

@@ -235,9 +235,20 @@ def test_metacells_are_sums_of_cells():
     assert "rows" not in stored
     expected = adata.X[np.flatnonzero(adata.obs["cluster"] == stored["names"][3])].sum(axis=0)
     assert_array_equal(stored["data"][3].toarray(), expected)
+    assert list(stored["names"]) == [str(k) for k in range(20)]  # 2 before 10
     cms.tl.modules(adata)
     with pytest.raises(ValueError, match="learned from metacells, which have no labels: ranking"):
         cms.tl.rank_features(adata, "type")
+
+
+def test_cells_without_a_label_are_in_no_metacell():
+    adata = cells()
+    adata.obs["cluster"] = [None if i < 5 else str(i % 20) for i in range(N)]
+    cms.tl.landmarks(adata, "cluster", n_neighbors=5, **QUICK)
+    stored = adata.uns["cometric"]["landmarks"]
+    assert list(stored["names"]) == [str(k) for k in range(20)]
+    assert_allclose(stored["data"].sum(), adata.X[5:].sum())
+    assert (np.diff(adata.obsp["distances"].indptr) == 4).all()
 
 
 @pytest.mark.parametrize(

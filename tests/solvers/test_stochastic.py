@@ -171,3 +171,16 @@ def test_where_samples_lead_astray_full_sweeps_begin_anew():
     assert result.converged
     plain = cm.learn(X, eps=3.0, tau=1e-3, tol=1e-6, solver="power")
     assert cm.hilbert_distance(result.samples, plain.samples) < 1e-4
+
+
+def test_parts_without_a_positive_distance_start_over_with_all_pairs(monkeypatch):
+    """At a huge eps all divergences of a part may be negative by rounding."""
+    X = np.random.default_rng(0).random((6, 5))
+    plain = cm.learn(X, eps=0.5, tau=0.1, solver="power")
+    monkeypatch.setattr(
+        "cometric.solvers.stochastic.divide",
+        lambda lift, indices: [lambda cost, k=len(index): -np.ones(k) for index in indices],
+    )
+    result = cm.learn(X, eps=0.5, tau=0.1, solver="stochastic")
+    assert result.converged
+    assert cm.hilbert_distance(result.samples, plain.samples) < 1e-3

@@ -10,8 +10,8 @@ from scipy import sparse
 
 from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.result import Result
-from cometric.core.inputs import is_missing
 from cometric.core.kinds import check_count
+from cometric.core.labels import NO_GROUP, groups_of
 from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
@@ -41,6 +41,8 @@ def rank_features(
     progress: bool = False,
 ) -> tuple[Ranked, ...]:
     """The features nearest to each group of samples, group by group, the nearest first.
+
+    Groups are in the order of pandas' categories; otherwise numbers ascend, texts are sorted.
 
     A group is compared with features as if it were one: the feature that has the same mass in all
     samples of the group and none elsewhere. Its distances to the learned features are those of
@@ -72,29 +74,26 @@ def rank_features(
     side, count = result.problem.samples, len(result.problem.features.labels)
     if n_features is not None:
         check_count("n_features", n_features)
-    known = np.array([not is_missing(label) for label in labels], dtype=bool)
-    texts = np.array([str(label) for label in labels])
-    if texts.shape != (len(side.labels),):
+    groups, number = groups_of(labels)
+    if len(number) != len(side.labels):
         raise ValueError(
-            f"`labels` has {len(texts)} entries; there are {len(side.labels)} samples, so pass "
+            f"`labels` has {len(number)} entries; there are {len(side.labels)} samples, so pass "
             f"{len(side.labels)} of them (without empty samples that were dropped)."
         )
-    if not known.any():
+    if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
-    groups, back = np.unique(texts[known], return_inverse=True)
-    distances = distances_to_groups(
-        result, np.flatnonzero(known), back, len(groups), n_threads, progress
-    )
+    known = np.flatnonzero(number != NO_GROUP)
+    distances = distances_to_groups(result, known, number[known], len(groups), n_threads, progress)
     masses = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
     masses = masses[known]
     names = result.problem.features.item_names
     rows = []
     for g, group in enumerate(groups):
-        inside, outside = mean_masses(masses, back == g)
+        inside, outside = mean_masses(masses, number[known] == g)
         times = 2.0 ** log_ratio(inside, outside)
         for k in nearest_to(distances[g], min(n_features or count, count)):
             numbers = (distances[g, k], times[k], inside[k], outside[k])
-            rows.append(Ranked(str(group), names[k], *map(float, numbers)))
+            rows.append(Ranked(group, names[k], *map(float, numbers)))
     return tuple(rows)
 
 

@@ -18,8 +18,8 @@ from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
-from cometric.core.inputs import is_missing
 from cometric.core.kinds import Count, check_count, check_number, check_side
+from cometric.core.labels import groups_of
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -240,16 +240,13 @@ class Modules:
 def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label."""
     check_labels(labels)
-    known = np.array([not is_missing(label) for label in labels], dtype=bool)
-    texts = np.array([str(label) for label in labels])
-    if texts.shape != (len(scores),):
-        raise ValueError(f"`labels` has {len(texts)} entries; pass one for each of {len(scores)}.")
-    if not known.any():
+    groups, number = groups_of(labels)
+    if len(number) != len(scores):
+        raise ValueError(f"`labels` has {len(number)} entries; pass one for each of {len(scores)}.")
+    if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
-    groups, back, counts = np.unique(texts[known], return_inverse=True, return_counts=True)
-    sums = np.zeros((len(groups), scores.shape[1]))
-    np.add.at(sums, back, scores[known])
-    return ModuleTable(tuple(names), tuple(map(str, groups)), (sums / counts[:, None]).T)
+    means = np.array([scores[number == g].mean(axis=0) for g in range(len(groups))])
+    return ModuleTable(tuple(names), groups, means.T)
 
 
 def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.inputs import check_distances, counted, is_missing, unwrap
+from cometric.core.inputs import check_distances, counted, unwrap
+from cometric.core.labels import is_missing
 from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,

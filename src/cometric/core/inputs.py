@@ -312,14 +312,6 @@ def plural(k: int, word: str) -> str:
     return f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
 
 
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, or pandas' NA or NaT."""
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # NA has no truth value
-        return True
-
-
 def check_distances(matrix: Any, name: str) -> None:
     """Raise unless all entries, of a sparse matrix all stored ones, are finite and nonnegative."""
     values = matrix.data if sparse.issparse(matrix) else matrix

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
+from cometric.core.labels import categories_of
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND
-from cometric.drawing.layout import by_size, categories_of, checked, metric_of, names_of
+from cometric.drawing.layout import by_size, checked, metric_of, names_of
 from cometric.drawing.naming import in_turn, spread
 
 HIGH = 0.1

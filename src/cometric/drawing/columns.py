@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cometric.core.inputs import is_missing
+from cometric.core.labels import categories_of, is_missing
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
-from cometric.drawing.layout import categories_of, checked
+from cometric.drawing.layout import checked
 from cometric.drawing.packing import pack, pack_numbers
 
 MISSING = "(missing)"

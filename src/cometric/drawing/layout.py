@@ -13,7 +13,6 @@ from scipy.spatial.distance import squareform
 
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
-from cometric.core.inputs import is_missing
 from cometric.core.kinds import check_number, check_side
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -100,22 +99,6 @@ def by_size(labels: Any) -> list[tuple[str, Index]]:
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]
-
-
-def categories_of(labels: Any) -> tuple[str, ...]:
-    """The different labels as text, without missing ones, in the order of their colors.
-
-    This is the order of pandas' categories, in which some may be unused; otherwise numbers ascend
-    and texts are in the order of the alphabet. Scanpy's order is the same.
-    """
-    kinds = getattr(getattr(labels, "dtype", None), "categories", None)
-    if kinds is not None:
-        return tuple(map(str, kinds))
-    texts = sorted({str(label) for label in labels if not is_missing(label)})
-    try:
-        return tuple(sorted(texts, key=float))
-    except ValueError:
-        return tuple(texts)
 
 
 def leaf_order(distances: Matrix) -> Index:

@@ -16,6 +16,7 @@ from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.inputs import read_matrix, read_samples
 from cometric.core.kinds import shown
+from cometric.core.labels import NO_GROUP, groups_of, indicators
 from cometric.core.names import check_options
 from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
@@ -126,7 +127,8 @@ def learn_landmarks(
     landmarks
         The number of samples to learn from, by default 400, or a fifth of the number of features
         if that is more; or a label for each sample, to learn from the sums of all samples with the
-        same label (metacells); or a matrix of metacells over the same features.
+        same label (metacells; samples whose label is missing are in none of them); or a matrix of
+        metacells over the same features.
     n_landmarks
         The same as a number of ``landmarks``. With labels, samples are drawn instead of summed:
         from each label a share of this number, in proportion to its size and at least one.
@@ -281,16 +283,13 @@ def _sketch(
         return chosen, matrix.take(chosen)
     sums = sparse.csr_array((int(groups.max()) + 1, m))
     for part in _parts(n):
-        size = part.stop - part.start
-        members = sparse.csr_array(
-            (np.ones(size), (groups[part], np.arange(size))), shape=(sums.shape[0], size)
-        )
+        members = indicators(groups[part], sums.shape[0])
         sums = sums + members @ matrix.take(np.arange(part.start, part.stop))
     return None, sums.tocsr()
 
 
 def _groups(landmarks: Any, n: int, m: int) -> Index:
-    """The number of the label of each sample."""
+    """The number of the label of each sample, ``NO_GROUP`` where it is missing."""
     labels = np.asarray(landmarks)
     wanted = (
         f"pass a whole number, a label for each of the {n} samples, or a matrix of metacells over "
@@ -300,19 +299,15 @@ def _groups(landmarks: Any, n: int, m: int) -> Index:
         raise ValueError(f"`landmarks` is {shown(landmarks)}; {wanted}")
     if labels.shape != (n,) or labels.dtype.kind not in "biuOSU":
         raise ValueError(f"`landmarks` has shape {labels.shape} and dtype {labels.dtype}; {wanted}")
-    try:
-        groups: Index = np.unique(labels, return_inverse=True)[1]
-    except TypeError as error:
-        raise ValueError(
-            "`landmarks` mixes types that have no order, or has labels that are None. Pass all of "
-            "them as strings."
-        ) from error
+    names, groups = groups_of(landmarks)
+    if not names:
+        raise ValueError("`landmarks` are labels that are all missing; pass some at least.")
     return groups
 
 
 def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
     """``count`` samples, from each group a share in proportion to its size, at least one."""
-    n, rng = len(groups), np.random.default_rng(random_state)
+    n, rng = int((groups != NO_GROUP).sum()), np.random.default_rng(random_state)
     drawn = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)

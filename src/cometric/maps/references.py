@@ -46,6 +46,9 @@ BLOCK = 10_000_000
 PAIRS = 2_000_000
 """Pairs of histograms in one call of a kernel."""
 
+CONSTANT = 1e-8
+"""Deviations from a mean, relative to it, below which an item counts as constant."""
+
 SMALL = 200
 """Size up to which singular vectors are computed from a dense matrix."""
 
@@ -377,10 +380,13 @@ def _loadings(damp: Embedding, known: sparse.csr_array) -> Embedding:
 
     def center(rows: sparse.csr_array) -> tuple[sparse.csr_array, Vector]:
         damped = damp(rows)
-        means = damped.mean(axis=1)
-        variance = _sums_of_squares(damped) - rows.shape[1] * means**2
-        lengths = np.sqrt(np.maximum(variance, np.finfo(float).tiny))
-        data = damped.data / np.repeat(lengths, np.diff(damped.indptr))
+        means, stored = damped.mean(axis=1), np.diff(damped.indptr)
+        centered = _with_data(damped, damped.data - np.repeat(means, stored))
+        squares = _sums_of_squares(centered) + (rows.shape[1] - stored) * means**2
+        lengths = np.sqrt(squares)
+        constant = lengths <= CONSTANT * np.sqrt(rows.shape[1]) * means
+        lengths[constant] = np.inf  # what is left of them is rounding
+        data = damped.data / np.repeat(lengths, stored)
         return _with_data(damped, data), means / lengths
 
     scaled, means = center(known)

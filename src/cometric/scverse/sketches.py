@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.inputs import read_matrix
+from cometric.core.labels import groups_of, indicators
 from cometric.core.types import Index
 from cometric.files.rows import as_rows
 from cometric.scverse import slots
@@ -184,13 +185,10 @@ def chunks(data: Any) -> Iterator[tuple[slice, Any]]:
 
 
 def sum_groups(data: Any, labels: Any) -> tuple[sparse.csr_array, list[str]]:
-    """The sums of the cells with the same label, and these labels."""
-    names, groups = np.unique(np.array([str(label) for label in labels]), return_inverse=True)
+    """The sums of the cells with the same label, and these labels; others are left out."""
+    names, groups = groups_of(labels)
     total: Any = sparse.csr_array((len(names), len(data.var_names)))
     for rows, part in chunks(data):
-        own = groups[rows]
-        members = sparse.csr_array(
-            (np.ones(len(own)), (own, np.arange(len(own)))), shape=(len(names), len(own))
-        )
+        members = indicators(groups[rows], len(names))
         total = total + members @ sparse.csr_array(part, dtype=np.float64)
-    return sparse.csr_array(total), [str(name) for name in names]
+    return sparse.csr_array(total), list(names)

@@ -46,6 +46,7 @@ def landmarks(
     n_landmarks
         The number of cells to learn from, by default that of :func:`cometric.learn_landmarks`; or
         a column of ``obs``, to learn from the sums of the cells with the same label (metacells).
+        Cells whose label is missing are in none of them, but have neighbors like all others.
     n_neighbors
         Size of a neighborhood, the cell itself included, as scanpy counts.
     layer, use_raw

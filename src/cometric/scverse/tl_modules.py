@@ -12,7 +12,8 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.inputs import counted, is_missing
+from cometric.core.inputs import counted
+from cometric.core.labels import is_missing
 from cometric.core.names import suggestion
 from cometric.core.warn import warn
 from cometric.scverse import get, sketches, slots

@@ -18,6 +18,7 @@ from cometric.core.types import (
     Iterate,
     Matrix,
     Metrics,
+    NegativeDistances,
     Traits,
     Vector,
     divide,
@@ -229,10 +230,15 @@ def _evaluate(
     """The images of the pairs of a part, and the updated statistics of the epoch.
 
     A poor cost can give negative divergences. Such a pair keeps its distance until it is evaluated
-    again, and the residual is infinite until then.
+    again, and the residual is infinite until then. If nothing positive is left of a part, an error
+    says so; the run then starts over, with all pairs.
     """
     old, image = metric[part.pairs[:, 0], part.pairs[:, 1]], part.distances(cost)
     cross, square, ratios = old @ image, old @ old, image / old
+    if not cross > 0.0:
+        raise NegativeDistances(
+            f"{int((image <= 0.0).sum())} of {len(image)} sampled pairs have no positive distance"
+        )
     seen = seen.copy()
     seen[row] = len(old), cross, square, ratios.min(), ratios.max()
     return np.where(image > 0.0, image, old * (cross / square)), seen

@@ -1,0 +1,58 @@
+"""Labels of samples: which are missing, their order, and the groups they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.types import Index
+
+NO_GROUP = -1
+"""The number of the group of items whose label is missing."""
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, or pandas' NA or NaT."""
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # NA has no truth value
+        return True
+
+
+def categories_of(labels: Any) -> tuple[str, ...]:
+    """The different labels as text, without missing ones, in the order of their colors.
+
+    This is the order of pandas' categories, in which some may be unused; otherwise numbers ascend
+    and texts are in the order of the alphabet. Scanpy's order is the same.
+    """
+    kinds = getattr(getattr(labels, "dtype", None), "categories", None)
+    if kinds is not None:
+        return tuple(map(str, kinds))
+    texts = sorted({str(label) for label in labels if not is_missing(label)})
+    try:
+        return tuple(sorted(texts, key=float))
+    except ValueError:
+        return tuple(texts)
+
+
+def groups_of(labels: Any) -> tuple[tuple[str, ...], Index]:
+    """The different labels in their order, and the number of the label of each item.
+
+    Items whose label is missing have the number ``NO_GROUP``.
+    """
+    texts = [None if is_missing(label) else str(label) for label in labels]
+    used = set(texts)
+    names = tuple(name for name in dict.fromkeys(categories_of(labels)) if name in used)
+    numbers = {name: k for k, name in enumerate(names)}
+    groups = [NO_GROUP if text is None else numbers[text] for text in texts]
+    return names, np.array(groups, dtype=np.int64)
+
+
+def indicators(groups: Index, count: int) -> sparse.csr_array:
+    """A row for each of ``count`` groups, with 1 for its members and 0 for all other items."""
+    members = np.flatnonzero(groups != NO_GROUP)
+    return sparse.csr_array(
+        (np.ones(len(members)), (groups[members], members)), shape=(count, len(groups))
+    )
