@@ -179,7 +179,7 @@ def test_parts_without_a_positive_distance_start_over_with_all_pairs(monkeypatch
     plain = cm.learn(X, eps=0.5, tau=0.1, solver="power")
     monkeypatch.setattr(
         "cometric.solvers.stochastic.divide",
-        lambda lift, indices: [lambda cost, k=len(index): -np.ones(k) for index in indices],
+        lambda lift, indices: [lambda cost, own=index: -np.ones(len(own)) for index in indices],
     )
     result = cm.learn(X, eps=0.5, tau=0.1, solver="stochastic")
     assert result.converged
