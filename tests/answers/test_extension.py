@@ -285,8 +285,6 @@ def test_nothing_in_common_is_refused(named, make):
     )
     with pytest.raises(ValueError, match=words):
         named.transform(make(NEW[:, :2], None, ["h0", "h1"]))
-    with pytest.raises(ValueError, match="none of the 9 learned features .* `X`: '0', '1', '2'"):
-        named.transform(make(NEW))
 
 
 def test_transposed_data_are_recognized(named, make):
@@ -310,6 +308,17 @@ def test_numbers_given_for_lack_of_names_are_no_names(make):
     assert_array_equal(r.transform(make(NEW)), r.transform(NEW))
     with pytest.raises(ValueError, match="`X` has 4 features; the learned data have 9"):
         r.transform(make(NEW[:, :4]))
+
+
+def test_data_without_names_are_compared_by_position_with_a_warning(named, make):
+    words = (
+        r"`X` has numbers for the names of its features .* \('g0', 'g1', 'g2', \.\.\.\): they are"
+    )
+    with pytest.warns(UserWarning, match=words):
+        distances = named.transform(make(NEW))
+    assert_array_equal(distances, named.transform(NEW))
+    with pytest.raises(ValueError, match="`X` has 4 features; the learned data have 9"):
+        named.transform(make(NEW[:, :4]))
 
 
 def test_labels_that_are_numbers_are_matched_as_well():

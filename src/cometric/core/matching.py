@@ -11,6 +11,7 @@ from scipy import sparse
 
 from cometric.core.names import quoted
 from cometric.core.types import Index, Vector
+from cometric.core.warn import warn
 
 
 class NothingInCommon(ValueError):
@@ -28,16 +29,22 @@ def find_bins(
     """The column of each learned bin in new data of ``width`` columns; -1 for missing ones.
 
     ``names`` are those of the columns of the new data, ``learned`` those of the bins ``kept``.
-    Names that agree in order need no matching, and may then repeat. ``across`` are the names of
-    the rows of the new data, to recognize transposed data.
+    Names that agree in order need no matching, and may then repeat. The names 0, 1, 2, ..., which
+    readers give to data without names, are positions, with a warning, unless some were learned.
+    ``across`` are the names of the rows of the new data, to recognize transposed data.
     """
     fits = width == len(kept)
     bins = _bins(of)
     if names is not None and learned is not None:
         if fits and tuple(np.array(names, dtype=object)[kept]) == learned:
             return np.flatnonzero(kept)
-        if fits or not is_numbering(names):  # 0, 1, 2, ... cannot be matched
+        if not is_numbering(names) or (fits and not set(names).isdisjoint(learned)):
             return _match(names, learned, bins, across or ())
+        if fits and not is_numbering(learned):
+            warn(
+                f"`X` has numbers for the names of its {bins} (0, 1, ...), which were learned with "
+                f"names ({quoted(learned)}): they are taken to be the same, in the same order."
+            )
     if not fits:
         raise ValueError(
             f"`X` has {width} {bins}; the learned data have {len(kept)}. Pass new {of} over "
