@@ -189,7 +189,7 @@ def worker_kills(runs: int) -> Outcome:
     killed = identical = 0
     with cluster(2) as client:
         while killed < runs:
-            client.wait_for_workers(2, timeout=300)
+            client.wait_for_workers(2, timeout=1200)  # Dask replaces lost ones after 600 s
             known = client.run(os.getpid, on_error="ignore")  # one may be dying still
             victim = rng.choice(list(known.values()))
             struck = threading.Event()
@@ -251,7 +251,7 @@ def every_task(step: int) -> Outcome:
         submit = client.submit
         for fault in (_raises, _dies):
             for n in count(1, step):
-                client.wait_for_workers(2, timeout=300)
+                client.wait_for_workers(2, timeout=1200)  # Dask replaces lost ones after 600 s
                 with tempfile.TemporaryDirectory() as name:
                     run, struck = Path(name, "run"), Path(name, "struck")
                     again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
