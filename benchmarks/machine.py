@@ -2,8 +2,11 @@
 
 import os
 import platform
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 
 def describe(*packages: str) -> dict[str, str]:
@@ -21,6 +24,19 @@ def describe(*packages: str) -> dict[str, str]:
 def load() -> str:
     """Processes that wanted a core, on average over the last minute: ours count too."""
     return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def commit() -> str:
+    """The commit that last changed ``src``, with a plus if it has been changed since."""
+
+    def git(*arguments: str) -> str:
+        ran = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return ran.stdout.strip()
+
+    last = git("log", "-1", "--abbrev=7", "--format=%h", "--", "src")
+    return f"{last or 'unknown'}{'+' if git('status', '--porcelain', '--', 'src') else ''}"
 
 
 def _cpu() -> str:

@@ -49,7 +49,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 from hypothesis import HealthCheck, Phase, settings
 
-from machine import describe
+from machine import commit, describe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -382,7 +382,7 @@ def main() -> None:
         on = ", ".join(f"{k} {v}" for k, v in describe("cosmic-ray", "numpy", "scipy").items())
         head, _, rest = PAGE.read_text("utf-8").partition(MARK)
         tail = rest.partition(MARK)[2]
-        page = f"{head}{MARK}\n\n{figures}\n\nMeasured on: {on}.\n\n{MARK}{tail}"
+        page = f"{head}{MARK}\n\n{figures}\n\nMeasured on: {on}; code {commit()}.\n\n{MARK}{tail}"
         PAGE.write_text(page, "utf-8")
 
 

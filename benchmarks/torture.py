@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from trials import ROOT, Outcome, commands, crashes, determinism, files, numbers, suites
 
-from machine import describe
+from machine import commit, describe
 
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- figures -->"
-HEAD = ["| part | what was done | what came out | | where |", "|---|---|---|---|---|"]
+HEAD = ["| part | what was done | what came out | | where | code |", "|---|---|---|---|---|---|"]
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 # Those that fork come first: no kernel may have run by then.
 PARTS = {
     "kills": Part(crashes.kills, (100, 30), (4, 2)),
-    "command_kills": Part(commands.kills, (75,), (3, ("learn .npz", "landmarks", "modules"))),
+    "command_kills": Part(commands.kills, (80,), (3, ("learn .npz", "landmarks", "modules"))),
     "corruptions": Part(crashes.corruptions, (1000,), (40,)),
     "writes": Part(crashes.every_write, (1,), (80,)),
     "allocations": Part(crashes.every_allocation, (1,), (20,)),
@@ -90,7 +90,7 @@ def main() -> int:
         seconds = time.perf_counter() - began
         verdict = "pass" if passed else "FAIL"
         print(f"{name}: {done} | {found} | {verdict} ({seconds:.0f} s)", flush=True)
-        lines[name] = f"| {name} | {done} | {found} | {verdict} | {where(seconds)} |"
+        lines[name] = f"| {name} | {done} | {found} | {verdict} | {where(seconds)} | {commit()} |"
         failed |= not passed
         if asked.out:
             asked.out.write_text(json.dumps(lines, indent=1), "utf-8")

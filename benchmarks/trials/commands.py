@@ -90,6 +90,10 @@ WORKS = {
     "modules": Work(
         command("modules", "learned.npz", "-o", "out.csv", "--sets", "sets.json"), ("out.csv",)
     ),
+    "transfer": Work(
+        command("transfer", "learned.h5ad", "x.h5ad", "--labels", "kind", "-o", "out.csv"),
+        ("out.csv",),
+    ),
     "rank": Work(command(*_groups), ("out.csv",)),
     "report": Work(command("report", "learned.npz", "-o", "out.html"), ("out.html",)),
     "plan": Work(command("plan", "x.h5ad", *QUICK, force=False)),
