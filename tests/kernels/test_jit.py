@@ -1,5 +1,6 @@
 """Compiled code is used again until any kernel changes, not only the file it came from."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometric.kernels import jit
+from cometric.kernels.jit import njit
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -43,6 +45,59 @@ def test_a_change_in_another_kernel_is_noticed(tmp_path):
     assert hits_and_misses(tmp_path, "") == (0, 1)
     assert hits_and_misses(tmp_path, "") == (1, 0)
     assert hits_and_misses(tmp_path, "changed") == (0, 1)
+
+
+def test_two_processes_that_compile_at_once_do_not_mix_their_code(tmp_path):
+    """Both choose the same name for their files, since neither sees the index of the other."""
+    first, second = (jit.KernelCache(tmp_path, "kernel", "stamp") for _ in range(2))
+    second._load_index = dict
+    write = first._save_data
+
+    def write_last(name, data):
+        second.save("unbalanced", "code of the second")
+        write(name, data)
+
+    first._save_data = write_last
+    first.save("balanced", "code of the first")
+    found = jit.KernelCache(tmp_path, "kernel", "stamp")
+    assert found._load_index() == {"unbalanced": "kernel.1.nbc"}
+    assert found.load("unbalanced") is None
+    found.save("unbalanced", "code of the second")
+    assert found.load("unbalanced") == "code of the second"
+
+
+def test_an_index_without_its_file_does_not_return_older_code(tmp_path):
+    jit.KernelCache(tmp_path, "kernel", "old").save("key", "old code")
+    killed = jit.KernelCache(tmp_path, "kernel", "new")
+    killed._save_data = lambda name, data: None
+    killed.save("key", "new code")
+    assert jit.KernelCache(tmp_path, "kernel", "new").load("key") is None
+
+
+@pytest.mark.parametrize("damaged", ["kernel.nbi", "kernel.1.nbc"])
+def test_a_damaged_cache_is_replaced(tmp_path, damaged):
+    cache = jit.KernelCache(tmp_path, "kernel", "stamp")
+    cache.save("key", "code")
+    (tmp_path / damaged).write_bytes(b"")
+    assert cache.load("key") is None
+    cache.save("key", "code")
+    assert cache.load("key") == "code"
+
+
+def test_a_full_disk_leaves_kernels_uncached(tmp_path):
+    cache = jit.KernelCache(tmp_path, "kernel", "stamp")
+
+    def fail(name, data):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    cache._save_data = fail
+    cache.save("key", "code")
+    assert cache.load("key") is None
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+def test_kernels_use_this_cache():
+    assert isinstance(njit(lambda x: x)._cache._cache_file, jit.KernelCache)
 
 
 BITS = """

@@ -1,13 +1,17 @@
-"""Numba's ``njit`` with a cache that notices changes in any kernel.
+"""Numba's ``njit`` with a cache that cannot return the code of another kernel.
 
-Numba compares a cached function with the file it is in, not with the files of the functions it
-calls and inlines. So after an update of the package a kernel could run with old code inside.
+Numba's own cache can, in two ways. It compares a cached function with the file it is in, not with
+the files of the functions it calls and inlines: after an update of the package a kernel could run
+with old code inside. And it numbers the files of compiled code without a lock: of two processes
+that compile variants of one function at once, both write number 1, and the index names one of them,
+for ever.
 """
 
 import hashlib
 from contextlib import suppress
 
 import numba
+from numba.core.caching import IndexDataCacheFile
 
 from cometric.kernels.caching import KERNELS
 
@@ -25,12 +29,37 @@ Numba counts references to arrays, and to those in records, in every call and fo
 """
 
 
+class KernelCache(IndexDataCacheFile):
+    """Compiled variants of one function; each file says which variant it holds.
+
+    What cannot be read, or is another variant, is compiled again; what cannot be written is not
+    cached.
+    """
+
+    def save(self, key, data):
+        with suppress(OSError):
+            super().save(key, (self._source_stamp, key, data))
+
+    def load(self, key):
+        with suppress(Exception):  # a damaged pickle can raise anything
+            stamp, variant, data = super().load(key)
+            if (stamp, variant) == (self._source_stamp, key):
+                return data
+        return None
+
+    def _load_index(self):
+        with suppress(Exception):
+            return super()._load_index()
+        return {}
+
+
 def njit(function=None, **options):
     """Compile a function in nopython mode; compiled code is cached until any kernel changes."""
     if function is None:
         return lambda function: njit(function, **options)
     kernel = numba.njit(cache=True, **options)(function)
-    with suppress(AttributeError):  # not compiled, or another version of Numba
-        cache = kernel._cache._cache_file
-        cache._source_stamp = (cache._source_stamp, SOURCES)
+    if not numba.config.DISABLE_JIT:
+        cache = kernel._cache
+        stamp = (cache._cache_file._source_stamp, SOURCES)
+        cache._cache_file = KernelCache(cache.cache_path, cache._impl.filename_base, stamp)
     return kernel
