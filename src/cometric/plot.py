@@ -22,6 +22,7 @@ from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count, check_side
+from cometric.core.labels import check_order
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix
@@ -140,6 +141,7 @@ def distances(
     """
     metric = metric_of(result, of)
     n = len(metric)
+    check_order(labels, "labels", getattr(result.problem, of), of)
     groups = _groups(metric, None if labels is None else checked(labels, "labels", n, of))
     order = np.concatenate([members for _, members in groups])
     item_names = names_of(result, of, names)
@@ -377,6 +379,11 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
     :meth:`cometric.Modules.table`.
     """
+    if not isinstance(modules, Modules | ModuleTable):
+        kind = type(modules).__name__
+        raise ValueError(
+            f"`modules` is of class {kind}; pass what `cm.modules(result)` returned, and labels."
+        )
     if isinstance(modules, Modules) and labels is None:
         raise ValueError("`labels` is None; pass the label of each sample, or a table.")
     table = modules.table(labels) if isinstance(modules, Modules) else modules

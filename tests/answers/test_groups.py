@@ -121,3 +121,39 @@ def test_samples_without_a_label_are_in_no_group(data, result, nothing):
 def test_labels_that_are_none_are_refused(result, labels):
     with pytest.raises(ValueError, match="`labels` is .*; pass the label of each sample"):
         cm.rank_features(result, labels)
+
+
+def test_labels_in_another_order_than_the_samples_are_refused():
+    pd = pytest.importorskip("pandas")
+    data = cm.datasets.simulate_counts(30, 20, types=2, density=0.6)
+    X = pd.DataFrame(data.X.toarray(), index=[f"s{i}" for i in range(30)])
+    labels = pd.Series(data.labels, index=X.index)
+    learned = cm.learn(X, drop_empty=True, tol=0.1)
+    modules = cm.modules(learned)
+    words = r"`labels` has the names of the samples in its index, .* `labels\.loc\[X\.index\]`"
+    for function in (
+        lambda given: cm.rank_features(learned, given),
+        modules.table,
+        lambda given: cm.plot.embedding(learned, method="tsne", labels=given),
+        lambda given: cm.plot.distances(learned, labels=given),
+        lambda given: cm.report.write(learned, "unused.html", labels=given),
+    ):
+        with pytest.raises(ValueError, match=words):
+            function(labels[::-1])
+    expected = cm.rank_features(learned, data.labels)
+    for same in (
+        labels,
+        labels.reset_index(drop=True),
+        labels.set_axis([f"t{i}" for i in range(30)]),
+    ):
+        assert cm.rank_features(learned, same) == expected
+
+
+def test_numbered_labels_of_shuffled_samples_go_by_position():
+    pd = pytest.importorskip("pandas")
+    data = cm.datasets.simulate_counts(30, 20, types=2, density=0.6)
+    X = pd.DataFrame(data.X.toarray(), index=np.random.default_rng(0).permutation(30))
+    learned = cm.learn(X, drop_empty=True, tol=0.1)
+    assert cm.rank_features(learned, pd.Series(data.labels)) == cm.rank_features(
+        learned, data.labels
+    )

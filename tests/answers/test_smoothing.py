@@ -226,3 +226,20 @@ def test_a_result_of_other_data_is_refused(result):
 def test_distances_may_be_whole_numbers():
     steps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
     assert_array_equal(cm.smooth(X, steps, 3), cm.smooth(X, steps.astype(float), 3))
+
+
+def test_data_in_another_order_than_the_learned_are_refused():
+    pd = pytest.importorskip("pandas")
+    empty = np.insert(X, 3, 0.0, axis=0)
+    for values in (X, empty):
+        frame = pd.DataFrame(values, index=[f"s{i}" for i in range(len(values))])
+        learned = cm.learn(frame, drop_empty=True, tol=0.1)
+        assert_array_equal(cm.smooth(frame, learned, 4), cm.smooth(values, learned, 4))
+        order = [1, 0, *range(2, len(values))]
+        with pytest.raises(ValueError, match="`X` has its samples in another order than the data"):
+            cm.smooth(frame.iloc[order], learned, 4)
+        renamed = frame.set_axis([f"t{i}" for i in range(len(values))])
+        assert_array_equal(cm.smooth(renamed, learned, 4), cm.smooth(frame, learned, 4))
+    frame = pd.DataFrame(X)
+    with pytest.raises(ValueError, match="`X` has its features in another order"):
+        cm.smooth(frame[frame.columns[::-1]], cm.learn(frame, tol=0.1), 4, of="features")

@@ -537,3 +537,8 @@ def test_one_large_row_does_not_use_up_the_colors_of_a_heat_map():
     assert plot.modules(table).images[0].get_clim() == (-1.2, 1.2)
     zero = ModuleTable(("a",), ("x", "y"), np.zeros((1, 2)))
     assert plot.modules(zero).images[0].get_clim() == (-1.0, 1.0)
+
+
+def test_modules_of_a_result_are_refused(result):
+    with pytest.raises(ValueError, match=r"`modules` is of class Result; pass what `cm\.modules"):
+        cm.plot.modules(result, LABELS)

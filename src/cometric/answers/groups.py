@@ -11,7 +11,7 @@ from scipy import sparse
 from cometric.answers.checks import check_is_result, check_labels
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count
-from cometric.core.labels import NO_GROUP, groups_of
+from cometric.core.labels import NO_GROUP, check_order, groups_of
 from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
@@ -71,6 +71,7 @@ def rank_features(
     """
     check_is_result(result)
     check_labels(labels)
+    check_order(labels, "labels", result.problem.samples, "samples")
     side, count = result.problem.samples, len(result.problem.features.labels)
     if n_features is not None:
         check_count("n_features", n_features)

@@ -19,7 +19,7 @@ from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
 from cometric.core.kinds import Count, check_count, check_number, check_side
-from cometric.core.labels import groups_of
+from cometric.core.labels import check_order, groups_of
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
@@ -202,6 +202,9 @@ class Modules:
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
         """The mean score of each module over the samples of each label, missing ones left out."""
+        if X is None:
+            other = _other(self.of)
+            check_order(labels, "labels", getattr(self.result.problem, other), other)
         return tabulate(self.scores(X), self.names, labels)
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:

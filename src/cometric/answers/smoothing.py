@@ -8,8 +8,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
-from cometric.core.inputs import check_distances, read_matrix, unwrap
+from cometric.core.inputs import check_distances, read_matrix, read_names, unwrap
 from cometric.core.kinds import check_number, shown
+from cometric.core.labels import in_other_order
 from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
@@ -85,6 +86,8 @@ def smooth(
     for side in SIDES if of == "both" else (of,):
         part = matrix if side == "samples" else matrix.T.tocsr()
         weights = _weights_of(distances, side, of, part.shape[0], n_neighbors)
+        if isinstance(distances, Result):
+            _check_order(read_names(X)[SIDES.index(side)], distances, side)
         part = sparse.csr_array(weights @ part)
         matrix = part if side == "samples" else part.T.tocsr()
     matrix.sort_indices()
@@ -123,6 +126,15 @@ def _weights_of(
             "it was learned from."
         )
     return _spread(weights, kept)
+
+
+def _check_order(names: Any, result: Result, side: str) -> None:
+    """Raise if the data have the learned items in another order: neighbors go by position."""
+    if in_other_order(names, getattr(result.problem, side)):
+        raise ValueError(
+            f"`X` has its {side} in another order than the data that `distances` was learned from. "
+            "Pass the same data."
+        )
 
 
 def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_array:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
+from cometric.core.text import storable_names
 from cometric.core.types import Index
+
+if TYPE_CHECKING:
+    from cometric.core.sides import Side
 
 NO_GROUP = -1
 """The number of the group of items whose label is missing."""
@@ -19,6 +24,35 @@ def is_missing(label: Any) -> bool:
         return label is None or bool(label != label)
     except (TypeError, ValueError):  # NA has no truth value
         return True
+
+
+def in_other_order(names: Sequence[str] | None, side: Side) -> bool:
+    """Whether these are the names of the learned items, but not in their order.
+
+    Names of the items that were dropped may be among them.
+    """
+    if names is None or side.names is None:
+        return False
+    if len(names) == len(side.kept):
+        names = [name for name, kept in zip(names, side.kept, strict=True) if kept]
+    return tuple(names) != side.names and sorted(names) == sorted(side.names)
+
+
+def check_order(labels: Any, argument: str, side: Side, of: str) -> None:
+    """Raise if labels are a series of pandas whose index has the learned items in another order.
+
+    Other labels go by position, and so does a series that is numbered 0, 1, 2, ...
+    """
+    if not (hasattr(labels, "iloc") and hasattr(labels, "index")):
+        return
+    names = storable_names(labels.index)
+    numbered = names == [str(k) for k in range(len(labels))]
+    if not numbered and in_other_order(names, side):
+        raise ValueError(
+            f"`{argument}` has the names of the {of} in its index, in another order than the "
+            f"learned ones. Pass `{argument}.loc[X.index]`, with the learned data X; or, if they "
+            f"are in the right order, `{argument}.to_numpy()`."
+        )
 
 
 def categories_of(labels: Any) -> tuple[str, ...]:

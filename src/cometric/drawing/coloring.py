@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
-from cometric.core.labels import categories_of
+from cometric.core.labels import categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
@@ -36,6 +36,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
     n = len(metric_of(result, of))
     if color is None:
         return Colors(None)
+    check_order(color, "labels" if as_labels else "color", getattr(result.problem, of), of)
     if as_labels:
         return Colors(checked(color, "labels", n, of), _title(color), _order(color))
     if isinstance(color, Modules):

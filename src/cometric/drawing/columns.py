@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cometric.core.labels import categories_of, is_missing
+from cometric.core.labels import categories_of, check_order, is_missing
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
@@ -98,6 +98,7 @@ def read_columns(given: Any, argument: str, side: Side, of: str) -> list[Groups 
 
 
 def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Groups | Numbers:
+    check_order(values, argument, side, of)
     array = np.asarray(values)
     ordered = categories_of(values) if hasattr(values, "dtype") and array.ndim == 1 else None
     if array.shape == side.kept.shape:  # empty items that were dropped included
