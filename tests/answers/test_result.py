@@ -359,3 +359,9 @@ def test_an_error_names_the_folder_and_not_a_temporary_file(result, tmp_path):
     with pytest.raises(IsADirectoryError) as folder:
         result.save(tmp_path)
     assert folder.value.filename == str(tmp_path)
+
+
+def test_a_name_in_data_without_names_is_refused():
+    result = learn(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 3.0]]))
+    with pytest.raises(ValueError, match="The learned data have no names of features: pass a num"):
+        result.nearest("film")

@@ -270,8 +270,14 @@ def test_pandas_frames():
     nullable.loc[1, "w"] = pd.NA
     with pytest.raises(ValueError, match=r"1 NaN entry \(first: row 1, column 2\)"):
         Problem.from_data(nullable)
-    with pytest.raises(ValueError, match="`X` has dtype object; pass real numbers"):
+    with pytest.raises(ValueError, match=r"`X` has text in 1 column \('name'\); pass numbers only"):
         Problem.from_data(frame.assign(name="gene"))
+    with pytest.raises(ValueError, match="`X` is a table of texts; pass counts of their words"):
+        Problem.from_data(pd.DataFrame({"text": ["a film", "a match"]}))
+    with pytest.raises(ValueError, match=r"`X` has dtype object; .* `X.astype\(float\)`"):
+        Problem.from_data(frame.astype(object))
+    with pytest.raises(ValueError, match=r"`X` has dtype .* `X.astype\(float\)`"):
+        Problem.from_data(frame.astype(str))
     with pytest.raises(ValueError, match="`X` has 1 dimension; pass a matrix"):
         Problem.from_data(frame["u"])
     with pytest.raises(ValueError, match=r"`X` has shape \(0, 0\); need at least 2"):

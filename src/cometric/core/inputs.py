@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.core.names import quoted
 from cometric.core.text import storable_names
 from cometric.core.validation import SUM_TOLERANCE
 from cometric.core.warn import warn
@@ -170,6 +171,7 @@ def read_matrix(
             f"`{name}` has {counted(data.ndim, 'dimension')}; pass a matrix, samples by features. "
             "(A tuple of length two is read as the histograms (A, B).)"
         )
+    _check_columns(X, name, texts)
     rows, columns = least
     if data.shape[0] < rows or data.shape[1] < columns:
         raise ValueError(
@@ -193,6 +195,26 @@ def read_matrix(
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
     _check_entries(matrix, name)
     return matrix
+
+
+def _check_columns(X: Any, name: str, texts: str) -> None:
+    """Raise if columns of a table are text; ``texts`` is what to do if there is no other."""
+    if not (hasattr(X, "iloc") and hasattr(X, "dtypes")):
+        return
+    kinds = [getattr(dtype, "kind", "O") for dtype in getattr(X, "dtypes", ())]
+    bad = [k for k, kind in enumerate(kinds) if kind in "OUT" and _has_text(X.iloc[:, k])]
+    if len(kinds) == 1 and bad:
+        raise ValueError(f"`{name}` is a table of texts; {texts}")
+    if 0 < len(bad) < len(kinds):
+        raise ValueError(
+            f"`{name}` has text in {counted(len(bad), 'column')} "
+            f"({quoted([str(X.columns[k]) for k in bad])}); pass numbers only. Leave it out, or "
+            "use names of samples as the index, by `set_index`."
+        )
+
+
+def _has_text(column: Any) -> bool:
+    return any(isinstance(entry, str) for entry in column)
 
 
 def check_indices(matrix: Any, name: str) -> None:

@@ -65,6 +65,8 @@ def _find_name(
         )
     close = similar(name, names, SHOWN, LIKENESS)
     hint = f"Similar names: {quoted(close)}." if close else f"The names begin with {quoted(names)}."
+    if all(other.isdecimal() for other in names):
+        hint = f"The learned data have no names of {of}: pass a number, or learn from a DataFrame."
     raise ValueError(
         f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}: it is not among the "
         f"{len(names)} learned from. {hint}"
