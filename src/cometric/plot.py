@@ -379,11 +379,7 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
     :meth:`cometric.Modules.table`.
     """
-    if not isinstance(modules, Modules | ModuleTable):
-        kind = type(modules).__name__
-        raise ValueError(
-            f"`modules` is of class {kind}; pass what `cm.modules(result)` returned, and labels."
-        )
+    _check_modules(modules)
     if isinstance(modules, Modules) and labels is None:
         raise ValueError("`labels` is None; pass the label of each sample, or a table.")
     table = modules.table(labels) if isinstance(modules, Modules) else modules
@@ -395,6 +391,14 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     ax.set_title("Modules by group")
     canvas.color_bar(ax, image, "mean score", extend="both")
     return ax
+
+
+def _check_modules(value: Any) -> None:
+    if not isinstance(value, Modules | ModuleTable):
+        raise ValueError(
+            f"`modules` is of class {type(value).__name__}; pass what `cm.modules(result)` "
+            "returned, and labels."
+        )
 
 
 def _explained(
