@@ -115,8 +115,8 @@ def rank_features(
     Returns
     -------
     A table, also written to ``uns["cometric_ranks"]``: ``group``, ``feature``, ``distance``,
-    ``times`` (mean share in the group over that in the rest), ``inside`` and ``outside`` (both
-    shares).
+    ``times`` (mean share in the group over that in the rest, shrunk toward 1), ``inside`` and
+    ``outside`` (both shares).
     """
     import pandas as pd
 
