@@ -29,6 +29,7 @@ def folder(tmp_path_factory):
     data.obs_names = [f"s{i}" for i in range(60)]
     data.var_names = [f"g{k}" for k in range(40)]
     data.obs["kind"] = np.repeat(["a", "b", "c"], 20)
+    data.obs["depth"] = np.linspace(0, 1, 60)
     data.write_h5ad(place / "x.h5ad")
     for name in ("out.h5ad", "out.npz"):
         run("learn", place / "x.h5ad", "-o", place / name, *QUICK)
@@ -114,6 +115,10 @@ def test_features_of_groups_are_ranked():
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],
             "--labels is 'type'; `out.h5ad` has 'kind'",
+        ),
+        (
+            ["rank", "out.h5ad", "-o", "y.csv", "--labels", "depth"],
+            "--labels is 'depth', a column of real numbers; pass one of labels.",
         ),
     ],
 )

@@ -162,6 +162,10 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
         (["x.h5ad", "-o", "y.h5ad", "--read-limit", "1e-6"], "raise --read-limit"),
         (["c.h5ad", "-o", "y.h5ad"], "`c.h5ad` is stored by columns (CSC)"),
         (["empty.h5ad", "-o", "y.h5ad"], "`empty.h5ad` has 1 empty sample (first: sample 's4')"),
+        (
+            ["empty.h5ad", "-o", "y.h5ad", "--drop-empty"],
+            "Remove them from the file; --drop-empty leaves out features only.",
+        ),
         (["noise.h5ad", "-o", "y.h5ad"], "`noise.h5ad`"),
     ],
 )
@@ -177,6 +181,19 @@ def test_messages(words, message, data):
     said = run("landmarks", *words, code=2).stderr
     assert message in " ".join(said.split())
     assert not Path("y.h5ad").exists()
+
+
+def test_groups_without_a_landmark_are_told(data):
+    run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
+    made = anndata.read_h5ad("y.h5ad")
+    rows = made.uns["cometric"]["landmarks"]["rows"]
+    others = np.setdiff1d(np.arange(made.n_obs), rows)
+    made.obs["few"] = np.where(np.arange(made.n_obs) == others[0], "rare", "common")
+    made.obs.loc[made.obs_names[rows[:5]], "few"] = "other"
+    made.write_h5ad("y.h5ad")
+    said = run("rank", "y.h5ad", "--labels", "few", "-o", "few.csv").stderr
+    assert "1 group of 3 have no landmark" in said
+    assert "(first: 'rare')" in said
 
 
 def test_labels_are_those_of_the_landmarks(data):

@@ -434,3 +434,39 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
 def test_data_without_layers_say_so():
     with pytest.raises(ValueError, match="`layer` is 'counts', but `adata` has no layers. Leave"):
         cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")
+
+
+def test_choose_names_scaled_data(adata):
+    adata.X = adata.X.toarray() - 1
+    with pytest.raises(ValueError, match=r"`adata\.X` has .* negative .*`layer='counts'`"):
+        cms.tl.choose(adata)
+
+
+@pytest.mark.parametrize("several", [["kind", "gene0"], np.array(["kind"]), pd.Series(["kind"])])
+def test_several_columns_are_refused(adata, several):
+    cms.tl.learn(adata, **QUICK)
+    said = f"is of class {type(several).__name__}; pass the name of one column"
+    with pytest.raises(ValueError, match=f"`color` {said}"):
+        cms.pl.embedding(adata, color=several)
+    with pytest.raises(ValueError, match=f"`groupby` {said}"):
+        cms.pl.distances(adata, groupby=several)
+    with pytest.raises(ValueError, match=f"`groupby` {said}"):
+        cms.pl.modules(adata, several)
+    with pytest.raises(ValueError, match=f"`label` {said}"):
+        cms.tl.transfer_labels(adata.copy(), adata, several)
+
+
+def test_copies_of_backed_data_are_refused_before_any_work(adata, tmp_path, monkeypatch):
+    cms.tl.learn(adata, **QUICK)
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    monkeypatch.setattr(cms.tl.slots, "matrix", None)  # the data are not read
+    with pytest.raises(ValueError, match="`copy` is True, but `adata` is backed"):
+        cms.tl.learn(backed, copy=True, **QUICK)
+    with pytest.raises(ValueError, match="`copy` is True, but `adata` is backed"):
+        cms.pp.neighbors(backed, copy=True)
+    with pytest.raises(ValueError, match="`copy` is True, but `new` is backed"):
+        cms.tl.transform(backed, adata, copy=True)
+    with pytest.raises(ValueError, match="`copy` is True, but `new` is backed"):
+        cms.tl.transfer_labels(backed, adata, "kind", copy=True)
+    backed.file.close()

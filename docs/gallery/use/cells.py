@@ -218,7 +218,7 @@ for gene in ("CD3D", "MS4A1", "GZMB", "LYZ"):
 # The genes of a cluster
 # ----------------------
 # By distance to the cluster; ``times`` is how much larger the mean share of the gene is inside than
-# outside. For p-values of differences use ``sc.tl.rank_genes_groups``.
+# outside, shrunk toward 1. For p-values of differences use ``sc.tl.rank_genes_groups``.
 
 ranks = cms.tl.rank_features(adata, "leiden", n_features=6)
 for group, rows in ranks.groupby("group", observed=True):

@@ -166,6 +166,18 @@ def labels_of(
     return values[result.problem.samples.kept]
 
 
+def check_groups(data: AnnData, labels: str, key: str) -> None:
+    """Raise if a column has real numbers, each a group; warn about groups without a landmark."""
+    import pandas as pd
+
+    from cometric.scverse import sketches
+
+    if pd.api.types.is_float_dtype(data.obs[labels]):
+        raise ValueError(f"`labels` is {labels!r}, a column of real numbers; pass one of labels.")
+    if sketches.has_landmarks(data, key):
+        sketches.labels_of_landmarks(data, data.obs[labels].to_numpy(), key)
+
+
 def save_partial(interruption: cometric.Interrupted, output: Path) -> None:
     """Save the partial result beside ``output``, under another name: it is not a final result."""
     stem = output.name[: output.name.lower().rindex(reading.kind_of(output))]

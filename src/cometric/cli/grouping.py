@@ -153,6 +153,8 @@ def rank(
     writing.check(output, TABLES, [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
     column = files.labels_of(result, data, labels, path, stored, labels_from)
+    if data is not None and labels_from is None:
+        files.check_groups(data, labels, stored.key)
     rows = rank_features(
         result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
     )

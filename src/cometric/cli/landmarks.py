@@ -18,6 +18,7 @@ from cometric.cli.learning import (
     continue_from,
     remove_if_converged,
 )
+from cometric.core.inputs import BadData, Fault
 from cometric.core.nearest import check_neighborhood
 from cometric.files import reading, stores, writing
 from cometric.large.landmarks import Sketch, check_landmarks, learn_landmarks
@@ -25,6 +26,8 @@ from cometric.large.progress import remove_run
 
 IN_PARTS = (".h5ad", ".zarr")
 """Formats that are not read whole."""
+
+EMPTY_SAMPLES = "Remove them from the file; `drop_empty=True` leaves out features only."
 
 
 @command(without=("samples", "features", "start", "random_state", "checkpoint_every"))
@@ -73,6 +76,10 @@ def landmarks(
             sketch = learn_landmarks(
                 data, *given, folder=folder, progress=console.progress, **settings
             )
+        except BadData as error:
+            if error.fault is Fault.EMPTY and error.row is not None:
+                error = BadData("X", error.fault, error.count, EMPTY_SAMPLES, error.row)
+            raise error from None
         except cometric.Interrupted as interruption:
             if folder is not None:
                 interruption.args = (continue_from(folder),)

@@ -50,6 +50,7 @@ def distances(
 
     Colors end at ``vmax``; by default outliers are clipped, 1 shows all distances.
     """
+    slots.check_name("groupby", groupby)
     result = get.result(adata, key=key)
     labels = _column(adata, result, of, groupby, key)
     return plot.distances(result, of, labels, ax=ax, vmax=vmax)
@@ -82,6 +83,7 @@ def embedding(
     mark, n_names, method, random_state
         See :func:`cometric.plot.embedding`.
     """
+    slots.check_name("color", color)
     result = get.result(adata, key=key)
     colors: Any = None
     if color is not None and color == modules_key and color in adata.uns:
@@ -149,6 +151,7 @@ def modules(
 
     ``groupby`` is a column of ``obs``, ``key`` the ``key_added`` of ``tl.modules``.
     """
+    slots.check_name("groupby", groupby)
     if key not in adata.obsm or key not in adata.uns:
         raise KeyError(f"`adata` has no modules under {key!r}. Run `tl.modules` first.")
     if groupby not in adata.obs:

@@ -55,6 +55,7 @@ def neighbors(
             "distances. Pass another name."
         )
     distances = get.distances(adata, key=key)
+    slots.check_copy(adata, copy)
     check_neighborhood(n_neighbors, adata.n_obs, "cell")
     index, near = _nearest(distances, n_neighbors - 1, key)
     import scanpy as sc

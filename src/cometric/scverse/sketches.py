@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.inputs import read_matrix
-from cometric.core.labels import groups_of, indicators
+from cometric.core.inputs import counted, read_matrix
+from cometric.core.labels import groups_of, indicators, is_missing
 from cometric.core.types import Index
+from cometric.core.warn import warn
 from cometric.files.rows import as_rows
 from cometric.scverse import slots
 from cometric.scverse.connectivities import fuzzy_connectivities
@@ -154,6 +155,20 @@ def landmark_rows(adata: AnnData, key: str, doing: str) -> Index:
             "learned from. Learn again."
         )
     return rows
+
+
+def labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndarray:
+    """The labels of the landmarks, with a warning about groups that have none."""
+    rows = landmark_rows(adata, key, "ranking genes")
+    groups = {str(label) for label in labels if not is_missing(label)}
+    absent = sorted(groups - {str(label) for label in labels[rows]})
+    if absent:
+        warn(
+            f"{counted(len(absent), 'group')} of {len(groups)} have no landmark, so that they are "
+            f"not ranked (first: {absent[0]!r}). Pass more landmarks."
+        )
+    chosen: np.ndarray = labels[rows]
+    return chosen
 
 
 def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Landmarks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,20 @@ def check_key(key: Any) -> None:
         raise ValueError(
             f"`key_added` is {key!r}; pass a name, without '/', NUL and lone surrogates."
         )
+
+
+def check_name(argument: str, value: Any) -> None:
+    """Raise unless this can be the name of one column: lists and columns themselves cannot."""
+    if not isinstance(value, Hashable):
+        raise ValueError(
+            f"`{argument}` is of class {type(value).__name__}; pass the name of one column."
+        )
+
+
+def check_copy(adata: AnnData, copy: bool, name: str = "adata") -> None:
+    """Raise if a copy is to be returned of an AnnData whose data are in a file."""
+    if copy and getattr(adata, "isbacked", False):
+        raise ValueError(f"`copy` is True, but `{name}` is backed. Pass `copy=False`.")
 
 
 def check_is_anndata(adata: Any) -> None:

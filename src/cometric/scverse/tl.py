@@ -103,6 +103,7 @@ def learn(
     check_number("max_dense", max_dense)
     check_count("n_neighbors", n_neighbors)
     check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
+    slots.check_copy(adata, copy)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
@@ -161,7 +162,8 @@ def choose(
     slots.check_key(key_added)
     check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
-    choice = cometric.choosing.comparison.choose(data, candidates, **options)
+    with in_terms_of_adata(adata, data, can_drop=()):
+        choice = cometric.choosing.comparison.choose(data, candidates, **options)
     source = "use_raw=True" if use_raw else f"{layer=}" if layer is not None else ""
     choice = replace(choice, call=f"cms.tl.learn(adata{', ' * bool(source)}{source})")
     slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
@@ -221,6 +223,7 @@ def transform(
     check_side(of)
     with placing.MessagesNaming("new"):
         slots.check_is_anndata(new)
+    slots.check_copy(new, copy, "new")
     with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
@@ -300,10 +303,12 @@ def transfer_labels(
         The colors of the reference, if it has some.
     """
     check_side(of)
+    slots.check_name("label", label)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
     with placing.MessagesNaming("new"):
         slots.check_is_anndata(new)
+    slots.check_copy(new, copy, "new")
     with placing.MessagesNaming("reference"):
         result = get.result(reference, key=key)
         labels = placing.labels(reference, label, key, of)

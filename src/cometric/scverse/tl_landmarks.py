@@ -95,8 +95,7 @@ def landmarks(
     if neighbors_key == key_added:
         raise ValueError(f"`neighbors_key` is {neighbors_key!r}, as is `key_added`. Change one.")
     check_neighborhood(n_neighbors, adata.n_obs, "cell")
-    if copy and getattr(adata, "isbacked", False):
-        raise ValueError("`copy` is True, but `adata` is backed. Pass `copy=False`.")
+    slots.check_copy(adata, copy)
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
     check_options(options, known, "landmarks")
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)

@@ -12,10 +12,7 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.inputs import counted
-from cometric.core.labels import is_missing
 from cometric.core.names import suggestion
-from cometric.core.warn import warn
 from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:
@@ -118,8 +115,8 @@ def rank_features(
     Returns
     -------
     A table, also written to ``uns["cometric_ranks"]``: ``group``, ``feature``, ``distance``,
-    ``times`` (mean share in the group over that in the rest), ``inside`` and ``outside`` (both
-    shares).
+    ``times`` (mean share in the group over that in the rest, shrunk toward 1), ``inside`` and
+    ``outside`` (both shares).
     """
     import pandas as pd
 
@@ -138,7 +135,7 @@ def rank_features(
     result = get.result(adata, key=key)
     labels = adata.obs[groupby].to_numpy()
     if sketches.has_landmarks(adata, key):
-        labels = _labels_of_landmarks(adata, labels, key)
+        labels = sketches.labels_of_landmarks(adata, labels, key)
     labels = labels[result.problem.samples.kept]
     rows = ranked_features(result, labels, n_features=n_features, **options)
     table = pd.DataFrame(rows, columns=list(Ranked._fields))
@@ -155,16 +152,3 @@ def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
     for rows, part in sketches.chunks(data):
         scores[rows] = found.scores(part)
     return scores
-
-
-def _labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndarray:
-    rows = sketches.landmark_rows(adata, key, "ranking genes")
-    groups = {str(label) for label in labels if not is_missing(label)}
-    absent = sorted(groups - {str(label) for label in labels[rows]})
-    if absent:
-        warn(
-            f"{counted(len(absent), 'group')} of {len(groups)} have no landmark, so that they are "
-            f"not ranked (first: {absent[0]!r}). Pass more landmarks."
-        )
-    chosen: np.ndarray = labels[rows]
-    return chosen
