@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
@@ -215,6 +217,45 @@ def test_a_run_from_other_labels_is_not_continued(tmp_path):
     labels[500] += 1
     with pytest.raises(ValueError, match="holds a run with other data or other settings"):
         cm.learn_landmarks(X, labels, 2, **options)
+
+
+def test_a_run_with_other_names_is_not_continued(tmp_path):
+    """Items are matched by their names: with others, equal numbers are another problem."""
+    names = [f"f{k}" for k in range(8)]
+    counts = cm.datasets.simulate_counts(40, 8, types=2, density=0.8).X.toarray()
+    table = pd.DataFrame(counts, columns=names)
+    metric = np.abs(np.subtract.outer(np.arange(8.0) ** 2, np.arange(8.0) ** 2))
+    run = partial(cm.learn_landmarks, landmarks=20, n_neighbors=2, check=0)
+    run(table, folder=tmp_path / "data", tol=1e-1)
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        run(table.set_axis(names[::-1], axis=1), folder=tmp_path / "data", tol=1e-1)
+    given = pd.DataFrame(metric, names, names)
+    run(table, folder=tmp_path / "given", features=given)
+    swapped = pd.DataFrame(metric, names[::-1], names[::-1])
+    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+        run(table, folder=tmp_path / "given", features=swapped)
+
+
+@pytest.mark.parametrize("search", ["exhaustive", "index"])
+def test_a_run_without_a_seed_is_continued_with_its_own(tmp_path, search):
+    """Otherwise the landmarks of the answer are not those of the stored result."""
+    options = {"folder": tmp_path / "run", "random_state": None, "search": search}
+    first, again = (cm.learn_landmarks(X, 60, 4, **options) for _ in range(2))
+    assert_array_equal(first.landmarks, again.landmarks)
+    assert first.neighbors.recall == again.neighbors.recall
+    other = cm.learn_landmarks(X, 60, 4, **{**options, "folder": None})
+    assert (first.landmarks[:20] != other.landmarks[:20]).any()
+
+
+@pytest.mark.parametrize("search", ["exhaustive", "index"])
+def test_a_search_without_a_seed_is_continued_with_its_own(tmp_path, search):
+    result = cm.learn(X[:60], tol=1e-1, drop_empty=True)
+    options = {"folder": tmp_path / "run", "random_state": None, "search": search, "check": 5}
+    first, again = (cm.neighbor_graph(result, X, 4, **options) for _ in range(2))
+    assert first.graph.indices.tobytes() == again.graph.indices.tobytes()
+    assert first.recall == again.recall
+    stored = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert "seed.npz" in stored
 
 
 def test_a_run_with_a_callback_is_continued(tmp_path):

@@ -20,6 +20,15 @@ def test_landmarks_are_samples_that_hold_every_feature(method):
     assert (sparse_data[chosen].sum(axis=0) > 0).all()
 
 
+def test_repeated_samples_are_not_drawn_twice():
+    """Without distances left, k-means++ of scikit-learn draws the same samples again."""
+    repeated = sparse.csr_array(np.repeat(DATA.X[:3].toarray(), 4, axis=0)[:, :6] + 1.0)
+    assert_array_equal(choose(repeated, 12, "kmeans++", 0), np.arange(12))
+    some = choose(repeated, 7, "kmeans++", 0)
+    assert len(np.unique(some)) == 7 == len(some)
+    assert_array_equal(some, choose(repeated, 7, "kmeans++", 0))
+
+
 def test_all_samples_as_landmarks_learn_what_learn_learns():
     sketch = cm.learn_landmarks(DATA.X, 80, **OPTIONS)
     plain = cm.learn(DATA.X, eps=np.inf, tau=0.01, tol=1e-4)

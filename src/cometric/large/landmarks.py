@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from inspect import signature
@@ -14,7 +15,7 @@ from scipy import sparse
 from cometric.answers.result import Result, load
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
-from cometric.core.inputs import read_matrix, read_samples
+from cometric.core.inputs import read_matrix, read_names, read_samples
 from cometric.core.kinds import shown
 from cometric.core.labels import NO_GROUP, groups_of, indicators
 from cometric.core.names import check_options
@@ -169,8 +170,10 @@ def learn_landmarks(
     matrix = store_rows(chunks, m, limit)
     rows, columns = names_of(X)
     drawing = n_landmarks, method, random_state
-    origin = "" if folder is None else _origin(matrix, landmarks, drawing, options)
+    named = rows, columns
+    origin = "" if folder is None else _origin(matrix, named, landmarks, drawing, options)
     stored = Progress(folder, origin)
+    random_state = stored.seed(random_state)
     chosen, sketch = _sketch(matrix, landmarks, n_landmarks, method, random_state)
     data: Any = sketch
     if rows is not None and columns is not None:
@@ -203,7 +206,11 @@ def learn_landmarks(
 
 
 def _origin(
-    matrix: StoredRows, landmarks: Any, drawing: tuple[Any, ...], options: dict[str, Any]
+    matrix: StoredRows,
+    names: Any,
+    landmarks: Any,
+    drawing: tuple[Any, ...],
+    options: dict[str, Any],
 ) -> str:
     """A checksum of all that a stored run depends on."""
     others = {name: value for name, value in options.items() if name != "callback"}
@@ -213,6 +220,7 @@ def _origin(
             "indptr": matrix.indptr,
             "indices": matrix.indices,
             "data": matrix.data,
+            "names": _encoded(names),
             "landmarks": np.array(str(_whole(landmarks))),
             "given": np.array(repr((*drawing, given))),
         }
@@ -230,7 +238,13 @@ def _whole(value: Any) -> Any:
     if np.ndim(value) == 0:
         return value
     array = np.asarray(to_numpy(value))
-    return digest({"array": array.astype(str) if array.dtype == object else array})
+    array = array.astype(str) if array.dtype == object else array
+    return digest({"array": array, "names": _encoded(read_names(value))})
+
+
+def _encoded(names: Any) -> Any:
+    """Names as an array of bytes: items are matched by them, so other names are other data."""
+    return np.frombuffer(json.dumps(names).encode(), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -336,8 +350,22 @@ def choose(matrix: Any, count: Any, method: str, random_state: int | None) -> In
     else:
         from sklearn.cluster import kmeans_plusplus
 
-        chosen = kmeans_plusplus(_projected(matrix), count, random_state=random_state)[1]
+        drawn = kmeans_plusplus(_projected(matrix), count, random_state=random_state)[1]
+        chosen = _distinct(drawn, n, random_state)
     return _cover(matrix, chosen)
+
+
+def _distinct(drawn: Index, n: int, random_state: int | None) -> Index:
+    """The samples drawn, once each, and others at random instead of those drawn again.
+
+    Once there is a landmark at every distinct histogram, k-means++ draws any sample, also again.
+    """
+    chosen = np.unique(drawn)
+    others = np.setdiff1d(np.arange(n), chosen)
+    more = np.random.default_rng(random_state).choice(
+        others, len(drawn) - len(chosen), replace=False
+    )
+    return np.concatenate([chosen, more])
 
 
 def _projected(matrix: StoredRows) -> Matrix:

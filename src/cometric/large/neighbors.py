@@ -216,6 +216,7 @@ def _by_index(result: Result, X: Any, request: _Request, limit: float) -> Neighb
     n, tasks = stored.shape[0], thread_count(request.n_threads)
     samples = Samples(result, stored, request.n_threads)
     progress = request.stored(result, stored)
+    request = request._replace(random_state=progress.seed(request.random_state))
     seed = int(np.random.default_rng(request.random_state).integers(2**31))
     finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, seed, tasks)
     index, near = finder.run(progress, request.progress, limit)
@@ -236,6 +237,7 @@ def _by_bounds(result: Result, X: Any, request: _Request, device: Any) -> Neighb
     finder: Any
     if device is None:
         stored = request.stored(result, full)
+        request = request._replace(random_state=stored.seed(request.random_state))
         distances = HeldDistances(result, "samples", hist, full, request.n_threads)
         finder = ExhaustiveSearch(distances, k, limit, thread_count(request.n_threads))
         index, near, proved, counts = finder.run(progress, stored)

@@ -59,6 +59,16 @@ class Progress:
         """The path of a part; None without a folder."""
         return None if self.folder is None else self.folder / name
 
+    def seed(self, random_state: int | None) -> int | None:
+        """The seed; for None with a folder a random one, the same whenever the run continues."""
+        if random_state is not None or self.folder is None:
+            return random_state
+        stored = self.load("seed")
+        if stored is None:
+            stored = {"seed": np.random.default_rng().integers(2**31)}
+            self.save("seed", stored)
+        return int(stored["seed"])
+
     def load(self, name: str) -> dict[str, Any] | None:
         """The arrays of a part; None if it is not stored, or is not as it was stored."""
         path = self.part(f"{name}.npz")
