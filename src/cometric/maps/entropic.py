@@ -115,7 +115,7 @@ class EntropicMap(SinkhornMap):
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        self._threads = thread_count(n_threads)
+        self.n_threads = thread_count(n_threads)
         self._self_scalings = self._first_scalings()
 
         limit = free_memory() / 2 if memory_limit is None else memory_limit
@@ -375,7 +375,7 @@ class EntropicMap(SinkhornMap):
         )
         limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
         values, errors = self_terms(
-            *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self._threads
+            *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self.n_threads
         )
         return values, errors
 
@@ -433,9 +433,9 @@ class EntropicMap(SinkhornMap):
             )  # fmt: skip
             if self.panels:
                 with one_blas_thread():
-                    panels.sweep_panels(*self._rows, kernel, *pairs, limit, tol, self._threads)
+                    panels.sweep_panels(*self._rows, kernel, *pairs, limit, tol, self.n_threads)
             else:
-                sweep(*self._rows, kernel, *pairs, self.ratio, limit, tol, self._threads)
+                sweep(*self._rows, kernel, *pairs, self.ratio, limit, tol, self.n_threads)
             if stored is not None and used.dtype != stored.dtype:
                 stored[:] = used
             if report is not None:  # only the first sweeps count as progress
@@ -447,7 +447,7 @@ class EntropicMap(SinkhornMap):
         scalings = np.empty(offsets[-1] - offsets[0], dtype)
         sinkhorn.copy_scalings(
             self._rows[0], self._self_scalings, group.target[part], offsets, scalings,
-            self._threads,
+            self.n_threads,
         )  # fmt: skip
         return scalings
 
@@ -462,7 +462,8 @@ class EntropicMap(SinkhornMap):
             values, errors = task.values[lost], task.errors[lost]
             sinkhorn_log.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
-                group.offsets, values, errors, self.ratio, self.max_sweeps, self.tol, self._threads,
+                group.offsets, values, errors, self.ratio, self.max_sweeps, self.tol,
+                self.n_threads,
             )  # fmt: skip
             task.values[lost], task.errors[lost] = values, errors
 
@@ -493,6 +494,6 @@ class EntropicMap(SinkhornMap):
         lower, upper = sinkhorn_log.brackets(
             *self._rows, cost / (self.eps * cost.max()), group.start, group.target,
             group.scalings if self.logs else np.log(group.scalings), group.offsets, self.ratio,
-            self._threads,
+            self.n_threads,
         )  # fmt: skip
         return lower, upper

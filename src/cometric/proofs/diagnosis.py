@@ -7,6 +7,8 @@ image, computed again, and proved bounds (C7) for each distance of that image.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,10 +17,14 @@ import numpy as np
 from cometric.core.cones import log_width
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
-from cometric.core.types import BoundedMap, Index, Matrix, Metrics
+from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
 from cometric.kernels import geometry
 from cometric.maps.checks import all_pairs
 from cometric.maps.norms import norm_matrices
+
+FEW, ROUNDING = 200, 1e-14
+"""Pairs of each kind that confirm a residual; error of a distance, over the largest cost, that is
+put down to rounding."""
 
 SAMPLE = 2_000
 """Pairs of each side that are solved again; all would take longer than learning did."""
@@ -139,14 +145,11 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
         index = with_farthest(index, metric, formula, R)
     i, j = index.T
     saturated = formula.saturated(cost)
+    transport = phi.pairs(saturated, index)
+    low = high = transport  # which is more accurate than the bounds
     if isinstance(phi, BoundedMap):
         low, high = phi.bounds(saturated, index)
-        transport = 0.5 * (low + high)
-    else:
-        low = high = transport = phi.pairs(saturated, index)
-    largest = float(transport.max())
-    weight = formula.norm_weight(float(cost.max()), largest, float(R.max()))
-    image = formula.transport_weight * transport + weight * R[i, j]
+    image = _combine(transport, cost, formula, R, index)
     ratios = image / metric[i, j]
     return _Side(
         residual=log_width((float(ratios.min()), float(ratios.max()))),
@@ -154,6 +157,51 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
         pairs=len(index),
         negatives=int((high < 0).sum()),
     )
+
+
+def _combine(transport: Vector, cost: Matrix, formula: Formula, R: Matrix, index: Index) -> Vector:
+    """The distances of some pairs by the formula, the one with the largest transport among them."""
+    weight = formula.norm_weight(float(cost.max()), float(transport.max()), float(R.max()))
+    distances: Vector = formula.transport_weight * transport + weight * R[tuple(index.T)]
+    return distances
+
+
+def residual_of_some(
+    lift: Callable[[Index], Any], cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
+) -> float:
+    """How far ``metric`` is from the image of ``cost``, as a Hilbert distance, on some pairs.
+
+    These are small distances, for which errors matter most, and some others, ``FEW`` of each.
+    ``lift`` gives an accurate map of some histograms. What rounding explains does not count.
+    """
+    index = _smallest_and_others(metric)
+    if formula.restart > 0.0:
+        index = with_farthest(index, metric, formula, R)
+    used, places = np.unique(index, return_inverse=True)
+    transport = lift(used).pairs(formula.saturated(cost), places.reshape(-1, 2))
+    image = _combine(transport, cost, formula, R, index)
+    known, rounding = metric[tuple(index.T)], ROUNDING * float(cost.max())
+    low, high = float(((image - rounding) / known).max()), float(((image + rounding) / known).min())
+    if high <= 0.0:  # a distance is negative
+        return math.inf
+    return max(0.0, math.log(low / high)) if low > 0.0 else 0.0
+
+
+def _smallest_and_others(metric: Matrix) -> Index:
+    """The nearest neighbors that are nearest of all, and pairs drawn with a fixed seed."""
+    n = len(metric)
+    if n * (n - 1) <= 4 * FEW:
+        return all_pairs(n)
+    nearest, least = np.empty(n, np.int64), np.empty(n)
+    for row in range(n):
+        others = np.concatenate([metric[row, :row], [math.inf], metric[row, row + 1 :]])
+        nearest[row] = others.argmin()
+        least[row] = others[nearest[row]]
+    first = np.argsort(least, kind="stable")[:FEW]
+    drawn = np.random.default_rng(0).integers(n, size=(FEW, 2))
+    pairs = np.concatenate([np.stack([first, nearest[first]], axis=1), drawn])
+    index: Index = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+    return index
 
 
 def with_farthest(index: Index, metric: Matrix, formula: Formula, R: Matrix) -> Index:
