@@ -58,8 +58,8 @@ def njit(function=None, **options):
     if function is None:
         return lambda function: njit(function, **options)
     kernel = numba.njit(cache=True, **options)(function)
-    if not numba.config.DISABLE_JIT:
-        cache = kernel._cache
+    cache = getattr(kernel, "_cache", None)
+    if cache is not None:  # compiled
         stamp = (cache._cache_file._source_stamp, SOURCES)
         cache._cache_file = KernelCache(cache.cache_path, cache._impl.filename_base, stamp)
     return kernel
