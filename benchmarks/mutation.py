@@ -55,7 +55,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
 MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
-TESTS = {"inputs": "test_problem.py", "sides": "test_problem.py"}  # others have tests of their own
+TESTS = {"inputs": ("test_problem.py",), "sides": ("test_problem.py", "test_sides.py")}
+"""Tests of modules, if not those of their own name."""
 EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
 SECONDS = 60  # of processor time; the tests of a module take less than 10
 COMPILING = 600  # the same, where kernels may have to be compiled first
@@ -269,8 +270,9 @@ def test(mutant: Mutant, plugin: _Watch | _Choose) -> int:
         *("--hypothesis-profile=mutation", f"--rootdir={ROOT}"),
     ]
     folder, _, name = mutant.module.partition("/")
-    tests = str(ROOT / "tests" / folder / TESTS.get(name, f"test_{name}.py"))
-    return int(pytest.main([*options, tests], plugins=[plugin]))
+    files = TESTS.get(name, (f"test_{name}.py",))
+    tests = [str(ROOT / "tests" / folder / file) for file in files]
+    return int(pytest.main([*options, *tests], plugins=[plugin]))
 
 
 def reaches(module: str) -> dict[str, Reach]:
