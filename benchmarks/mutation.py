@@ -55,7 +55,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
 MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
-TESTS = {"inputs": ("test_problem.py",), "sides": ("test_problem.py", "test_sides.py")}
+TESTS = {
+    "inputs": ("test_problem.py", "test_inputs.py"),
+    "sides": ("test_problem.py", "test_sides.py"),
+}
 """Tests of modules, if not those of their own name."""
 EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
 SECONDS = 60  # of processor time; the tests of a module take less than 10
