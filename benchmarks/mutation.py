@@ -55,11 +55,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
 MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
-TESTS = {
-    "inputs": ("test_problem.py", "test_inputs.py"),
-    "sides": ("test_problem.py", "test_sides.py"),
-}
-"""Tests of modules, if not those of their own name."""
+ALSO = {"inputs": "problem", "sides": "problem"}
+"""Modules that the tests of another one try, too."""
 EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
 SECONDS = 60  # of processor time; the tests of a module take less than 10
 COMPILING = 600  # the same, where kernels may have to be compiled first
@@ -273,8 +270,8 @@ def test(mutant: Mutant, plugin: _Watch | _Choose) -> int:
         *("--hypothesis-profile=mutation", f"--rootdir={ROOT}"),
     ]
     folder, _, name = mutant.module.partition("/")
-    files = TESTS.get(name, (f"test_{name}.py",))
-    tests = [str(ROOT / "tests" / folder / file) for file in files]
+    tested = dict.fromkeys((name, ALSO.get(name, name)))
+    tests = [str(ROOT / "tests" / folder / f"test_{each}.py") for each in tested]
     return int(pytest.main([*options, *tests], plugins=[plugin]))
 
 
