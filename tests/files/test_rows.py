@@ -331,6 +331,35 @@ def test_zarr_arrays_that_promise_too_much_are_refused(part, inside):
         open_store("x.zarr").__enter__()
 
 
+@pytest.mark.parametrize("part", ["X/indptr", "obs/_index"])
+def test_zarr_arrays_in_too_many_chunks_are_refused(part, inside):
+    """Each takes time, and they need not exist."""
+    pytest.importorskip("zarr")
+    inside.write_zarr("x.zarr")
+    edit_zarr(f"x.zarr/{part}", shape=[10**8])
+    with pytest.raises(ValueError, match=r"in \d+ chunks, too many to read. Write it again"):
+        open_store("x.zarr").__enter__()
+
+
+@pytest.mark.filterwarnings("ignore:zarr v3 autosharding", "ignore:Consolidated metadata")
+@pytest.mark.parametrize(("form", "chunk", "codec"), [(2, "0", "blosc"), (3, "c/0", "zstd")])
+def test_chunks_that_promise_more_texts_than_they_have_are_refused(form, chunk, codec, inside):
+    """Memory for all of them would be allocated first, which takes many seconds."""
+    pytest.importorskip("zarr")
+    from numcodecs import get_codec
+
+    with anndata.settings.override(zarr_write_format=form):
+        inside.write_zarr("x.zarr")
+    with open_store("x.zarr") as store:
+        assert store.obs_names == list(inside.obs_names)
+    place = Path("x.zarr/obs/_index") / chunk
+    texts = bytearray(get_codec({"id": codec}).decode(place.read_bytes()))
+    texts[3] = 0x31
+    place.write_bytes(get_codec({"id": codec}).encode(bytes(texts)))
+    with pytest.raises(ValueError, match=rf"{chunk} has fewer than its \d+ texts"):
+        open_store("x.zarr").__enter__()
+
+
 def test_damaged_chunks_are_errors_that_name_the_file(inside):
     pytest.importorskip("zarr")
     inside.write_zarr("x.zarr")

@@ -11,7 +11,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from cometric.files.rows import CsrRows, DenseRows, as_rows
 
 STORES = (".h5ad", ".zarr", ".npz", ".npy")
 """File extensions whose rows can be read without reading all of the file."""
+
+MOST_CHUNKS = 100_000
+"""Chunks of an array that is read whole; Zarr takes about 50 us for each, missing ones included."""
 
 METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 """Files in which Zarr describes groups and arrays."""
@@ -164,13 +167,21 @@ def _of_anndata(file: Any, path: Path, matrix: tuple[str | None, bool], limit: f
 def _check_whole(item: Any, path: Path, limit: float) -> None:
     """Raise if an array that is read whole, or one in a group, is larger than the limit.
 
-    Metadata may promise any number of entries: those of chunks that do not exist are filled in.
+    Metadata may promise any number of entries, in any number of chunks: those of chunks that do not
+    exist are filled in, one chunk after the other.
     """
     if hasattr(item, "keys"):
         for name in item:
             _check_whole(item[name], path, limit)
-    else:
-        check_size(8.0 * math.prod(getattr(item, "shape", ())), limit, path)
+        return
+    shape = getattr(item, "shape", ())
+    check_size(8.0 * math.prod(shape), limit, path)
+    chunks = math.prod(shape) / math.prod(getattr(item, "chunks", None) or shape or (1,))
+    if chunks > MOST_CHUNKS:
+        raise ValueError(
+            f"`{path}` has {item.name} in {chunks:.0f} chunks, too many to read. Write it again "
+            "with larger ones."
+        )
 
 
 def _member(file: Any, name: str, path: Path) -> Any:
@@ -190,6 +201,8 @@ def _names(table: Any, path: Path, limit: float) -> list[str]:
             "a recent anndata."
         )
     _check_whole(table[column], path, limit)
+    if path.is_dir():
+        _check_texts(path / table[column].path, path)
     try:
         return storable_names(np.asarray(read_elem(table[column])))
     except MemoryError as error:  # the size is within the limit: a chunk says that it has more
@@ -238,6 +251,43 @@ def _check_chunks(described: dict[str, Any], path: Path, limit: float) -> None:
     chunks = described.get("chunks", configuration.get("chunk_shape", ()))
     if chunks and all(isinstance(size, int) for size in chunks):
         check_size(8.0 * math.prod(chunks), limit, path)
+
+
+def _check_texts(folder: Path, path: Path) -> None:
+    """Raise if a chunk of texts says that it has more of them than bytes.
+
+    The library allocates memory for as many as it says, up to 2^32, before it looks for them.
+    """
+    from numcodecs import get_codec
+    from numcodecs.errors import UnknownCodecError
+
+    described = _description(folder)
+    steps = described.get("codecs") or described.get("filters") or []  # versions 3 and 2
+    codecs = [each.get("name", each.get("id")) for each in steps]
+    if codecs[:1] != ["vlen-utf8"]:
+        return
+    if described.get("compressor"):
+        codecs.append(described["compressor"].get("id"))
+    for place in folder.rglob("*"):
+        if place.name in METADATA or not place.is_file():
+            continue
+        raw = place.read_bytes()
+        with suppress(UnknownCodecError):
+            for name in reversed(codecs[1:]):
+                raw = bytes(get_codec({"id": name}).decode(raw))
+            count = int.from_bytes(raw[:4], "little")
+            if 4 * count > len(raw):  # each begins with its length, 4 bytes
+                raise ValueError(f"{place.relative_to(path)} has fewer than its {count} texts")
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """What Zarr says of an array."""
+    for name in (".zarray", "zarr.json"):
+        if (folder / name).is_file():
+            described = json.loads((folder / name).read_text("utf-8"))
+            if isinstance(described, dict):
+                return described
+    return {}
 
 
 # NumPy
