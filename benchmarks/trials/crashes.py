@@ -27,9 +27,11 @@ import numpy as np
 import cometric as cm
 from cometric.core.digest import digest
 from cometric.files import atomic as module
+from cometric.kernels.launching import run_tasks
 from cometric.running.learning import learn, resume
 from cometric.saving.folder import CheckpointError, CheckpointWarning
 from cometric.saving.saved import latest, read_data
+from machine import cores
 from trials import Outcome
 from trials.processes import in_child
 
@@ -371,11 +373,17 @@ def starvation(count: int) -> Outcome:
     size = 800
     hist = np.random.default_rng(0).random((6, size))
     hist /= hist.sum(axis=1, keepdims=True)
-    cost, part = 1.0 - np.eye(size), hist[:, :300]
+    cost, part, thin = 1.0 - np.eye(size), hist[:, :300], np.ones((size, 9)) / size
     makers = [cm.ExactMap, lambda hist: cm.EntropicMap(hist, 0.1)]
 
+    def multiply(_: int) -> None:
+        np.dot(cost, thin)
+        time.sleep(0.01)  # so that every thread takes part
+
     def work(make: Callable[[Any], Any], spare: float) -> str:
-        # Loads kernels and starts threads: where it cannot, GNU OpenMP ends the process itself.
+        # Loads kernels, starts threads, and gives each a buffer of OpenBLAS: where GNU OpenMP or
+        # OpenBLAS have no memory for these, they end the process themselves.
+        run_tasks(multiply, 4 * cores(), cores())
         make(part / part.sum(axis=1, keepdims=True))(cost[:300, :300])
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + int(spare)
