@@ -140,8 +140,10 @@ def _read_share(kinds: list[Kind], numbers: Sequence[int], folder: Path) -> str:
         with os.fdopen(reading) as lines:
             outcomes = [json.loads(line) for line in lines]
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        for outcome, peak in outcomes:
+        for number, (outcome, peak) in zip(batch, outcomes, strict=False):
             found[outcome] += 1
+            if peak > max(rss, MOST_RSS):
+                print(f"  file {number}: {peak:.0f} MB", flush=True)
             rss = max(rss, peak)
         done = len(outcomes)
         if code != 0:

@@ -331,6 +331,15 @@ def test_zarr_arrays_that_promise_too_much_are_refused(part, inside):
         open_store("x.zarr").__enter__()
 
 
+def test_names_count_with_the_memory_of_strings(inside):
+    """A million of them: 8 MB of places, 100 MB of strings."""
+    pytest.importorskip("zarr")
+    inside.write_zarr("x.zarr")
+    edit_zarr("x.zarr/obs/_index", shape=[10**6])
+    with pytest.raises(ValueError, match=r"`x.zarr` holds .* above the limit"):
+        open_store("x.zarr", limit=5e7).__enter__()
+
+
 @pytest.mark.parametrize("part", ["X/indptr", "obs/_index"])
 def test_zarr_arrays_in_too_many_chunks_are_refused(part, inside):
     """Each takes time, and they need not exist."""

@@ -29,6 +29,9 @@ from cometric.files.rows import CsrRows, DenseRows, as_rows
 STORES = (".h5ad", ".zarr", ".npz", ".npy")
 """File extensions whose rows can be read without reading all of the file."""
 
+TEXT = 100.0
+"""Bytes of a name as a string of Python, with its place in lists and arrays."""
+
 MOST_CHUNKS = 100_000
 """Chunks of an array that is read whole; Zarr takes about 50 us for each, missing ones included."""
 
@@ -164,18 +167,20 @@ def _of_anndata(file: Any, path: Path, matrix: tuple[str | None, bool], limit: f
     return Store(rows, samples, features, file, own)
 
 
-def _check_whole(item: Any, path: Path, limit: float) -> None:
+def _check_whole(item: Any, path: Path, limit: float, each: float = 8.0) -> None:
     """Raise if an array that is read whole, or one in a group, is larger than the limit.
+
+    ``each`` is the number of bytes of an entry in memory.
 
     Metadata may promise any number of entries, in any number of chunks: those of chunks that do not
     exist are filled in, one chunk after the other.
     """
     if hasattr(item, "keys"):
         for name in item:
-            _check_whole(item[name], path, limit)
+            _check_whole(item[name], path, limit, each)
         return
     shape = getattr(item, "shape", ())
-    check_size(8.0 * math.prod(shape), limit, path)
+    check_size(each * math.prod(shape), limit, path)
     chunks = math.prod(shape) / math.prod(getattr(item, "chunks", None) or shape or (1,))
     if chunks > MOST_CHUNKS:
         raise ValueError(
@@ -200,7 +205,7 @@ def _names(table: Any, path: Path, limit: float) -> list[str]:
             f"`{path}` has no names in {table.name}, or is of an old format; write it again with "
             "a recent anndata."
         )
-    _check_whole(table[column], path, limit)
+    _check_whole(table[column], path, limit, TEXT)
     if path.is_dir():
         _check_texts(path / table[column].path, path)
     try:
