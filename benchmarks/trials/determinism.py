@@ -247,27 +247,26 @@ def every_task(step: int) -> Outcome:
     learn = partial(cm.learn, DATA.X, tau=1.0, tol=1e-2)
     truth = bits(learn(client="local"))
     runs, good = Counter[str](), Counter[str]()
-    with cluster(2) as client:
-        submit = client.submit
-        for fault in (_raises, _dies):
-            for n in count(1, step):
-                client.wait_for_workers(2, timeout=1200)  # Dask replaces lost ones after 600 s
-                with tempfile.TemporaryDirectory() as name:
-                    run, struck = Path(name, "run"), Path(name, "struck")
-                    again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
-                    client.submit = faulty = Faulty(submit, n, partial(fault, struck))
-                    raised = False
-                    try:
-                        again()
-                    except MemoryError:
-                        raised = True
-                    finally:
-                        client.submit = submit
-                    if faulty.tasks < n:
-                        break
-                    runs[fault.__name__] += 1
-                    same = bits(again()) == truth  # goes on, or reads what is done
-                    good[fault.__name__] += same and raised == (fault is _raises)
+    for fault in (_raises, _dies):
+        for n in count(1, step):
+            # A new cluster each time: Dask may take 20 minutes to replace a worker, or for ever
+            with cluster(2) as client, tempfile.TemporaryDirectory() as name:
+                submit = client.submit
+                run, struck = Path(name, "run"), Path(name, "struck")
+                again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
+                client.submit = faulty = Faulty(submit, n, partial(fault, struck))
+                raised = False
+                try:
+                    again()
+                except MemoryError:
+                    raised = True
+                finally:
+                    client.submit = submit
+                if faulty.tasks < n:
+                    break
+                runs[fault.__name__] += 1
+                same = bits(again()) == truth  # goes on, or reads what is done
+                good[fault.__name__] += same and raised == (fault is _raises)
     return Outcome(
         f"n-th task of two Dask workers raises MemoryError ({runs['_raises']} runs) or kills its "
         f"worker ({runs['_dies']}), {each(step)}",
