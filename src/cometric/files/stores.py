@@ -33,7 +33,7 @@ TEXT = 100.0
 """Bytes of a name as a string of Python, with its place in lists and arrays."""
 
 MOST_CHUNKS = 100_000
-"""Chunks of an array that is read whole; Zarr takes about 50 us for each, missing ones included."""
+"""Chunks of an array that is read whole: Zarr takes time for each, missing ones included."""
 
 METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 """Files in which Zarr describes groups and arrays."""
