@@ -185,6 +185,13 @@ def test_a_chunk_larger_than_its_data_counts_whole(tmp_path):
         reading.read(tmp_path / "x.h5ad", limit=1e7)
 
 
+def test_chunks_count_with_the_memory_that_each_takes_while_it_is_read(tmp_path):
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        file.create_dataset("X", (1000, 100), "f8", chunks=(3, 100))  # 334 chunks
+    with pytest.raises(ValueError, match="x.h5ad` holds 0.00217 GB or more once unpacked"):
+        reading.read(tmp_path / "x.h5ad", limit=2e6)
+
+
 def test_text_inside_records_is_not_read(tmp_path):
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         kind = np.dtype([("number", "f8"), ("text", h5py.string_dtype())])

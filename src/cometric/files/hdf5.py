@@ -24,6 +24,9 @@ MAX_DEPTH, MAX_NODES = 16, 100_000
 STRING_BYTES, STRINGS = 64, 10_000
 """Memory of a string beside its characters, and how many strings are read at a time."""
 
+CHUNK_BYTES = 2**12
+"""Memory that HDF5 takes for each chunk of an array while it reads the array."""
+
 SPARE_BYTES = 2**28
 """Memory of the child process beyond twice the limit for the file."""
 
@@ -74,6 +77,7 @@ def _check(path: str, limit: float, in_chunks: bool) -> None:
             check_size(chunk, limit, path)
             if text or not in_chunks:
                 total += max(math.prod(item.shape or ()) * size, chunk)
+                total += CHUNK_BYTES * _count_chunks(item)
             check_size(total, limit, path)
             total += _read_strings(item) if text else 0.0
             check_size(total, limit, path)
@@ -104,6 +108,13 @@ def _walk(file: Any, path: str) -> Iterator[Any]:
                 open_groups.append((item, depth + 1))
             elif isinstance(item, h5py.Dataset):
                 yield item
+
+
+def _count_chunks(item: Any) -> int:
+    """The number of chunks of an array, written or not: damaged ones may promise millions."""
+    if not item.chunks:
+        return 0
+    return math.prod(-(-size // chunk) for size, chunk in zip(item.shape, item.chunks, strict=True))
 
 
 def _read_attributes(item: Any) -> float:
