@@ -214,6 +214,8 @@ def _origin(
 ) -> str:
     """A checksum of all that a stored run depends on."""
     others = {name: value for name, value in options.items() if name != "callback"}
+    if "client" in others:  # a new client has another address
+        others["client"] = others["client"] is not None
     given = sorted(((name, _whole(value)) for name, value in others.items()), key=str)
     return digest(
         {
@@ -322,6 +324,8 @@ def _groups(landmarks: Any, n: int, m: int) -> Index:
 def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
     """``count`` samples, from each group a share in proportion to its size, at least one."""
     n, rng = int((groups != NO_GROUP).sum()), np.random.default_rng(random_state)
+    if count > n:
+        raise ValueError(f"`n_landmarks` is {count}; choose at most the {n} samples with a label.")
     drawn = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)
