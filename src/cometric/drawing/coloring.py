@@ -53,16 +53,14 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
     """All items, in the order in which their names are worth writing."""
     weights = _weights(result, of)
+    first: list[int] = []
     if colors.modules is not None and colors.modules.of == of:
-        members = [own.tolist() for own in colors.modules.members]
-        known = {item for own in members for item in own}
-        others = [item for item in spread(places, weights) if item not in known]
-        return in_turn(members) + others
-    if colors.values is not None and colors.values.dtype.kind != "f":
+        first = in_turn(colors.modules.members)
+    elif colors.values is not None and colors.values.dtype.kind != "f":
         groups = [own for label, own in by_size(colors.values) if label != BACKGROUND]
         first = in_turn(own[np.argsort(-weights[own], kind="stable")] for own in groups)
-        return first + [item for item in spread(places, weights) if item not in set(first)]
-    return spread(places, weights)
+    known = set(first)
+    return first + [item for item in spread(places, weights) if item not in known]
 
 
 def _by_module(result: Result, of: str, modules: Modules) -> Colors:
