@@ -283,6 +283,10 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, mon
     assert "8 of 10 are drawn\n        (those with the largest shares)" in page
     mass = np.asarray(result.problem.samples.full.sum(axis=0))
     assert {int(name[1:]) for name in data["features"]["names"]} == set(np.argsort(-mass)[:8])
+    shares = column(data, "features", "share of all data (log10)")
+    smallest, largest = np.log10(np.sort(mass)[[-8, -1]] / mass.sum())
+    assert shares["low"] == pytest.approx(smallest, abs=1e-4)
+    assert shares["low"] + 254 * shares["step"] == pytest.approx(largest, abs=1e-4)
 
 
 def test_many_entries_mean_masses_of_fewer_features_and_the_page_says_so(

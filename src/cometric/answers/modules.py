@@ -273,8 +273,7 @@ def _other(of: str) -> str:
 
 def _profiles(side: Side) -> sparse.csr_array:
     """Roots of the masses of all items of a side, repeats included."""
-    full = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
-    return sparse.csr_array(full).sqrt()
+    return sparse.csr_array(side.item_histograms).sqrt()
 
 
 def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Standard) -> Matrix:
