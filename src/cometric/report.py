@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,9 @@ MAX_COMPARED = 2_000
 PCA_COMPONENTS = 10
 
 OnProgress = Callable[[int, int], None]
+
+Embed = Callable[[Matrix, Callable[[float], None]], Matrix]
+"""Places in the plane from distances; its second argument is called with the share done."""
 
 
 def write(
@@ -163,7 +165,10 @@ def write(
         *find_modules(result, modules),
     )
     with_trees = hasattr(result.parameters.transport, "linkage") if trees is None else trees
-    embed = partial(coordinates, method=method, random_state=random_state)
+
+    def embed(distances: Matrix, on_progress: Callable[[float], None]) -> Matrix:
+        return coordinates(distances, method, random_state, on_progress)
+
     chosen = _choose_items(problem.samples.item_histograms, random_state)
     samples, features = _draw_maps(result, given, chosen, embed, with_trees, progress)
     page = _page(result, given, samples, features, certificate, title, method)
@@ -230,7 +235,7 @@ def _draw_maps(
     result: Result,
     given: _Given,
     chosen: tuple[Index, Index],
-    embed: Callable[..., Matrix],
+    embed: Embed,
     with_trees: bool,
     progress: bool,
 ) -> list[_Map]:
@@ -248,10 +253,10 @@ def _draw_maps(
     return maps
 
 
-def _places(metric: Matrix, embed: Callable[..., Matrix], report: OnProgress) -> Matrix:
+def _places(metric: Matrix, embed: Embed, report: OnProgress) -> Matrix:
     """Places of items in the plane, around 0 and at most 100 away in each direction."""
     count = len(metric)
-    places = embed(metric, on_progress=lambda share: report(int(share * (count - 1)), count))
+    places = embed(metric, lambda share: report(int(share * (count - 1)), count))
     report(count, count)
     places = places - places.mean(axis=0)
     scaled: Matrix = 100 * places / np.abs(places).max()
