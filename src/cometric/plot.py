@@ -164,8 +164,11 @@ def distances(
     else:
         ax.set_yticks([])
         ax.set_ylabel(f"{of}, clustered")
-    clipped = high < metric.max()
-    label = f"distance (colors end at {high:.2g}, largest: 1)" if clipped else "distance"
+    largest = metric.max()
+    clipped = high < largest
+    label = (
+        f"distance (colors end at {high:.2g}, largest: {largest:.3g})" if clipped else "distance"
+    )
     canvas.color_bar(ax, image, label, extend="both" if clipped else "min")
     return ax
 

@@ -92,6 +92,8 @@ def test_a_few_outliers_do_not_leave_one_color_to_the_others(result):
     bar = image.colorbar
     assert bar.extend == "both"
     assert bar.ax.get_ylabel() == f"distance (colors end at {image.norm.vmax:.2g}, largest: 1)"
+    farther = plot.distances(replace(far, samples=40.0 * far.samples))  # in units of a given metric
+    assert farther.images[0].colorbar.ax.get_ylabel().endswith(", largest: 40)")
     whole = plot.distances(far, vmax=1).images[0]
     assert whole.norm.vmax == 1.0
     assert (whole.colorbar.extend, whole.colorbar.ax.get_ylabel()) == ("min", "distance")

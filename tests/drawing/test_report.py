@@ -274,6 +274,19 @@ def test_errors_name_the_argument(result, tmp_path, options, words):
         report.write(result, tmp_path / "r.html", **options)
 
 
+def test_of_a_given_metric_the_page_names_no_solver(tmp_path):
+    X = cm.datasets.torus("unimodal", 12, 10)
+    given = np.abs(np.subtract.outer(np.arange(10.0), np.arange(10.0)))
+    result = cm.learn(X, features=given)
+    labels = ["a", "b"] * 6
+    page = report.write(result, tmp_path / "r.html", labels=labels, modules=False)
+    text = page.read_text("utf-8").split("<script")[0]
+    for words in ("Computed", "Distances were computed from the given ones"):
+        assert words in text
+    for words in ("nan", "Singular values", "Solver", "Residual", "onverged", "the largest is 1"):
+        assert words not in text
+
+
 def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "MAX_POINTS", 8)
     page = report.write(result, tmp_path / "r.html", labels=LABELS).read_text("utf-8")

@@ -139,6 +139,8 @@ def _trust(result: Result) -> str:
     if not result.history or not np.isfinite(result.residual):
         return f"{capitalize(result.status.value)}."
     change = percent(np.expm1(result.residual))
+    if result.converged and result.problem.fixed:
+        return "Distances were computed from the given ones in one step, without iterations."
     if result.converged:
         return (
             f"The computation converged: one more step would change distances by {change} at most."
@@ -151,6 +153,9 @@ def _trust(result: Result) -> str:
 
 def status(result: Result) -> tuple[str, str]:
     """How the solve ended: a heading, and a sentence or two."""
+    if result.converged and result.problem.fixed:
+        took = duration(result.history[-1].seconds)
+        return "Computed", f"Distances were computed from the given ones, in {took}."
     sentence = f"{capitalize(result.status.reason)}."
     if result.history:
         last = result.history[-1]
