@@ -25,7 +25,6 @@ WHOLE = 1e-6
 SHOWN_CHANGES = 6
 """Number of losses printed, the largest, and of gains."""
 
-
 SHOWN_ALIKE = 5
 """Number of names printed of bins that were merged with one."""
 

@@ -24,7 +24,6 @@ from cometric.core.types import Index, Matrix, Vector
 UNLABELED = -1
 """The code of an item whose label is not known."""
 
-
 SURE, NOVEL = 0.9, 0.95
 """Confidence from which a label counts as sure, and novelty from which an item counts as new."""
 

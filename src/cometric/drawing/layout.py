@@ -38,7 +38,6 @@ MODULE_COLORS = (
 )  # fmt: skip
 """Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
 
-
 FENCE = 3.0
 """Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
 
