@@ -199,7 +199,7 @@ def table_of(
 
 
 def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> dict[str, Method]:
-    """The functions of candidates that learn, by name; their options come before ``common`` ones."""
+    """The functions of candidates that learn, by name; ``common`` are defaults of their options."""
     return {
         name: partial(_learned, {**QUICK, **common, **given}) for name, given in candidates.items()
     }
