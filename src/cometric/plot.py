@@ -21,7 +21,7 @@ except ImportError:
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
-from cometric.core.kinds import check_count, check_side
+from cometric.core.kinds import check_count, check_side, other_side
 from cometric.core.labels import check_order
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
@@ -417,7 +417,7 @@ def _explained(
         )
     if names is None:
         return explanation
-    bins = "features" if of == "samples" else "samples"
+    bins = other_side(of)
     new = dict(zip(names_of(result, bins), names_of(result, bins, names), strict=True))
     return replace(
         explanation,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+TABLES = (".csv", ".tsv")
+"""Endings of tables."""
+
+
 def read(path: Path, transpose: bool, read_limit: float) -> AnnData:
     """The data in a file of at most ``read_limit`` GB."""
     return reading.read(path, transpose=transpose, limit=read_limit * 1e9)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
+from cometric.core.kinds import other_side
 from cometric.core.labels import categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
@@ -42,7 +43,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
     if isinstance(color, Modules):
         return _by_module(result, of, color)
     if isinstance(color, str | Integral):
-        other = "features" if of == "samples" else "samples"
+        other = other_side(of)
         there = names_of(result, other)
         item = find(color, there, "color", other, names_of(result, of))
         title = f"{there[item]}, share of the {of[:-1]}"
@@ -95,7 +96,7 @@ def _shares(side: Side, item: int) -> Vector:
 
 def _weights(result: Result, of: str) -> Vector:
     """The mean share of each item in the items of the other side."""
-    other: Side = getattr(result.problem, "features" if of == "samples" else "samples")
+    other: Side = getattr(result.problem, other_side(of))
     return np.asarray(other.full.mean(axis=0)).ravel()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from cometric.answers.result import Result
 from cometric.core.inputs import counted
+from cometric.core.kinds import other_side
 from cometric.core.types import Status
 from cometric.drawing.words import Words
 from cometric.machine.progress import duration
@@ -45,7 +46,7 @@ def learned(result: Result, facts: Facts) -> list[str]:
     samples, features = facts.words
     table = f"From one table of {n:,} {samples} by {m:,} {features}"
     if fixed:
-        other = "samples" if fixed == "features" else "features"
+        other = other_side(fixed)
         words = [
             f"{table} and given distances between the {facts.words.many(fixed)}, distances "
             f"between the {facts.words.many(other)} were computed.",
