@@ -109,8 +109,9 @@ def write(
         A label per sample, for colors and to compare the learned distance with others; or several
         columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
         Columns with many different numbers become a color scale. Groups are in the order of
-        pandas' categories, otherwise sorted. Labels should be known from elsewhere: for those
-        found from this result there is ``clusters``.
+        pandas' categories, otherwise sorted. Samples without a label (None, NaN) are gray, and
+        take no part in comparisons. Labels should be known from elsewhere: for those found from
+        this result there is ``clusters``.
     sample_names, feature_names
         Names to show instead of those in the data.
     title
@@ -394,7 +395,7 @@ def _page(
         module_rows=module_rows(given.modules, given.names["features"]),
         background=facts.background,
         silhouettes=widths,
-        compared=min(MAX_COMPARED, len(samples.names)),
+        compared=MAX_COMPARED,
         curve=_curve(result),
     )
 
@@ -402,11 +403,12 @@ def _page(
 def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str, Any]]:
     """For each group of samples, its most enriched feature, and the neighbors of that feature."""
     rows: list[dict[str, Any]] = []
-    for g, name in enumerate(main.groups):
-        members = main.codes == g
+    known = main.known
+    for g, name in enumerate(main.groups[: main.count]):
+        members = main.codes[known] == g
         if members.all():
             continue
-        score = enrichment(A, members)
+        score = enrichment(A[known], members)
         best = int(score.argmax())
         near = [
             (features.names[k], f"{features.distances[best, k]:.3f}")
@@ -425,7 +427,7 @@ def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str
 
 def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tuple[str, float]]:
     """Silhouettes of the labels under the learned distance and others, best first."""
-    some = np.random.default_rng(0).permutation(len(metric))[:MAX_COMPARED]
+    some = np.random.default_rng(0).permutation(main.known)[:MAX_COMPARED]
     codes, metric, A = main.codes[some], metric[np.ix_(some, some)], A[some]
     if not 2 <= len(np.unique(codes)) < len(metric):
         return []
@@ -449,11 +451,8 @@ def _facts(
     widths: list[tuple[str, float]],
 ) -> sentences.Facts:
     shared = chance = None
-    if labels is not None and len(labels.groups) > 1 and len(labels.codes) > 2:
-        near = np.array([samples.nearest(k) for k in range(len(labels.codes))])
-        shared = float((labels.codes[near] == labels.codes[:, None]).mean())
-        sizes = np.bincount(labels.codes)
-        chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
+    if labels is not None and labels.count > 1 and len(labels.known) > 2:
+        shared, chance = _agreement(samples.distances, labels)
     ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
     found, names = given.modules, given.names["features"]
     return sentences.Facts(
@@ -469,6 +468,16 @@ def _facts(
         no_modules=given.no_modules,
         words=given.words,
     )
+
+
+def _agreement(distances: Matrix, labels: Groups) -> tuple[float, float]:
+    """The mean share of the nearest labeled items that have the label of an item; and by chance."""
+    known, count = labels.known, min(NEAREST, len(labels.known) - 1)
+    codes = labels.codes[known]
+    near = np.array([nearest_to(distances[i][known], count, k) for k, i in enumerate(known)])
+    sizes = np.bincount(codes)
+    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
+    return float((codes[near] == codes[:, None]).mean()), float(chance)
 
 
 def _curve(result: Result) -> dict[str, Any] | None:

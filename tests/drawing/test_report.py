@@ -533,6 +533,26 @@ def _is_above(parents, node, leaf):
     return leaf == node
 
 
+def test_samples_without_a_label_are_not_compared(result, tmp_path):
+    labels = LABELS.astype(object)
+    missing = [0, 1, 2, 15]
+    labels[missing] = None
+    text = report.write(result, tmp_path / "r.html", labels=labels).read_text("utf-8")
+    kept = np.delete(np.arange(20), missing)
+    metric = result.samples[np.ix_(kept, kept)]
+    width = cm.scores.silhouette(metric, LABELS[kept])
+    assert f'<th scope="row">Learned distance</th><td>{width:.3f}</td>' in text
+    assert "Silhouette of the 2 labels" in text
+    near = cm.scores.neighbors(metric, 10)
+    shared = (LABELS[kept][near] == LABELS[kept][:, None]).mean()
+    chance = (9 * 8 + 7 * 6) / (16 * 15)
+    words = f"{100 * shared:.0f}\u00a0% have its label; by chance it would be {100 * chance:.0f}"
+    assert words in text
+    table = text.split("What defines each group")[1].split("</table>")[0]
+    assert "early" in table
+    assert "(missing)" not in table
+
+
 def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "MAX_COMPARED", 15)
     path = report.write(result, tmp_path / "r.html", labels=LABELS, modules=False)

@@ -42,6 +42,11 @@ class Groups:
         """The number of groups, without the background."""
         return len(self.groups) - self.background
 
+    @property
+    def known(self) -> Index:
+        """The items in a group, without the background."""
+        return np.flatnonzero(self.codes < self.count)
+
     def take(self, chosen: Index) -> Groups:
         """The groups of some of the items, without those that become empty."""
         present, codes = np.unique(self.codes[chosen], return_inverse=True)
