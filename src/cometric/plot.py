@@ -324,9 +324,10 @@ def flows(
     explanation = _explained(result, i, j, "samples", names, top)
     chosen = explanation.flows[:top]
     if ax is None:
-        nets = len(explanation.losses[: top // 2]) + len(explanation.gains[: top // 2])
+        half = max(1, top // 2)
+        nets = len(explanation.losses[:half]) + len(explanation.gains[:half])
         beside, ax = canvas.pair((11.0, 1.5 + 0.24 * max(nets, len(chosen))), (1.0, 1.3))
-        _draw_changes(beside, explanation, max(1, top // 2))
+        _draw_changes(beside, explanation, half)
     total = sum(flow.mass for flow in chosen)
     scale, extend = canvas.scale([flow.cost for flow in chosen])
     shades = mpl.colormaps[canvas.FLOWS]

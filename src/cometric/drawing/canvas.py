@@ -94,8 +94,8 @@ def limits(values: Any) -> tuple[float, float]:
 def scale(values: Any) -> tuple[Normalize, str]:
     """A color scale for values, and the ends (``extend``) at which it clips some of them."""
     low, high = limits(values)
-    finite = np.asarray(values, dtype=np.float64)
-    below, above = bool((finite < low).any()), bool((finite > high).any())
+    numbers = np.asarray(values, dtype=np.float64)
+    below, above = bool((numbers < low).any()), bool((numbers > high).any())
     ends = {(False, False): "neither", (True, False): "min", (False, True): "max"}
     return Normalize(low, high), ends.get((below, above), "both")
 
