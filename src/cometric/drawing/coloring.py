@@ -15,7 +15,7 @@ from cometric.core.labels import categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
-from cometric.drawing.canvas import BACKGROUND
+from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP
 from cometric.drawing.layout import by_size, checked, metric_of, names_of
 from cometric.drawing.naming import in_turn, spread
 
@@ -58,7 +58,7 @@ def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> l
     if colors.modules is not None and colors.modules.of == of:
         first = in_turn(colors.modules.members)
     elif colors.values is not None and colors.values.dtype.kind != "f":
-        groups = [own for label, own in by_size(colors.values) if label != BACKGROUND]
+        groups = [own for label, own in by_size(colors.values) if label not in IN_NO_GROUP]
         first = in_turn(own[np.argsort(-weights[own], kind="stable")] for own in groups)
     known = set(first)
     return first + [item for item in spread(places, weights) if item not in known]

@@ -13,11 +13,8 @@ from cometric.core.labels import categories_of, check_order, is_missing
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
-from cometric.drawing.layout import checked
+from cometric.drawing.layout import MISSING, checked
 from cometric.drawing.packing import pack, pack_numbers
-
-MISSING = "(missing)"
-"""The group of items without a label."""
 
 MANY_NUMBERS = 30
 """Columns of numbers with more distinct values than this are a color scale, not groups."""
