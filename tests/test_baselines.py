@@ -141,8 +141,10 @@ def test_log_normalized_counts_have_equal_depth(form):
 
 
 def test_log_normalization_skips_empty_rows_and_leaves_other_data_alone():
-    found = baselines.log_normalized(np.array([[1, 1], [0, 0], [4, 0], [3, 3]]))
-    assert_allclose(np.expm1(found), [[2, 2], [0, 0], [4, 0], [2, 2]])
+    counts = [[1, 1], [0, 0], [4, 0], [3, 3]]
+    for form in (np.array, list):
+        found = baselines.log_normalized(form(counts))
+        assert_allclose(np.expm1(found), [[2, 2], [0, 0], [4, 0], [2, 2]])
     for form in FORMS:
         data = form(X)
         assert baselines.log_normalized(data) is data

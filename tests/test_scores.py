@@ -79,6 +79,10 @@ def test_a_tight_set_is_found_and_a_torn_one_is_not():
     assert scores.set_auroc(1.0 - np.eye(9), NAMES, sets)["torn"] == 0.5
 
 
+def test_a_set_of_all_items_has_no_outsiders_to_compare_with():
+    assert list(scores.set_auroc(LINE, NAMES, {"all": NAMES, "some": NAMES[:3]})) == ["some"]
+
+
 def test_neighbor_voting_by_its_definition():
     noise = RNG.random((9, 9))
     distances = noise + noise.T
@@ -140,6 +144,10 @@ def test_neighborhoods_agree_with_themselves_and_by_chance():
         (
             lambda: scores.shared_sets(LINE, NAMES, {"a": ["G0", "G1", "G2"]}),
             "None of the 1 `sets` has 3 members among `names`",
+        ),
+        (
+            lambda: scores.set_auroc(LINE, NAMES, {"a": NAMES[:3]}, folds=1),
+            "`folds` is 1; pass at least 2",
         ),
         (lambda: scores.neighbors(DISTANCES, 0), "`k` is 0; choose between 1 and 59"),
         (

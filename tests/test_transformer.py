@@ -51,6 +51,18 @@ def test_new_samples_find_the_training_samples(counts):
         cm.NeighborsTransformer().transform(counts)
 
 
+def test_data_may_stay_in_a_file(counts, tmp_path):
+    np.save(tmp_path / "x.npy", counts.toarray())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    model = cm.NeighborsTransformer(n_neighbors=6, n_landmarks=40, **QUICK)
+    assert_array_equal(model.fit_transform(mapped).data, model.fit_transform(counts).data)
+    near = model.transform(counts[:4])
+    assert_array_equal(model.fit(mapped).transform(mapped[:4]).data, near.data)
+    np.save(tmp_path / "short.npy", counts.toarray()[:, :29])
+    with pytest.raises(ValueError, match="X has 29 features, but NeighborsTransformer is expect"):
+        model.transform(np.load(tmp_path / "short.npy", mmap_mode="r"))
+
+
 def test_parameters_survive_clone_and_set():
     model = cm.NeighborsTransformer(n_neighbors=9, n_landmarks=12, method="kmeans++", eps=0.3)
     other = clone(model)

@@ -180,6 +180,7 @@ def log_normalized(X: Any) -> Any:
 
     Data that are not all integers are returned unchanged: they have been normalized already.
     """
+    X = X if hasattr(X, "sum") else np.asarray(X)
     is_sparse = sparse.issparse(X)
     values = sparse.csr_array(X).data if is_sparse else np.asarray(X)
     if not (values == np.round(values)).all():

@@ -101,9 +101,11 @@ class WassersteinSingularVectors(
         n_neighbors: int = 5,
         **options: Any,
     ) -> None:
-        for name, value in {**options, "engine": engine, "mode": mode}.items():
-            setattr(self, name, value)
+        self.engine = engine
+        self.mode = mode
         self.n_neighbors = n_neighbors
+        for name, value in options.items():
+            setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn both metrics from ``X``, samples by features; ``y`` is ignored."""

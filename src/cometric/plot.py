@@ -21,7 +21,7 @@ except ImportError:
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
-from cometric.core.kinds import check_count, check_side
+from cometric.core.kinds import check_count, check_side, other_side
 from cometric.core.labels import check_order
 from cometric.core.names import find
 from cometric.core.nearest import nearest_to
@@ -164,8 +164,11 @@ def distances(
     else:
         ax.set_yticks([])
         ax.set_ylabel(f"{of}, clustered")
-    clipped = high < metric.max()
-    label = f"distance (colors end at {high:.2g}, largest: 1)" if clipped else "distance"
+    largest = metric.max()
+    clipped = high < largest
+    label = (
+        f"distance (colors end at {high:.2g}, largest: {largest:.3g})" if clipped else "distance"
+    )
     canvas.color_bar(ax, image, label, extend="both" if clipped else "min")
     return ax
 
@@ -321,9 +324,10 @@ def flows(
     explanation = _explained(result, i, j, "samples", names, top)
     chosen = explanation.flows[:top]
     if ax is None:
-        nets = len(explanation.losses[: top // 2]) + len(explanation.gains[: top // 2])
+        half = max(1, top // 2)
+        nets = len(explanation.losses[:half]) + len(explanation.gains[:half])
         beside, ax = canvas.pair((11.0, 1.5 + 0.24 * max(nets, len(chosen))), (1.0, 1.3))
-        _draw_changes(beside, explanation, max(1, top // 2))
+        _draw_changes(beside, explanation, half)
     total = sum(flow.mass for flow in chosen)
     scale, extend = canvas.scale([flow.cost for flow in chosen])
     shades = mpl.colormaps[canvas.FLOWS]
@@ -414,7 +418,7 @@ def _explained(
         )
     if names is None:
         return explanation
-    bins = "features" if of == "samples" else "samples"
+    bins = other_side(of)
     new = dict(zip(names_of(result, bins), names_of(result, bins, names), strict=True))
     return replace(
         explanation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.result import Result
 from cometric.core.kinds import check_ending
 from cometric.core.nearest import nearest_to
-from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
@@ -37,7 +36,7 @@ from cometric.drawing.module_columns import (
 )
 from cometric.drawing.packing import pack, pack_masses, pack_values, significant
 from cometric.drawing.rendering import render
-from cometric.drawing.values import read_values
+from cometric.drawing.values import Values, read_values
 from cometric.drawing.words import Words, read_words
 from cometric.files.atomic import replacing
 from cometric.machine.progress import bar_of_pairs
@@ -73,6 +72,9 @@ PCA_COMPONENTS = 10
 
 OnProgress = Callable[[int, int], None]
 
+Embed = Callable[[Matrix, Callable[[float], None]], Matrix]
+"""Places in the plane from distances; its second argument is called with the share done."""
+
 
 def write(
     result: Result,
@@ -107,8 +109,9 @@ def write(
         A label per sample, for colors and to compare the learned distance with others; or several
         columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
         Columns with many different numbers become a color scale. Groups are in the order of
-        pandas' categories, otherwise sorted. Labels should be known from elsewhere: for those
-        found from this result there is ``clusters``.
+        pandas' categories, otherwise sorted. Samples without a label (None, NaN) are gray, and
+        take no part in comparisons. Labels should be known from elsewhere: for those found from
+        this result there is ``clusters``.
     sample_names, feature_names
         Names to show instead of those in the data.
     title
@@ -144,83 +147,48 @@ def write(
     target = check_ending(path, (".html", ".htm"), "The report is a page for browsers.")
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
-    problem = result.problem
-    called = read_words(words)
-    own = read_columns(clusters, "clusters", problem.samples, "samples")
-    given = {
-        "samples": read_columns(labels, "labels", problem.samples, "samples") + own,
-        "features": read_columns(feature_labels, "feature_labels", problem.features, "features"),
-    }
+    called, problem = read_words(words), result.problem
     names = {
         "samples": _names(result, "samples", sample_names, "sample_names", called),
         "features": _names(result, "features", feature_names, "feature_names", called),
     }
-    values = None if X is None else read_values(X, problem, names["features"])
-    found, no_modules = find_modules(result, modules)
-    whole = _histograms(problem.samples), _histograms(problem.features)
-    chosen = dict(zip(names, _choose_items(whole[0], random_state), strict=True))
-    A = whole[0][chosen["samples"]][:, chosen["features"]]
-    B = whole[1][chosen["features"]][:, chosen["samples"]]
-    with_trees = hasattr(result.parameters.transport, "linkage") if trees is None else trees
-    maps = {}
-    count = sum(map(len, chosen.values()))
-    with bar_of_pairs(progress, count, "item", "drawing maps") as on_progress:
-        for of, items in chosen.items():
-            columns = [column.take(items) for column in given[of]]
-            columns += _module_columns(of, found, names["features"], items)
-            cut = not own if of == "samples" else not found
-            cut_at = len(given[of]) if cut else None
-            maps[of] = _map(
-                result, of, items, names[of], columns, cut_at, method, random_state, on_progress
-            )
-            if with_trees:
-                tree = tree_layout.prune(result.tree(of), items)
-                maps[of] = replace(maps[of], tree=tree)
-    samples, features = maps["samples"], maps["features"]
-    known = _embedded(A)
-    colors = None if values is None else values.take(chosen["samples"], features.names, MAX_ENTRIES)
-    main = next((column for column in samples.columns if isinstance(column, Groups)), None)
-    known_labels = given["samples"][: len(given["samples"]) - len(own)]
-    labeled = any(isinstance(column, Groups) for column in known_labels)
-    widths = _silhouettes(A, samples.distances, main) if labeled and main is not None else []
-    facts = _facts(samples, main, labeled, widths, found, no_modules, names["features"], called)
-    page = render(
-        data={
-            "words": called.payload(),
-            "samples": samples.payload(),
-            "features": features.payload(),
-            "mass": pack_masses(A, B, known),
-            "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
-            "values": None
-            if colors is None
-            else {"names": colors.names, **pack_values(colors.matrix)},
+    given = _Given(
+        called,
+        names,
+        {
+            "samples": read_columns(labels, "labels", problem.samples, "samples"),
+            "features": read_columns(
+                feature_labels, "feature_labels", problem.features, "features"
+            ),
         },
-        title=storable(title or f"Distances learned from {samples.total:,} {called.samples}"),
-        result=result,
-        words=called,
-        capital=sentences.capitalize,
-        maps=(samples, features),
-        embedded=len(known),
-        valued=None if colors is None or values is None else (len(colors.names), len(values.names)),
-        main=main,
-        method={"umap": "UMAP", "tsne": "t-SNE"}[method],
-        status=sentences.status(result),
-        learned=sentences.learned(result, facts),
-        certainty=sentences.certainty(result, facts, certificate),
-        advice=sentences.advice(result, facts, certificate),
-        certificate=None if certificate is None else sentences.of_check(certificate),
-        proved=isinstance(certificate, Certificate),
-        details=str(certificate),
-        typical=[] if main is None else _typical(A, main, features),
-        module_rows=module_rows(found, names["features"]),
-        background=facts.background,
-        silhouettes=widths,
-        compared=min(MAX_COMPARED, len(samples.names)),
-        curve=_curve(result),
+        read_columns(clusters, "clusters", problem.samples, "samples"),
+        None if X is None else read_values(X, problem, names["features"]),
+        *find_modules(result, modules),
     )
+    with_trees = hasattr(result.parameters.transport, "linkage") if trees is None else trees
+
+    def embed(distances: Matrix, on_progress: Callable[[float], None]) -> Matrix:
+        return coordinates(distances, method, random_state, on_progress)
+
+    chosen = _choose_items(problem.samples.item_histograms, random_state)
+    samples, features = _draw_maps(result, given, chosen, embed, with_trees, progress)
+    page = _page(result, given, samples, features, certificate, title, method)
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
     return target
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the user passed about the items, checked, and the modules."""
+
+    words: Words
+    names: dict[str, list[str]]  # by side, as are the labels
+    labels: dict[str, list[Groups | Numbers]]
+    clusters: list[Groups | Numbers]  # of samples
+    values: Values | None
+    modules: Modules | None
+    no_modules: str  # why there are none
 
 
 CLUSTERS = "clusters of the learned distance"
@@ -232,11 +200,12 @@ class _Map:
 
     of: str
     total: int  # number of items, drawn or not
-    names: list[str]  # of the items drawn, as in all that follows
+    items: Index  # the numbers of those drawn, as in all that follows
+    names: list[str]
     places: Matrix
     distances: Matrix
     columns: list[Groups | Numbers]
-    tree: MetricTree | None = None
+    tree: MetricTree | None
 
     def nearest(self, item: int) -> Index:
         """The nearest items."""
@@ -263,32 +232,52 @@ class _Map:
         }
 
 
-def _map(
+def _draw_maps(
     result: Result,
-    of: str,
-    chosen: Index,
-    names: list[str],
-    columns: list[Groups | Numbers],
-    cut_at: int | None,
-    method: str,
-    random_state: int,
-    on_progress: OnProgress,
-) -> _Map:
-    whole = metric_of(result, of)
-    metric = whole[np.ix_(chosen, chosen)] if len(chosen) < len(whole) else whole
-    shown = [storable(names[k]) for k in chosen]
-    if cut_at is not None:
-        columns.insert(cut_at, _cluster_column(metric))
-    if of == "features":
-        mass = np.asarray(_histograms(result.problem.samples).sum(axis=0))[chosen]
-        columns.append(Numbers("share of all data (log10)", np.log10(mass / mass.sum())))
-    count = len(chosen)
-    places = coordinates(
-        metric, method, random_state, lambda share: on_progress(int(share * (count - 1)), count)
-    )
-    on_progress(count, count)
+    given: _Given,
+    chosen: tuple[Index, Index],
+    embed: Embed,
+    with_trees: bool,
+    progress: bool,
+) -> list[_Map]:
+    """The maps of the ``chosen`` samples and features; ``embed`` places items by distances."""
+    maps, total = [], sum(map(len, chosen))
+    with bar_of_pairs(progress, total, "item", "drawing maps") as report:
+        for of, items in zip(("samples", "features"), chosen, strict=True):
+            whole = metric_of(result, of)
+            metric = whole[np.ix_(items, items)] if len(items) < len(whole) else whole
+            names = [storable(given.names[of][k]) for k in items]
+            columns = _columns(result, of, given, items, metric)
+            places = _places(metric, embed, report)
+            tree = tree_layout.prune(result.tree(of), items) if with_trees else None
+            maps.append(_Map(of, len(whole), items, names, places, metric, columns, tree))
+    return maps
+
+
+def _places(metric: Matrix, embed: Embed, report: OnProgress) -> Matrix:
+    """Places of items in the plane, around 0 and at most 100 away in each direction."""
+    count = len(metric)
+    places = embed(metric, lambda share: report(int(share * (count - 1)), count))
+    report(count, count)
     places = places - places.mean(axis=0)
-    return _Map(of, len(whole), shown, 100 * places / np.abs(places).max(), metric, columns)
+    scaled: Matrix = 100 * places / np.abs(places).max()
+    return scaled
+
+
+def _columns(
+    result: Result, of: str, given: _Given, items: Index, metric: Matrix
+) -> list[Groups | Numbers]:
+    """What some of the items of a side can be colored by."""
+    clusters = given.clusters if of == "samples" else []
+    columns = [column.take(items) for column in given.labels[of] + clusters]
+    found = given.clusters if of == "samples" else given.modules
+    if not found:
+        columns.append(_cluster_column(metric))
+    columns += _module_columns(of, given.modules, given.names["features"], items)
+    if of == "features":
+        mass = np.asarray(result.problem.samples.item_histograms.sum(axis=0))
+        columns.append(Numbers("share of all data (log10)", np.log10(mass[items] / mass.sum())))
+    return columns
 
 
 def _module_columns(
@@ -309,11 +298,6 @@ def _names(
     shown = names_of(result, of, names, argument)
     numbers = names is None and getattr(result.problem, of).names is None
     return [f"{words.one(of)} {name}" for name in shown] if numbers else shown
-
-
-def _histograms(side: Side) -> sparse.csr_array:
-    """One row per item, repeats included."""
-    return side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
 
 
 def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]:
@@ -358,17 +342,73 @@ def _clusters(metric: Matrix) -> Index:
     return np.asarray((good or cuts[:1])[-1], np.int64)
 
 
-# --------------------------------------------------------------------------- tables
+# ----------------------------------------------------------------------------- the page
+
+
+def _page(
+    result: Result,
+    given: _Given,
+    samples: _Map,
+    features: _Map,
+    certificate: Certificate | Diagnosis | LiftCheck | None,
+    title: str | None,
+    method: str,
+) -> str:
+    """The report as HTML."""
+    A = result.problem.samples.item_histograms[samples.items][:, features.items]
+    B = result.problem.features.item_histograms[features.items][:, samples.items]
+    known, values, words = _embedded(A), given.values, given.words
+    colors = None if values is None else values.take(samples.items, features.names, MAX_ENTRIES)
+    main = next((column for column in samples.columns if isinstance(column, Groups)), None)
+    labeled = any(isinstance(column, Groups) for column in given.labels["samples"])
+    labels = main if labeled else None  # labels come before clusters
+    widths = [] if labels is None else _silhouettes(A, samples.distances, labels)
+    facts = _facts(given, samples, main, labels, widths)
+    return render(
+        data={
+            "words": words.payload(),
+            "samples": samples.payload(),
+            "features": features.payload(),
+            "mass": pack_masses(A, B, known),
+            "floor": [SHRINK / A.shape[1], SHRINK / B.shape[1]],
+            "values": None
+            if colors is None
+            else {"names": colors.names, **pack_values(colors.matrix)},
+        },
+        title=storable(title or f"Distances learned from {samples.total:,} {words.samples}"),
+        result=result,
+        words=words,
+        capital=sentences.capitalize,
+        maps=(samples, features),
+        embedded=len(known),
+        valued=None if colors is None or values is None else (len(colors.names), len(values.names)),
+        main=main,
+        method={"umap": "UMAP", "tsne": "t-SNE"}[method],
+        status=sentences.status(result),
+        learned=sentences.learned(result, facts),
+        certainty=sentences.certainty(result, facts, certificate),
+        advice=sentences.advice(result, facts, certificate),
+        certificate=None if certificate is None else sentences.of_check(certificate),
+        proved=isinstance(certificate, Certificate),
+        details=str(certificate),
+        typical=[] if main is None else _typical(A, main, features),
+        module_rows=module_rows(given.modules, given.names["features"]),
+        background=facts.background,
+        silhouettes=widths,
+        compared=MAX_COMPARED,
+        curve=_curve(result),
+    )
 
 
 def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str, Any]]:
     """For each group of samples, its most enriched feature, and the neighbors of that feature."""
     rows: list[dict[str, Any]] = []
-    for g, name in enumerate(main.groups):
-        members = main.codes == g
+    known = main.known
+    for g, name in enumerate(main.groups[: main.count]):
+        members = main.codes[known] == g
         if members.all():
             continue
-        score = enrichment(A, members)
+        score = enrichment(A[known], members)
         best = int(score.argmax())
         near = [
             (features.names[k], f"{features.distances[best, k]:.3f}")
@@ -387,7 +427,7 @@ def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str
 
 def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tuple[str, float]]:
     """Silhouettes of the labels under the learned distance and others, best first."""
-    some = np.random.default_rng(0).permutation(len(metric))[:MAX_COMPARED]
+    some = np.random.default_rng(0).permutation(main.known)[:MAX_COMPARED]
     codes, metric, A = main.codes[some], metric[np.ix_(some, some)], A[some]
     if not 2 <= len(np.unique(codes)) < len(metric):
         return []
@@ -404,24 +444,19 @@ def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tupl
 
 
 def _facts(
+    given: _Given,
     samples: _Map,
     main: Groups | None,
-    labeled: bool,
+    labels: Groups | None,
     widths: list[tuple[str, float]],
-    found: Modules | None,
-    no_modules: str,
-    names: list[str],
-    words: Words,
 ) -> sentences.Facts:
     shared = chance = None
-    if labeled and main is not None and len(main.groups) > 1 and len(main.codes) > 2:
-        near = np.array([samples.nearest(k) for k in range(len(main.codes))])
-        shared = float((main.codes[near] == main.codes[:, None]).mean())
-        sizes = np.bincount(main.codes)
-        chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
+    if labels is not None and labels.count > 1 and len(labels.known) > 2:
+        shared, chance = _agreement(samples.distances, labels)
     ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
+    found, names = given.modules, given.names["features"]
     return sentences.Facts(
-        labels=main.name if labeled and main is not None else None,
+        labels=None if labels is None else labels.name,
         groups=0 if main is None else main.count,
         shared=shared,
         chance=chance,
@@ -430,9 +465,19 @@ def _facts(
         if found is None
         else tuple(central(found, g, names) for g in range(len(found))),
         background=0 if found is None else int((found.labels == BACKGROUND).sum()),
-        no_modules=no_modules,
-        words=words,
+        no_modules=given.no_modules,
+        words=given.words,
     )
+
+
+def _agreement(distances: Matrix, labels: Groups) -> tuple[float, float]:
+    """The mean share of the nearest labeled items that have the label of an item; and by chance."""
+    known, count = labels.known, min(NEAREST, len(labels.known) - 1)
+    codes = labels.codes[known]
+    near = np.array([nearest_to(distances[i][known], count, k) for k, i in enumerate(known)])
+    sizes = np.bincount(codes)
+    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
+    return float((codes[near] == codes[:, None]).mean()), float(chance)
 
 
 def _curve(result: Result) -> dict[str, Any] | None:

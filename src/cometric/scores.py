@@ -110,13 +110,21 @@ def set_auroc(
         The name of each item, for example of a gene.
     sets
         Names of the members of each set; those not in ``names`` are left out, as are sets of
-        which fewer than ``min_size`` remain.
+        which fewer than ``min_size`` or ``folds`` remain, and sets of all items.
+    folds
+        Number of parts of a set, at least 2.
     """
     matrix = _checked(distances)
+    if folds < 2:
+        raise ValueError(f"`folds` is {folds}; pass at least 2.")
     members = _members(matrix, names, sets, max(min_size, folds))
     ranks = rankdata(matrix, axis=1)
     ranks += ranks.T
-    return {name: _voting(ranks, inside, folds, random_state) for name, inside in members.items()}
+    return {
+        name: _voting(ranks, inside, folds, random_state)
+        for name, inside in members.items()
+        if len(inside) < len(matrix)
+    }
 
 
 def shared_sets(

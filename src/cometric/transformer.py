@@ -83,10 +83,14 @@ class NeighborsTransformer(
         random_state: int | None = 0,
         **options: Any,
     ) -> None:
-        own = {"n_neighbors": n_neighbors, "n_landmarks": n_landmarks, "method": method}
-        own |= {"search": search, "max_candidates": max_candidates, "check": check}
-        own |= {"random_state": random_state}
-        for name, value in {**own, **options}.items():
+        self.n_neighbors = n_neighbors
+        self.n_landmarks = n_landmarks
+        self.method = method
+        self.search = search
+        self.max_candidates = max_candidates
+        self.check = check
+        self.random_state = random_state
+        for name, value in options.items():
             setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -123,9 +127,7 @@ class NeighborsTransformer(
         check_neighbors(self.n_neighbors, known.shape[0])
         side = self.sketch_.result.problem.read_new(sparse.vstack([known, new], format="csr"))
         hist, full = side.hist[side.labels], side.full[side.labels]
-        distances = HeldDistances(
-            self.sketch_.result, "samples", hist, full, self.get_params(deep=False)["n_threads"]
-        )
+        distances = HeldDistances(self.sketch_.result, "samples", hist, full, self.n_threads)
         count = known.shape[0]
         found: list[tuple[Index, Matrix]] = []
         for start in range(count, hist.shape[0], ROWS):
@@ -137,10 +139,9 @@ class NeighborsTransformer(
         return neighbor_matrix(index, near, count)
 
     def _check(self, X: Any, *, reset: bool) -> Any:
-        if as_rows(X) is not None:  # not in memory
-            if reset:
-                self.n_features_in_ = X.shape[1]
-            return X
+        source = as_rows(X)
+        if source is not None:  # not in memory
+            return validate_data(self, source, reset=reset, skip_check_array=True)
         checked = validate_data(
             self,
             X,

@@ -16,6 +16,14 @@ X = rng.poisson(1.5, (14, 9)) + np.eye(14, 9)
 LABELS = np.array(list("abcabcabcabcab"))
 
 
+def test_items_whose_neighbors_have_no_label_are_not_counted_as_right():
+    labels = ["a", None, "a", None, "a", None, "b", "c", "b", "b"]  # each beside its neighbor
+    places = np.repeat(10.0 * np.arange(5), 2) + np.tile([0.0, 1.0], 5)
+    within = np.abs(np.subtract.outer(places, places))
+    answer = cm.transfer_labels(np.abs(places - 41.5)[None], labels, 1, within=within)
+    assert (answer.labels.tolist(), answer.confidence.tolist()) == (["b"], [0.5])
+
+
 def blobs(n, seed, spread=1.0):
     """Points around three centers, and which."""
     draw = np.random.default_rng(seed)

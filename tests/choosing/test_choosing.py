@@ -205,6 +205,18 @@ def test_the_answer_goes_into_learn(choice):
     assert cm.learn(blocks(), **choice.settings, tol=0.1).converged
 
 
+def test_options_of_a_candidate_come_before_those_of_all(monkeypatch):
+    used = []
+
+    def learn(X, **options):
+        used.append(options["n_threads"])
+        return cm.learn(X, **options)
+
+    monkeypatch.setattr(comparison, "learn", learn)
+    cm.choose(blocks(), {"one": {"n_threads": 1}, "two": {}}, n_splits=1, n_threads=2)
+    assert used == [1, 2]
+
+
 def test_sparse_data_with_empty_rows_are_read():
     X = blocks()
     X[[0, 7]] = 0
@@ -324,6 +336,11 @@ def test_bad_options_are_refused_by_name(options, words, monkeypatch):
 def test_bad_data_are_refused():
     with pytest.raises(ValueError, match="negative"):
         cm.choose(-blocks())
+
+
+def test_samples_with_one_feature_have_no_mass_to_predict():
+    with pytest.raises(ValueError, match="`X` has 0 rows with mass in both halves of a split"):
+        cm.choose(np.eye(30))
 
 
 def test_data_without_mass_are_refused():

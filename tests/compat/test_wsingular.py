@@ -391,7 +391,7 @@ def test_bad_data_are_refused(data, name, change, message):
         ("eps", -0.1, "`eps` is -0.1; pass a number >= 0"),
         ("sample_prop", 2, r"`sample_prop` is 2; pass a number in \(0, 1\]"),
         ("small_value", -1, "`small_value` is -1; pass a number >= 0"),
-        ("normalization_steps", 0, "`normalization_steps` is 0; pass a number >= 1"),
+        ("normalization_steps", 0, "`normalization_steps` is 0; pass a whole number >= 1"),
     ],
 )
 def test_bad_options_are_refused(data, option, value, message):
@@ -420,6 +420,8 @@ def test_other_bad_arguments_are_refused(histograms):
     C, D = (wsingular.utils.random_distance(size, **FORM) for size in (12, 9))
     with pytest.raises(ValueError, match="`gamma` is 0; pass a number > 0"):
         wsingular.distance.stochastic_wasserstein_map(A, D, C, 0.5, 0, **FORM)
+    with pytest.raises(ValueError, match=r"`D` has shape \(12, 12\); `A` has 9 rows: pass 9 x 9"):
+        wsingular.distance.stochastic_wasserstein_map(A, C, C, 0.5, 1.0, **FORM)
     with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); `A` has 9 rows"):
         wsingular.distance.wasserstein_map(A, C, R=C, tau=0.1, **FORM)
     with pytest.raises(ValueError, match=r"`D_1` has shape \(12, 12\) and `D_2` \(9, 9\)"):

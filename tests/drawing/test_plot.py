@@ -92,6 +92,8 @@ def test_a_few_outliers_do_not_leave_one_color_to_the_others(result):
     bar = image.colorbar
     assert bar.extend == "both"
     assert bar.ax.get_ylabel() == f"distance (colors end at {image.norm.vmax:.2g}, largest: 1)"
+    farther = plot.distances(replace(far, samples=40.0 * far.samples))  # in units of a given metric
+    assert farther.images[0].colorbar.ax.get_ylabel().endswith(", largest: 40)")
     whole = plot.distances(far, vmax=1).images[0]
     assert whole.norm.vmax == 1.0
     assert (whole.colorbar.extend, whole.colorbar.ax.get_ylabel()) == ("min", "distance")
@@ -501,6 +503,17 @@ def test_a_legend_lies_beside_the_data(result, draw):
     assert legend.y1 <= ax.figure.bbox.y1 + 1
 
 
+def test_items_without_a_label_are_gray(result):
+    labels = LABELS.astype(object)
+    labels[3:6] = [None, np.nan, pd.NA]
+    ax = plot.embedding(result, method="tsne", labels=labels)
+    shown = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    assert list(shown) == [*np.unique(LABELS), "(missing)"]
+    assert len(shown["(missing)"].get_offsets()) == 3
+    assert shown["(missing)"].get_zorder() < 1
+    assert "(missing)" in ticks(plot.distances(result, labels=labels))
+
+
 def test_wrong_colors_are_told(result):
     with pytest.raises(ValueError, match="`labels` and `color` are both given"):
         plot.embedding(result, labels=LABELS, color="g3")
@@ -521,7 +534,7 @@ def test_a_category_has_its_color_in_every_map(result):
     assert looks == list(layout.COLORS[1:3])
     some = pd.Series(kinds).where(np.arange(20) != 3)  # one unknown
     legend = plot.embedding(result, method="tsne", color=some).get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["late", "early", "nan"]
+    assert [text.get_text() for text in legend.get_texts()] == ["late", "early", "(missing)"]
 
 
 def test_categories_without_an_order_are_sorted_and_not_by_size(result):

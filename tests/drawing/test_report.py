@@ -274,6 +274,19 @@ def test_errors_name_the_argument(result, tmp_path, options, words):
         report.write(result, tmp_path / "r.html", **options)
 
 
+def test_of_a_given_metric_the_page_names_no_solver(tmp_path):
+    X = cm.datasets.torus("unimodal", 12, 10)
+    given = np.abs(np.subtract.outer(np.arange(10.0), np.arange(10.0)))
+    result = cm.learn(X, features=given)
+    labels = ["a", "b"] * 6
+    page = report.write(result, tmp_path / "r.html", labels=labels, modules=False)
+    text = page.read_text("utf-8").split("<script")[0]
+    for words in ("Computed", "Distances were computed from the given ones"):
+        assert words in text
+    for words in ("nan", "Singular values", "Solver", "Residual", "onverged", "the largest is 1"):
+        assert words not in text
+
+
 def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "MAX_POINTS", 8)
     page = report.write(result, tmp_path / "r.html", labels=LABELS).read_text("utf-8")
@@ -283,6 +296,10 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, tmp_path, mon
     assert "8 of 10 are drawn\n        (those with the largest shares)" in page
     mass = np.asarray(result.problem.samples.full.sum(axis=0))
     assert {int(name[1:]) for name in data["features"]["names"]} == set(np.argsort(-mass)[:8])
+    shares = column(data, "features", "share of all data (log10)")
+    smallest, largest = np.log10(np.sort(mass)[[-8, -1]] / mass.sum())
+    assert shares["low"] == pytest.approx(smallest, abs=1e-4)
+    assert shares["low"] + 254 * shares["step"] == pytest.approx(largest, abs=1e-4)
 
 
 def test_many_entries_mean_masses_of_fewer_features_and_the_page_says_so(
@@ -488,8 +505,8 @@ def test_trees_are_in_the_page_of_a_result_with_trees(tmp_path):
     for side, n in (("samples", 12), ("features", 10)):
         packed, tree = data[side]["tree"], learned.tree(side)
         assert numbers(packed["parents"], "<u2")[:-1].tolist() == tree.parents[:-1].tolist()
-        depths = numbers(packed["depths"], "<u2") / 65535 * packed["top"]
-        assert np.allclose(depths, tree.depths, atol=packed["top"] / 65535)
+        depths = numbers(packed["depths"], "<u2") / 65535
+        assert np.allclose(depths, tree.depths / tree.depths.max(), atol=1 / 65535)
         assert sorted(numbers(packed["ranks"], "<u2")) == list(range(n))
     plain = report.write(learned, tmp_path / "p.html", modules=False, trees=False)
     assert payload(plain.read_text("utf-8"))[1]["samples"]["tree"] is None
@@ -514,6 +531,26 @@ def _is_above(parents, node, leaf):
     while leaf >= 0 and leaf != node:
         leaf = parents[leaf]
     return leaf == node
+
+
+def test_samples_without_a_label_are_not_compared(result, tmp_path):
+    labels = LABELS.astype(object)
+    missing = [0, 1, 2, 15]
+    labels[missing] = None
+    text = report.write(result, tmp_path / "r.html", labels=labels).read_text("utf-8")
+    kept = np.delete(np.arange(20), missing)
+    metric = result.samples[np.ix_(kept, kept)]
+    width = cm.scores.silhouette(metric, LABELS[kept])
+    assert f'<th scope="row">Learned distance</th><td>{width:.3f}</td>' in text
+    assert "Silhouette of the 2 labels" in text
+    near = cm.scores.neighbors(metric, 10)
+    shared = (LABELS[kept][near] == LABELS[kept][:, None]).mean()
+    chance = (9 * 8 + 7 * 6) / (16 * 15)
+    words = f"{100 * shared:.0f}\u00a0% have its label; by chance it would be {100 * chance:.0f}"
+    assert words in text
+    table = text.split("What defines each group")[1].split("</table>")[0]
+    assert "early" in table
+    assert "(missing)" not in table
 
 
 def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):

@@ -506,3 +506,12 @@ def test_a_spreadsheet_runs_nothing_of_the_csv(browser, result, tmp_path, monkey
     assert read == ["'=1+1", "'+x", "-2.5", "'@a", 'a "b", c', "two\nlines"]
     assert visit.faults == []
     visit.page.close()
+
+
+def test_without_scripts_there_are_no_empty_maps(browser, result, tmp_path):
+    path = report.write(result, tmp_path / "r.html", labels=LABELS)
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(path.as_uri())
+    seen = {name: page.locator(name).is_visible() for name in (".explorer", ".summary", "noscript")}
+    assert seen == {".explorer": False, ".summary": True, "noscript": True}
+    page.close()

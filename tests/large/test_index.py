@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +265,20 @@ def test_a_run_with_a_callback_is_continued(tmp_path):
         cm.learn_landmarks(X, 60, 4, callback=callback, **options)
         for callback in [lambda *_: None, lambda *_: None]
     )
+    assert_array_equal(first.features, again.features)
+
+
+def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch):
+    """After a crash the scheduler has another address."""
+
+    @wraps(cm.learn)
+    def learn(X, *, client, **options):
+        return cm.learn(X, **options)
+
+    monkeypatch.setattr("cometric.large.landmarks.learn", learn)
+    options = {"folder": tmp_path / "run", "check": 0}
+    clients = [object(), object()]
+    first, again = (cm.learn_landmarks(X, 60, 4, client=client, **options) for client in clients)
     assert_array_equal(first.features, again.features)
 
 

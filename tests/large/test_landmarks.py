@@ -85,6 +85,10 @@ def test_entropic_neighbors_of_a_sketch_are_found_and_told():
         ({"landmarks": -np.ones((5, 25))}, "`landmarks` has 125 negative entries"),
         ({"n_landmarks": 0}, "`n_landmarks` is 0; choose between 2 and the 80 samples"),
         ({"n_landmarks": "many"}, "`n_landmarks` is 'many'; choose between"),
+        (
+            {"landmarks": ["a", "b"] * 4 + [None] * 72, "n_landmarks": 9},
+            "`n_landmarks` is 9; choose at most the 8 samples with a label",
+        ),
         ({"landmarks": 3, "n_landmarks": 4}, "`landmarks` and `n_landmarks` are both given"),
         ({"landmarks": 20, "method": "best"}, "`method` is 'best'; choose 'uniform' or 'kmeans"),
         ({"landmarks": np.zeros(7, int)}, "`landmarks` has shape \\(7,\\) and dtype int64; pass a"),

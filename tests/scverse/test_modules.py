@@ -94,6 +94,15 @@ def test_genes_of_a_group_are_ranked(adata, tmp_path):
     assert list(stored.feature) == list(table.feature)
 
 
+def test_groups_are_in_the_order_of_categories(adata):
+    adata.obs["kind"] = adata.obs["kind"].cat.reorder_categories(["c", "a", "b"])
+    assert list(cms.tl.rank_features(adata, "kind", n_features=1).group) == ["c", "a", "b"]
+    cms.tl.modules(adata)
+    pytest.importorskip("matplotlib").use("agg")
+    shown = cms.pl.modules(adata, "kind").get_xticklabels()
+    assert [label.get_text() for label in shown] == ["c", "a", "b"]
+
+
 def test_cells_without_a_label_are_in_no_group(adata):
     adata.obs["part"] = adata.obs["kind"].astype(object).where(np.arange(60) % 5 > 0, None)
     for labels in (adata.obs["part"], adata.obs["part"].astype("category")):

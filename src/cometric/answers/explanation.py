@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE
+from cometric.core.kinds import other_side
 from cometric.core.names import find
 from cometric.core.problem import Problem
 from cometric.core.text import printable
@@ -24,7 +25,6 @@ WHOLE = 1e-6
 
 SHOWN_CHANGES = 6
 """Number of losses printed, the largest, and of gains."""
-
 
 SHOWN_ALIKE = 5
 """Number of names printed of bins that were merged with one."""
@@ -201,11 +201,7 @@ def explain(
     side, other, cost, own = problem.samples, problem.features, metrics.features, metrics.samples
     if of == "features":
         side, other, cost, own = other, side, own, cost
-    remedy = f" Pass `of='{'samples' if of == 'features' else 'features'}'`."
-    i, j = (
-        find(item, side.item_names, argument, of, other.names or (), remedy)
-        for argument, item in (("i", i), ("j", j))
-    )
+    i, j = find_item(problem, of, i, "i"), find_item(problem, of, j, "j")
     first, second = int(side.labels[i]), int(side.labels[j])
     bins = [other.item_names[item] for item in other.first]
     items = side.item_names[i], side.item_names[j]
@@ -239,6 +235,13 @@ def explain(
     unmatched = left if left > WHOLE else 0.0
     learned = float(own[first, second])
     return Explanation(items, total, stays, flows, changes, unmatched, learned, alike)
+
+
+def find_item(problem: Problem, of: str, item: Any, argument: str) -> int:
+    """The number of an item, given by name or number; errors say if the other side has the name."""
+    side, other = getattr(problem, of), getattr(problem, other_side(of))
+    remedy = f" Pass `of='{other_side(of)}'`."
+    return find(item, side.item_names, argument, of, other.names or (), remedy)
 
 
 def _changes(

@@ -12,7 +12,7 @@ from scipy import sparse
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import Count, check_side
+from cometric.core.kinds import Count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
@@ -204,8 +204,7 @@ def held_cost(result: Result, of: str) -> tuple[Matrix, float]:
 def norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
     """The factor of the norm R between the learned items, before the division by lam or mu."""
     formula, known = result.problem.formula, getattr(result.problem, of)
-    other = "features" if of == "samples" else "samples"
-    largest_cost = float(np.max(to_numpy(getattr(result, other))))
+    largest_cost = float(np.max(to_numpy(getattr(result, other_side(of)))))
     if formula.restart == 0.0:
         return formula.norm_weight(largest_cost, 0.0, 1.0)
     metric = known.reduce(to_numpy(getattr(result, of)))

@@ -85,8 +85,7 @@ def rank_features(
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
     known = np.flatnonzero(number != NO_GROUP)
     distances = distances_to_groups(result, known, number[known], len(groups), n_threads, progress)
-    masses = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
-    masses = masses[known]
+    masses = side.item_histograms[known]
     names = result.problem.features.item_names
     rows = []
     for g, group in enumerate(groups):

@@ -18,7 +18,7 @@ from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
-from cometric.core.kinds import Count, check_count, check_number, check_side
+from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order, groups_of
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.sides import Side
@@ -99,7 +99,7 @@ def modules(
         check_count(name, value)
     check_number("resolution", resolution)
     Count(0).check("random_state", random_state)
-    profiles = _profiles(getattr(result.problem, _other(of)))
+    profiles = _profiles(getattr(result.problem, other_side(of)))
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
     if coherence is None and of == "samples":
         foreground = np.arange(len(values))
@@ -195,7 +195,7 @@ class Modules:
         X
             New samples, read as by :meth:`Result.transform`; by default those learned from.
         """
-        other = _other(self.of)
+        other = other_side(self.of)
         problem = self.result.problem
         side = getattr(problem, other) if X is None else problem.read_new(X, other)
         return _scores(_profiles(side), self.members, self._standard)
@@ -203,7 +203,7 @@ class Modules:
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
         """The mean score of each module over the samples of each label, missing ones left out."""
         if X is None:
-            other = _other(self.of)
+            other = other_side(self.of)
             check_order(labels, "labels", getattr(self.result.problem, other), other)
         return tabulate(self.scores(X), self.names, labels)
 
@@ -254,7 +254,7 @@ def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
 
 def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
     """Modules with these labels, their members ordered by centrality."""
-    profiles = _profiles(getattr(result.problem, _other(of)))
+    profiles = _profiles(getattr(result.problem, other_side(of)))
     standard = standardization(profiles)
     groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
     scores = _scores(profiles, groups, standard)
@@ -267,14 +267,9 @@ def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
     return Modules(labels, members, names, values, _tree(scores), of, result, standard)
 
 
-def _other(of: str) -> str:
-    return "samples" if of == "features" else "features"
-
-
 def _profiles(side: Side) -> sparse.csr_array:
     """Roots of the masses of all items of a side, repeats included."""
-    full = side.full if len(side.labels) == side.full.shape[0] else side.full[side.labels]
-    return sparse.csr_array(full).sqrt()
+    return sparse.csr_array(side.item_histograms).sqrt()
 
 
 def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Standard) -> Matrix:

@@ -14,14 +14,13 @@ import numpy as np
 from scipy import sparse
 
 from cometric import transports
-from cometric.answers.explanation import Explanation, explain
+from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend
 from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import UnknownKind
 from cometric.core.formula import Formula
 from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
-from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -267,17 +266,15 @@ class Result:
         """
         check_side(of)
         check_count("k", k)
-        names = getattr(self.problem, of).item_names
         one = isinstance(items, str | bytes) or not isinstance(items, Iterable)
         given = [items] if one or getattr(items, "ndim", 1) == 0 else list(items)
-        opposite = "samples" if of == "features" else "features"
-        others, remedy = getattr(self.problem, opposite).names or (), f" Pass `of='{opposite}'`."
-        chosen = [find(item, names, "items", of, others, remedy) for item in given]
+        chosen = [find_item(self.problem, of, item, "items") for item in given]
         if not chosen:
             raise ValueError(f"`items` is empty; pass one or several of the {of}.")
         away = to_numpy(getattr(self, of))[chosen].mean(axis=0)
         away[chosen] = np.inf
         order = nearest_to(away, min(k, len(away) - len(set(chosen))))
+        names = getattr(self.problem, of).item_names
         return [(names[l], float(away[l])) for l in order]
 
     def transform(

@@ -24,7 +24,6 @@ from cometric.core.types import Index, Matrix, Vector
 UNLABELED = -1
 """The code of an item whose label is not known."""
 
-
 SURE, NOVEL = 0.9, 0.95
 """Confidence from which a label counts as sure, and novelty from which an item counts as new."""
 
@@ -170,10 +169,10 @@ def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
     """How often labels with such shares are right, judged by the ``left_out`` votes."""
     from sklearn.isotonic import IsotonicRegression
 
-    known = codes != UNLABELED
-    right = left_out.argmax(axis=1) == codes
+    known, highest = codes != UNLABELED, left_out.max(axis=1)
+    right = (left_out.argmax(axis=1) == codes) & (highest > 0.0)  # without votes there is no label
     model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    model.fit(left_out.max(axis=1)[known], right[known])
+    model.fit(highest[known], right[known])
     confidence: Vector = model.predict(share)
     return np.where(share > 0.0, confidence, 0.0)
 

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
 from cometric.core.arrays import to_numpy
+from cometric.core.kinds import other_side
 from cometric.core.trees import MetricTree
 from cometric.transports.tree import Tree
 
@@ -40,8 +41,8 @@ def vectors_of(result: Result, of: str, X: Any = None) -> sparse.csr_array:
         )
     formula, (lam, mu) = result.problem.formula, result.values
     side = getattr(result.problem, of)
-    other, value = ("features", mu) if of == "samples" else ("samples", lam)
-    tree = _distinct_tree(result, other)
+    value = mu if of == "samples" else lam
+    tree = _distinct_tree(result, other_side(of))
     lengths = tree.lengths * (formula.transport_weight / value)
     if formula.has_norm and result.parameters.norm == "l1":
         # The l1 norm of a difference of histograms: as if the edges of the leaves were longer.

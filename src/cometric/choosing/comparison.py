@@ -199,9 +199,9 @@ def table_of(
 
 
 def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> dict[str, Method]:
-    """The functions of candidates that learn, by name, with options that they have in common."""
+    """The functions of candidates that learn, by name; ``common`` are defaults of their options."""
     return {
-        name: partial(_learned, {**QUICK, **given, **common}) for name, given in candidates.items()
+        name: partial(_learned, {**QUICK, **common, **given}) for name, given in candidates.items()
     }
 
 

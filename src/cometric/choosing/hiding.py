@@ -55,7 +55,9 @@ def _split(visible: sparse.csr_array, hidden: sparse.csr_array) -> Split:
     samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
     visible = visible[samples]
     used = np.flatnonzero(visible.sum(axis=0) > 0)
-    return Split(samples, visible[:, used], latent_vectors(hidden[samples]))
+    few = len(samples) < 2  # which the caller refuses
+    vectors = np.empty((len(samples), 0)) if few else latent_vectors(hidden[samples])
+    return Split(samples, visible[:, used], vectors)
 
 
 def latent_vectors(X: sparse.csr_array) -> Matrix:

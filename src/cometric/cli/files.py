@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+TABLES = (".csv", ".tsv")
+"""Endings of tables."""
+
+
 def read(path: Path, transpose: bool, read_limit: float) -> AnnData:
     """The data in a file of at most ``read_limit`` GB."""
     return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
@@ -160,7 +164,7 @@ def labels_of(
         raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
     from cometric.scverse import sketches
 
-    values = data.obs[labels].to_numpy()
+    values = data.obs[labels].array  # which has the order of categories
     if sketches.has_landmarks(data, key):
         values = values[sketches.landmark_rows(data, key, "comparing labels")]
     return values[result.problem.samples.kept]
@@ -175,7 +179,7 @@ def check_groups(data: AnnData, labels: str, key: str) -> None:
     if pd.api.types.is_float_dtype(data.obs[labels]):
         raise ValueError(f"`labels` is {labels!r}, a column of real numbers; pass one of labels.")
     if sketches.has_landmarks(data, key):
-        sketches.labels_of_landmarks(data, data.obs[labels].to_numpy(), key)
+        sketches.labels_of_landmarks(data, data.obs[labels].array, key)
 
 
 def save_partial(interruption: cometric.Interrupted, output: Path) -> None:

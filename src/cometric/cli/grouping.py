@@ -18,8 +18,6 @@ from cometric.core.kinds import Count, Number
 from cometric.files import writing
 from cometric.files.sets import read_sets
 
-TABLES = (".csv", ".tsv")
-
 SIGNIFICANT = 0.05
 """Largest q-value of a set that is written for a module."""
 
@@ -76,7 +74,7 @@ def modules(
     force: o.Force = False,
 ) -> None:
     """Find modules of features of RESULT that are near one another, such as programs of genes."""
-    writing.check(output, TABLES, [output], force=force)
+    writing.check(output, files.TABLES, [output], force=force)
     if sets is not None and of == "samples":
         raise ValueError("`sets` are sets of features; leave out `of`.")
     known = None if sets is None else read_sets(sets)
@@ -117,8 +115,8 @@ def modules(
     }
     if known is not None:
         facts["enrichment"] = [row._asdict() for row in enriched]
-    told = [str(found), *(_sets_of(best, len(found)) if known is not None else ())]
-    console.answer("\n".join([*told, f"The module of each {of[:-1]} is in {output}."]), facts)
+    text = [str(found), *(_sets_of(best, len(found)) if known is not None else ())]
+    console.answer("\n".join([*text, f"The module of each {of[:-1]} is in {output}."]), facts)
 
 
 def _sets_of(best: dict[int, Enriched], count: int) -> list[str]:
@@ -150,7 +148,7 @@ def rank(
     force: o.Force = False,
 ) -> None:
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
-    writing.check(output, TABLES, [output], force=force)
+    writing.check(output, files.TABLES, [output], force=force)
     result, data = files.load(path, stored.key, stored.read_limit)
     column = files.labels_of(result, data, labels, path, stored, labels_from)
     if data is not None and labels_from is None:

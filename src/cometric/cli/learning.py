@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WHOLE = 5e8
 """Size in bytes up to which `plan` reads an .h5ad file whole."""
 
-RESULTS = (".h5ad", ".npz", ".csv", ".tsv")
+RESULTS = (".h5ad", ".npz", *files.TABLES)
 
 MARKERS = {
     "CD3D": "T cells",

@@ -15,8 +15,6 @@ from cometric.cli.console import Console
 from cometric.core.nearest import check_neighborhood, nearest, neighbor_matrix
 from cometric.files import reading, writing
 
-TABLES = (".csv", ".tsv")
-
 
 @command()
 def neighbors(
@@ -35,7 +33,7 @@ def neighbors(
     force: o.Force = False,
 ) -> None:
     """Find the nearest neighbors of each sample, or feature, in the learned metric."""
-    writing.check(output, (".h5ad", *TABLES), [output], force=force)
+    writing.check(output, (".h5ad", *files.TABLES), [output], force=force)
     if reading.kind_of(output) == ".h5ad":
         if reading.kind_of(path) != ".h5ad" or of != "samples":
             raise ValueError(
@@ -100,7 +98,9 @@ def transform(
 
     if drop_empty and of == "features":
         raise ValueError("`drop_empty` is for new samples; leave out such features yourself.")
-    kinds = TABLES if of == "features" or n_neighbors is not None else (*TABLES, ".h5ad")
+    kinds = (
+        files.TABLES if of == "features" or n_neighbors is not None else (*files.TABLES, ".h5ad")
+    )
     writing.check(output, kinds, [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)

@@ -53,7 +53,7 @@ def transfer(
 
     from cometric.scverse import placing, slots
 
-    writing.check(output, (".csv", ".tsv", ".h5ad"), [output], force=force)
+    writing.check(output, (*files.TABLES, ".h5ad"), [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     known = _labels(files.labels_of(result, reference, labels, path, stored, labels_from), labels)
     others = len(known) - 1

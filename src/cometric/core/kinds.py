@@ -363,6 +363,11 @@ def check_side(of: Any) -> None:
         raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
 
 
+def other_side(of: str) -> str:
+    """The side that is not this one, of "samples" and "features"."""
+    return "features" if of == "samples" else "samples"
+
+
 def check_path(path: str | os.PathLike[str]) -> Path:
     """The path, or a ``ValueError`` if no file can have this name."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):

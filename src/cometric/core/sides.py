@@ -44,6 +44,11 @@ class Side:
         return self.histograms if self.full is self.hist else Histograms(self.full)
 
     @property
+    def item_histograms(self) -> sparse.csr_array:
+        """``full`` with a row for each kept item, repeats included."""
+        return self.full if len(self.labels) == self.full.shape[0] else self.full[self.labels]
+
+    @property
     def item_names(self) -> tuple[str, ...]:
         """Names of the kept items; if the data have no names, their numbers in the data."""
         return self.names or tuple(map(str, np.flatnonzero(self.kept)))

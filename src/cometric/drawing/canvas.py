@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
 from cometric.core.types import Vector
-from cometric.drawing.layout import COLORS, MODULE_COLORS, by_size
+from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size
 
 MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
@@ -21,7 +21,10 @@ LARGER = 1.8
 """Such markers have this many times the area."""
 
 BACKGROUND = "background"
-"""Items with this label belong to no module: drawn in gray, below the others."""
+"""The label of items that belong to no module."""
+
+IN_NO_GROUP = (BACKGROUND, MISSING)
+"""Items with these labels are drawn in gray, below the others."""
 
 GRAY = "0.82"
 
@@ -94,8 +97,8 @@ def limits(values: Any) -> tuple[float, float]:
 def scale(values: Any) -> tuple[Normalize, str]:
     """A color scale for values, and the ends (``extend``) at which it clips some of them."""
     low, high = limits(values)
-    finite = np.asarray(values, dtype=np.float64)
-    below, above = bool((finite < low).any()), bool((finite > high).any())
+    numbers = np.asarray(values, dtype=np.float64)
+    below, above = bool((numbers < low).any()), bool((numbers > high).any())
     ends = {(False, False): "neither", (True, False): "min", (False, True): "max"}
     return Normalize(low, high), ends.get((below, above), "both")
 
@@ -149,9 +152,9 @@ def _by_category(
     order: Sequence[str],
     palette: Sequence[str],
 ) -> None:
-    """A color and a marker for each label; background in gray, below the others."""
+    """A color and a marker for each label; what is in no group in gray, below the others."""
     groups = dict(by_size(values))
-    kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind != BACKGROUND]
+    kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind not in IN_NO_GROUP]
     for g, label in enumerate(kinds):
         if label not in groups:
             continue
@@ -166,7 +169,8 @@ def _by_category(
             lw=0,
             label=label,
         )
-    if BACKGROUND in groups:
-        rest = groups[BACKGROUND]
-        ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=BACKGROUND, zorder=0.9)
+    for label in IN_NO_GROUP:
+        if label in groups:
+            rest = groups[label]
+            ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=label, zorder=0.9)
     legend(ax, title or None, float(np.sqrt(DOT / size)))

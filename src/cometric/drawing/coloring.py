@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
+from cometric.core.kinds import other_side
 from cometric.core.labels import categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
-from cometric.drawing.canvas import BACKGROUND
+from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP
 from cometric.drawing.layout import by_size, checked, metric_of, names_of
 from cometric.drawing.naming import in_turn, spread
 
@@ -42,7 +43,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
     if isinstance(color, Modules):
         return _by_module(result, of, color)
     if isinstance(color, str | Integral):
-        other = "features" if of == "samples" else "samples"
+        other = other_side(of)
         there = names_of(result, other)
         item = find(color, there, "color", other, names_of(result, of))
         title = f"{there[item]}, share of the {of[:-1]}"
@@ -53,16 +54,14 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
     """All items, in the order in which their names are worth writing."""
     weights = _weights(result, of)
+    first: list[int] = []
     if colors.modules is not None and colors.modules.of == of:
-        members = [own.tolist() for own in colors.modules.members]
-        known = {item for own in members for item in own}
-        others = [item for item in spread(places, weights) if item not in known]
-        return in_turn(members) + others
-    if colors.values is not None and colors.values.dtype.kind != "f":
-        groups = [own for label, own in by_size(colors.values) if label != BACKGROUND]
+        first = in_turn(colors.modules.members)
+    elif colors.values is not None and colors.values.dtype.kind != "f":
+        groups = [own for label, own in by_size(colors.values) if label not in IN_NO_GROUP]
         first = in_turn(own[np.argsort(-weights[own], kind="stable")] for own in groups)
-        return first + [item for item in spread(places, weights) if item not in set(first)]
-    return spread(places, weights)
+    known = set(first)
+    return first + [item for item in spread(places, weights) if item not in known]
 
 
 def _by_module(result: Result, of: str, modules: Modules) -> Colors:
@@ -97,7 +96,7 @@ def _shares(side: Side, item: int) -> Vector:
 
 def _weights(result: Result, of: str) -> Vector:
     """The mean share of each item in the items of the other side."""
-    other: Side = getattr(result.problem, "features" if of == "samples" else "samples")
+    other: Side = getattr(result.problem, other_side(of))
     return np.asarray(other.full.mean(axis=0)).ravel()
 
 

@@ -13,11 +13,8 @@ from cometric.core.labels import categories_of, check_order, is_missing
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
-from cometric.drawing.layout import checked
+from cometric.drawing.layout import MISSING, checked
 from cometric.drawing.packing import pack, pack_numbers
-
-MISSING = "(missing)"
-"""The group of items without a label."""
 
 MANY_NUMBERS = 30
 """Columns of numbers with more distinct values than this are a color scale, not groups."""
@@ -41,6 +38,11 @@ class Groups:
     def count(self) -> int:
         """The number of groups, without the background."""
         return len(self.groups) - self.background
+
+    @property
+    def known(self) -> Index:
+        """The items in a group, without the background."""
+        return np.flatnonzero(self.codes < self.count)
 
     def take(self, chosen: Index) -> Groups:
         """The groups of some of the items, without those that become empty."""

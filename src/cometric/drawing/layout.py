@@ -14,6 +14,7 @@ from scipy.spatial.distance import squareform
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
 from cometric.core.kinds import check_number, check_side
+from cometric.core.labels import is_missing
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 
@@ -38,6 +39,8 @@ MODULE_COLORS = (
 )  # fmt: skip
 """Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
 
+MISSING = "(missing)"
+"""The group of items without a label."""
 
 FENCE = 3.0
 """Distances this many interquartile ranges above the upper quartile are outliers (Tukey)."""
@@ -95,7 +98,7 @@ def color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
 
 def by_size(labels: Any) -> list[tuple[str, Index]]:
     """Each label as text and the items with that label, the largest group first."""
-    texts = np.array([str(label) for label in labels])
+    texts = np.array([MISSING if is_missing(label) else str(label) for label in labels])
     kinds, back, counts = np.unique(texts, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(str(kinds[g]), np.flatnonzero(back == g)) for g in order]

@@ -9,6 +9,7 @@ import numpy as np
 
 from cometric.answers.result import Result
 from cometric.core.inputs import counted
+from cometric.core.kinds import other_side
 from cometric.core.types import Status
 from cometric.drawing.words import Words
 from cometric.machine.progress import duration
@@ -45,7 +46,7 @@ def learned(result: Result, facts: Facts) -> list[str]:
     samples, features = facts.words
     table = f"From one table of {n:,} {samples} by {m:,} {features}"
     if fixed:
-        other = "samples" if fixed == "features" else "features"
+        other = other_side(fixed)
         words = [
             f"{table} and given distances between the {facts.words.many(fixed)}, distances "
             f"between the {facts.words.many(other)} were computed.",
@@ -139,6 +140,8 @@ def _trust(result: Result) -> str:
     if not result.history or not np.isfinite(result.residual):
         return f"{capitalize(result.status.value)}."
     change = percent(np.expm1(result.residual))
+    if result.converged and result.problem.fixed:
+        return "Distances were computed from the given ones in one step, without iterations."
     if result.converged:
         return (
             f"The computation converged: one more step would change distances by {change} at most."
@@ -151,6 +154,9 @@ def _trust(result: Result) -> str:
 
 def status(result: Result) -> tuple[str, str]:
     """How the solve ended: a heading, and a sentence or two."""
+    if result.converged and result.problem.fixed:
+        took = duration(result.history[-1].seconds)
+        return "Computed", f"Distances were computed from the given ones, in {took}."
     sentence = f"{capitalize(result.status.reason)}."
     if result.history:
         last = result.history[-1]

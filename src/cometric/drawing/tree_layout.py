@@ -55,12 +55,11 @@ def leaf_ranks(tree: MetricTree) -> Index:
 
 
 def payload(tree: MetricTree) -> dict[str, Any]:
-    """The tree as the page reads it."""
+    """The tree as the page reads it, its depths as parts of the largest."""
     depths = tree.depths
     top = float(depths.max())
     return {
         "parents": pack(np.where(tree.parents < 0, 0, tree.parents), np.uint16),
         "depths": pack(np.rint(65535 * depths / top) if top > 0 else depths, np.uint16),
         "ranks": pack(leaf_ranks(tree), np.uint16),
-        "top": top,
     }

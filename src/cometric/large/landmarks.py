@@ -214,27 +214,29 @@ def _origin(
 ) -> str:
     """A checksum of all that a stored run depends on."""
     others = {name: value for name, value in options.items() if name != "callback"}
-    given = sorted(((name, _whole(value)) for name, value in others.items()), key=str)
+    if "client" in others:  # a new client has another address
+        others["client"] = others["client"] is not None
+    given = sorted(((name, _digested(value)) for name, value in others.items()), key=str)
     return digest(
         {
             "indptr": matrix.indptr,
             "indices": matrix.indices,
             "data": matrix.data,
             "names": _encoded(names),
-            "landmarks": np.array(str(_whole(landmarks))),
+            "landmarks": np.array(str(_digested(landmarks))),
             "given": np.array(repr((*drawing, given))),
         }
     )
 
 
-def _whole(value: Any) -> Any:
+def _digested(value: Any) -> Any:
     """The value, or the checksum of an array: its text would leave out most entries."""
     if sparse.issparse(value):
         rows = sparse.csr_array(value)
         parts = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data}
         return digest({**parts, "shape": np.array(rows.shape)})
     if isinstance(value, tuple | list):
-        return [_whole(part) for part in value]
+        return [_digested(part) for part in value]
     if np.ndim(value) == 0:
         return value
     array = np.asarray(to_numpy(value))
@@ -322,6 +324,8 @@ def _groups(landmarks: Any, n: int, m: int) -> Index:
 def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
     """``count`` samples, from each group a share in proportion to its size, at least one."""
     n, rng = int((groups != NO_GROUP).sum()), np.random.default_rng(random_state)
+    if count > n:
+        raise ValueError(f"`n_landmarks` is {count}; choose at most the {n} samples with a label.")
     drawn = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)

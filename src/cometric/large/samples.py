@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,7 +130,7 @@ class Samples:
         index = np.broadcast_to(np.arange(count), (full.shape[0], count))
         nothing = np.zeros((full.shape[0], full.shape[1]))
         sums = scoring.pair_sums(
-            *_pattern(known[0]), known[0].data, known[0].data, known[1].data,
+            *_pattern_of(known[0]), known[0].data, known[0].data, known[1].data,
             nothing, low.rows.toarray(), dot.rows.toarray(), np.ascontiguousarray(index),
             self._tasks,
         )  # fmt: skip
@@ -244,8 +245,9 @@ class Samples:
 
     # -------------------------------------------------------------------------- helpers
 
-    @property
+    @cached_property
     def _pattern(self) -> tuple[Index, NDArray[np.int32]]:
+        """Pointers and bins of all samples as CSR rows; smoothing fills every bin."""
         if self.problem.smoothing:
             n, m = self.stored.shape
             return np.arange(0, n * m + 1, m), np.tile(np.arange(m, dtype=np.int32), n)
@@ -316,5 +318,5 @@ def _ranges(starts: Index, stops: Index) -> Index:
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(total)
 
 
-def _pattern(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32]]:
+def _pattern_of(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32]]:
     return rows.indptr.astype(np.int64), rows.indices.astype(np.int32)

@@ -101,8 +101,7 @@ class TensorSearch:
         overlap = angle = place = None
         if norm is not None:
             overlap, angle, place = self._norm_columns(numbers)
-        depth = 0 if norm is None else _padded(self._full_bins)
-        return Columns(masses, overlap, angle, place, numbers, depth)
+        return Columns(masses, overlap, angle, place, numbers, _padded(self._full_bins))
 
     def _rounding_error(self) -> float:
         """What rounding can change in a bound in float64."""
@@ -189,12 +188,10 @@ class TensorSearch:
         p = self._p[some]
         slack += SINGLE * (p.abs() + self._largest_q + size + distances.weight)
         numbers[:, 0] = p - slack
-        norm, farthest = distances.norm, math.inf
+        norm = distances.norm
         if norm is not None and norm.cosine is not None:
             numbers[:, 1] *= 0.5
-        local = norm is not None and norm.local is not None
-        if norm is not None and norm.local is not None:
-            farthest = norm.local.farthest
+        local = None if norm is None else norm.local
         return Rows(
             rounded,
             None if columns.overlap is None else columns.overlap[some],
@@ -204,8 +201,8 @@ class TensorSearch:
             some.int(),
             1.0 / (factor * MASSES),
             distances.weight * (1.0 - 3e-5),
-            farthest,
-            local,
+            math.inf if local is None else local.farthest,
+            local is not None,
         )
 
     # ------------------------------------------------------------------------ the search

@@ -152,7 +152,7 @@ def learn_trees(
     Flag().check("drop_empty", drop_empty)
     problem = Problem.from_data(X, drop_empty=drop_empty)
     sides = problem.samples, problem.features
-    hists = [side.full[side.labels] for side in sides]
+    hists = [side.item_histograms for side in sides]
     given = (("samples", samples), ("features", features))
     trees = [_read_tree(tree, hist, name) for (name, tree), hist in zip(given, hists, strict=True)]
     to_samples = LengthMap(hists[0], trees[0], trees[1], group_power)

@@ -158,7 +158,7 @@ def modules(
         raise ValueError(_no_column("obs", adata.obs, groupby))
     scores = np.asarray(adata.obsm[key])
     scored = ~np.isnan(scores).any(axis=1)
-    labels = adata.obs[groupby].to_numpy()[scored]
+    labels = adata.obs[groupby].array[scored]
     return plot.modules(tabulate(scores[scored], adata.uns[key]["names"], labels), ax=ax)
 
 

@@ -18,6 +18,7 @@ from cometric.scverse.connectivities import fuzzy_connectivities
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from pandas.api.extensions import ExtensionArray
 
     from cometric.large.landmarks import Sketch
 
@@ -157,7 +158,7 @@ def landmark_rows(adata: AnnData, key: str, doing: str) -> Index:
     return rows
 
 
-def labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndarray:
+def labels_of_landmarks(adata: AnnData, labels: ExtensionArray, key: str) -> ExtensionArray:
     """The labels of the landmarks, with a warning about groups that have none."""
     rows = landmark_rows(adata, key, "ranking genes")
     groups = {str(label) for label in labels if not is_missing(label)}
@@ -167,8 +168,7 @@ def labels_of_landmarks(adata: AnnData, labels: np.ndarray, key: str) -> np.ndar
             f"{counted(len(absent), 'group')} of {len(groups)} have no landmark, so that they are "
             f"not ranked (first: {absent[0]!r}). Pass more landmarks."
         )
-    chosen: np.ndarray = labels[rows]
-    return chosen
+    return labels[rows]
 
 
 def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Landmarks:

@@ -78,8 +78,7 @@ def modules(
     adata.obsm[key_added] = pd.DataFrame(scores, adata.obs_names, columns)
     adata.uns[key_added] = {"names": np.array(found.names, dtype=object), "genes": genes}
     if "features" not in slots.read(adata, key):
-        adata.var[key_added] = genes["module"].to_numpy()
-        adata.var[key_added] = pd.Categorical(adata.var[key_added], kinds)
+        adata.var[key_added] = genes["module"].array
     log.info("added obsm[%r], var[%r], uns[%r]", key_added, key_added, key_added)
     return found
 
@@ -133,7 +132,7 @@ def rank_features(
             "make it one: `.astype(str)`."
         )
     result = get.result(adata, key=key)
-    labels = adata.obs[groupby].to_numpy()
+    labels = adata.obs[groupby].array  # which has the order of categories
     if sketches.has_landmarks(adata, key):
         labels = sketches.labels_of_landmarks(adata, labels, key)
     labels = labels[result.problem.samples.kept]

@@ -246,6 +246,7 @@ def _renew(
     """``D`` with the distances among random items renewed, and the grid of these items."""
     check_number("gamma", gamma, gamma > 0, "a number > 0")
     renewed = to_matrix(D, "D").numpy().copy()
+    _check_pairs("D", renewed, len(A))
     chosen = draw(len(renewed), sample_prop)
     xx, yy = np.meshgrid(chosen, chosen)
     grid = np.ix_(chosen, chosen)
@@ -287,10 +288,17 @@ def _regularizer(A: Any, R: Any, tau: float) -> Matrix:
     if tau == 0:
         return np.zeros((n, n))
     norms = regularization_matrix(A, 1, torch.float64, "cpu") if R is None else to_matrix(R, "R")
-    if tuple(norms.shape) != (n, n):
-        raise ValueError(f"`R` has shape {tuple(norms.shape)}; `A` has {n} rows: pass {n} x {n}.")
+    _check_pairs("R", norms, n)
     term: Matrix = tau * norms.numpy()
     return term
+
+
+def _check_pairs(name: str, matrix: Any, n: int) -> None:
+    """Raise unless the matrix has an entry for each pair of the n rows of A."""
+    if tuple(matrix.shape) != (n, n):
+        raise ValueError(
+            f"`{name}` has shape {tuple(matrix.shape)}; `A` has {n} rows: pass {n} x {n}."
+        )
 
 
 @contextmanager

@@ -58,7 +58,8 @@ def normalize_dataset(
     both tend to bistochastic matrices.
     """
     steps = normalization_steps
-    check_number("normalization_steps", steps, steps >= 1 and steps == int(steps), "a number >= 1")
+    whole = steps >= 1 and steps == int(steps)
+    check_number("normalization_steps", steps, whole, "a whole number >= 1")
     check_number("small_value", small_value, 0 <= small_value < math.inf, "a number >= 0")
     matrix = to_matrix(dataset, "dataset")
     for sums, item in ((matrix.sum(1), "row"), (matrix.sum(0), "column")):

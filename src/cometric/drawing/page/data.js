@@ -19,10 +19,10 @@ const readColumn = async (column) => {
   return { ...column, values };
 };
 
-const readTree = async ({ parents, depths, ranks, top }, n) => {
+const readTree = async ({ parents, depths, ranks }, n) => {
   const tree = {
     parents: await unpack(parents, Uint16Array), x: Float64Array.from(await unpack(depths, Uint16Array)),
-    ranks: await unpack(ranks, Uint16Array), top, n,
+    ranks: await unpack(ranks, Uint16Array), n,
   };
   const count = tree.parents.length;
   tree.y = new Float64Array(count);
@@ -40,7 +40,6 @@ const readTree = async ({ parents, depths, ranks, top }, n) => {
 const readSide = async (side) => {
   const raw = given[side], near = raw.nearest;
   return {
-    of: side,
     names: raw.names,
     n: raw.names.length,
     x: Float64Array.from(await unpack(raw.x, Int16Array), (v) => v / 300),

@@ -177,8 +177,9 @@ const start = (data) => {
     });
   }
 
+  const tools = document.querySelectorAll("button[data-tool]");
   const setTool = (tool) => {
-    for (const button of document.querySelectorAll("[data-tool]:is(button)")) {
+    for (const button of tools) {
       button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
     }
     for (const side of SIDES) {
@@ -187,7 +188,7 @@ const start = (data) => {
       maps[side].over.classList.toggle("drags", Boolean(tool));
     }
   };
-  for (const button of document.querySelectorAll("button[data-tool]")) {
+  for (const button of tools) {
     button.addEventListener("click", () => setTool(button.getAttribute("aria-pressed") === "true" && touch ? null : button.dataset.tool));
   }
   const touch = window.matchMedia("(pointer: coarse)").matches;
