@@ -46,7 +46,7 @@ median depth and log-transformed for the baselines (`baselines.log_normalized`),
 scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are for
 the distances alone and only indicative: some machines were busy, and many learned distances were
 computed on a GPU; [how long](howlong.md) has times on two cores. "CHANGING" marks runs whose
-trees had not settled. The best baseline is chosen per column using the labels, which no user can do.
+trees had not settled. The best baseline is chosen per column by the labels, which no user can do.
 """
 
 
@@ -140,7 +140,7 @@ def comparison(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[s
             cells.append(f"{mean}, {sum(gain >= 0 for gain in gains)} of {len(gains)}")
         lines.append(cells)
     head = ["method", *(SCORES[column] for column in columns)]
-        words = (
+    words = (
         "Each learned method minus the best baseline: mean, minimum, and on how many data sets "
         "it is not below.\n"
     )
