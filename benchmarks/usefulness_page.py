@@ -19,8 +19,8 @@ FEATURE_SCORES = ("auroc", "shared")
 
 HEAD = """# Usefulness
 
-Learned distances compared with simple baselines on labeled data; no method sees the labels. This
-page is written by
+Learned distances compared with simple baselines on labeled data; no method sees the labels.
+This page is written by
 
 ```sh
 python benchmarks/usefulness.py --page
