@@ -90,7 +90,7 @@ def best(rows: list[Row], column: str, kind: str) -> Row | None:
 
 
 def summary(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
-    """The default beside the best baseline of each column, and how often it is ahead."""
+    """The default compared with the best baseline of each column, and how often it is ahead."""
     lines, gains = [], {column: [] for column in columns}
     for title, rows in groups.items():
         default = next((row for row in rows if row["method"] == "default"), {})
