@@ -18,7 +18,7 @@ OF_MAPS = {
     "monotonicity": ["test_a_dearer_cost_never_brings_histograms_closer"],
     "Lipschitz": ["test_no_distance_moves_more_than_the_lipschitz_constant_allows"],
     "contraction": [
-        "test_the_hilbert_distance_contracts_as_lemma_1_says",
+        "test_the_hilbert_distance_contracts_by_lemma_1",
         "test_restarts_contract_by_the_same_lemma",
         "test_saturation_contracts_by_lemma_7",
         "test_saturated_maps_contract_by_lemmas_1_and_7",

@@ -122,5 +122,5 @@ def test_features_of_groups_are_ranked():
         ),
     ],
 )
-def test_mistakes_are_told(words, message):
+def test_mistakes_are_reported(words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())
