@@ -1,13 +1,13 @@
-"""Whether `choose`, which sees no labels, ranks distances as labels do.
+"""Whether `choose`, without labels, ranks distances as their accuracy does.
 
     python benchmarks/choosing.py [--data FOLDER] [--sets NAME ...] [--device cuda]
 
 For every set: Spearman correlation of minus the loss with leave-one-out 10-NN accuracy, over all
-candidates and baselines and over our candidates alone; with the accuracy of distances from all
-features, which is what matters, and with that of the distances from half of them that the loss
-ranks, averaged over the splits. Then accuracies of distances from all features: of the one with
-the smallest loss, of the most accurate one, and of the best learned and best baseline by loss. The
-samples are the same for all. About half an hour on two cores.
+candidates and baselines and over our candidates alone. The accuracy is that of distances from all
+features, which is what matters, or of those from half of the features that the loss ranks, averaged
+over the splits. Then accuracies of distances from all features: of the one with the smallest loss,
+of the most accurate one, and of the best learned and best baseline by loss. All use the same
+samples. About half an hour on two cores.
 """
 
 import argparse

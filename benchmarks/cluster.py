@@ -1,11 +1,11 @@
-"""A Dask cluster against one process: time, bytes, and what lost workers cost.
+"""A Dask cluster compared with one process: time, bytes, and the cost of lost workers.
 
     python benchmarks/cluster.py [speed] [pbmc3k] [kills] [bytes] [--data FOLDER]
 
 speed   600 x 300 counts: one process with one thread, then 1 to 4 worker processes
 pbmc3k  PBMC 3k, 15 iterations: the same with 1 and 2
 kills   --count solves on two workers, one or both of which are killed (SIGKILL) at a random moment,
-        every other one with a checkpoint after each iteration
+        every other solve with a checkpoint after each iteration
 bytes   bytes that the client sends and receives per iteration, and its memory, against formulas
 
 Results are compared byte by byte with those of one process.
@@ -53,7 +53,7 @@ def counts():
 
 @contextmanager
 def cluster_of(workers):
-    """A client of so many worker processes of one thread, with compiled kernels."""
+    """A client of worker processes with one thread each and compiled kernels."""
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
     patient = config.set({"distributed.deploy.lost-worker-timeout": "600s"})
     with (
@@ -79,7 +79,7 @@ def timed(X, **options):
 
 
 def compare(X, numbers, **options):
-    """Print seconds of one process, and of some numbers of workers."""
+    """Print the seconds of one process, and of several numbers of workers."""
     cm.warmup(["entropic"])
     began = time.process_time()
     plain, seconds = timed(X, n_threads=1, **options)
@@ -127,7 +127,7 @@ def pbmc3k(asked: argparse.Namespace) -> None:
 
 
 def kills(asked: argparse.Namespace) -> None:
-    """Solves in which workers are killed; prints the seconds that this costs."""
+    """Solves in which workers are killed; prints the seconds lost."""
     X, rng = cm.datasets.simulate_counts(200, 100, density=0.2).X, random.Random(asked.seed)
     options = OPTIONS | {"tol": 1e-5}
     expected = cm.learn(X, **options)

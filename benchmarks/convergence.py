@@ -1,16 +1,15 @@
-"""Look for problems on which power iteration converges and the default solver does not.
+"""Search for problems on which power iteration converges and the default solver does not.
 
     python benchmarks/convergence.py --problems 5000 --seed 0
     python benchmarks/convergence.py --seed 0 --only 17        one of them
 
-Random small problems are solved by power iteration and by the solvers that `learn` chooses by
-default (and some by Anderson acceleration on exact maps, by stochastic iteration, and in tiles). A
-failure is a solve that ends above its tolerance, or with an exception, or after six times the
-seconds power iteration may take, although power iteration ends below it; the limits need not agree,
-since entropic maps may have several. Every failure is listed with its number, and the exit code is
-1 if there is one. Answers below their tolerance for which some Sinkhorn problem could not be solved
-to its own (INNER_NOT_CONVERGED) are counted apart: no choice of steps changes that. 5,000 problems
-take about 25 minutes on two cores.
+Random small problems are solved by power iteration and by the default solver of `learn` (and some
+by Anderson acceleration on exact maps, by stochastic iteration, and in tiles). If power iteration
+converges, a failure is a solve that ends above the tolerance, with an exception, or after six times
+the seconds allowed for power iteration; fixed points need not agree, since entropic maps may have
+several. Every failure is listed with its number, and makes the exit code 1. Solves below the
+tolerance with Sinkhorn problems that did not reach their own (INNER_NOT_CONVERGED) are counted
+separately: no choice of steps changes that. 5,000 problems take about 25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import cometric as cm
 MAX_ITER = 3000
 PROCESSES = 2
 SECONDS = 5.0
-"""What power iteration may take; problems on which it takes longer are not compared."""
+"""Limit for power iteration; problems on which it takes longer are not compared."""
 EPS = {0.1: 0.4, 0.0: 0.15, 0.01: 0.05, 0.03: 0.1, 0.3: 0.1, 1.0: 0.07, 3.0: 0.05, np.inf: 0.08}
 WEIGHTS: tuple[tuple[dict[str, Any], float], ...] = (
     ({"tau": "auto"}, 0.4),
@@ -54,7 +53,7 @@ class Problem(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a solve ended: its status or exception, the residual, and what it took."""
+    """How a solve ended: its status or exception, the residual, and its cost."""
 
     solver: str
     status: str
@@ -110,7 +109,7 @@ def _duplicates(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
 
 
 def _near_duplicates(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
-    """Down to 1e-5 apart: divergences are squares of it, and nearer ones are rounding."""
+    """At least 1e-5 apart: divergences are squares of it, and smaller ones are rounding errors."""
     return _duplicates(rng, n, m) + 10.0 ** rng.uniform(-5, -1) * rng.random((n, m))
 
 
@@ -173,7 +172,7 @@ def _without_empty_lines(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def routes(problem: Problem, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The ways to solve a problem, by name: the default one, and now and then another."""
+    """The solvers to run on a problem, by name: the default one, and sometimes another."""
     yield "auto", {}
     eps, tau = problem.options["eps"], problem.options.get("tau")
     if eps in (0.0, np.inf):
@@ -202,7 +201,7 @@ def solve(problem: Problem, name: str, **options: Any) -> Ending:
                 callback=watch,
                 **{"max_iter": MAX_ITER} | problem.options | options,
             )
-    except Exception as error:  # whatever it is, it is what we look for
+    except Exception as error:  # of any kind: this is what we search for
         return Ending(name, f"{type(error).__name__}: {error}"[:60], np.inf, 0, 0)
     sweeps = result.history[-1].sweeps if result.history else 0
     return Ending(name, result.status.name, result.residual, result.iterations, sweeps)
@@ -218,7 +217,7 @@ def compare(task: tuple[int, int]) -> Comparison:
 
 
 def failures(found: Comparison) -> list[Ending]:
-    """The endings that are no success where that of power iteration is one."""
+    """The solves that failed where power iteration succeeded."""
     plain, *others = found.endings
     if plain.status != "CONVERGED":
         return []

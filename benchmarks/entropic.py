@@ -1,13 +1,13 @@
-"""Entropic singular vectors: speed, agreement with full inner solves, and what they are good for.
+"""Entropic singular vectors: speed, agreement with full inner solves, and scores.
 
     python benchmarks/entropic.py [speed] [pbmc3k] [acceleration] [agreement] [--data FOLDER]
 
 speed         one iteration pair beside wsingular 0.1.7: 400 x 400 counts, 20 % nonzero
 pbmc3k        15 iteration pairs in float64 and float32, memory, silhouettes beside PCA
-acceleration  iterations to a residual of 1e-6 with Anderson, and where the plain ones stand then
+acceleration  iterations to a residual of 1e-6 with Anderson, and the residual of plain ones then
 agreement     one sweep per iteration against fully converged inner solves, five values of eps
 
-Without names all are run. Compilation is timed apart.
+Without names all are run. Compilation is timed separately.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import machine
 
 SETS = ("torus", "digits", "pbmc68k_reduced", "pbmc3k_cellranger")
 EPS = (1.0, 0.3, 0.1, 0.05, 0.02)
-ROWS = 120  # of 400 that wsingular is timed on
+ROWS = 120  # of 400, to time wsingular
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""Exact transport, maps and whole solves: cometric beside wsingular 0.1.7 and POT, in one run.
+"""Exact transport, maps and whole solves: cometric, wsingular 0.1.7 and POT, in one run.
 
     python benchmarks/exact.py [--quick] [--json PATH]
 
-The contenders take turns in every round, so that a disturbance of the machine hits them all;
+The contenders take turns in every round, so that other load affects all of them;
 medians over the rounds are printed. All get the same cost, and, except in (c), the same
-histograms. Compilation is timed apart.
+histograms. Compilation is timed separately.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ITS_PAIRS = 50  # pairs of power iterations, as many as the paper runs
 class Sizes(NamedTuple):
     torus: tuple[int, int] = (100, 80)
     counts: int = 400
-    drawn: int = 40  # of the histograms of counts, for contenders too slow for all of them
+    drawn: int = 40  # histograms of counts, for contenders too slow for all of them
     rounds: int = 3
 
 
@@ -55,7 +55,7 @@ def by_pot(hist, cost):
 
 
 def by_us(hist, cost, threads, seen=None):
-    """The call to time: of a new map or, if a cost was ``seen`` before, of one warmed by it."""
+    """The call to time: of a new map or, given the cost ``seen`` before, of a warm one."""
     numba.set_num_threads(threads)
     if seen is None:
         return lambda: cm.ExactMap(hist, n_threads=threads)(cost)
@@ -68,9 +68,9 @@ def by_us(hist, cost, threads, seen=None):
 
 
 def race(contenders, rounds, ours=3):
-    """Median seconds and last answer of each; a contender makes the call that is timed.
+    """Median seconds and last result of each; a contender returns the call to time.
 
-    The quick ones, ours, get ``ours`` turns a round.
+    Our fast ones get ``ours`` turns a round.
     """
     seconds = {name: [] for name in contenders}
     answers = {}
@@ -129,12 +129,12 @@ def torus_map(what, hist, cost, target, rounds, seen=None):
 
 
 def counts_map(what, sizes, target):
-    """The others solve the pairs among a few histograms, and their times are scaled."""
+    """The others solve only the pairs among a few histograms, and their times are scaled."""
     X = cm.datasets.simulate_counts(sizes.counts, sizes.counts, density=0.15).X
     problem = cm.Problem.from_data(X)
     hist, cost = problem.samples.hist, l1_metric(problem.features)
     few = np.sort(np.random.default_rng(0).choice(sizes.counts, sizes.drawn, replace=False))
-    # As its users get it: 1e-6 added everywhere, so that no bin is empty. POT sees the zeros.
+    # As by default: 1e-6 added everywhere, so that no bin is empty. POT gets the zeros.
     filled = utils.normalize_dataset(torch.tensor(X.toarray()), torch.double, "cpu")[0].numpy()
     contenders = {
         "wsingular": lambda: partial(by_wsingular, filled[few], cost),
@@ -162,7 +162,7 @@ def map_row(what, hist, target, seconds, answers, scaled=1.0):
 
 
 def solves(sizes):
-    """(d) Learn to 1e-10. wsingular does three pairs of iterations, from our answer on."""
+    """(d) Learn to 1e-10. wsingular runs three pairs of iterations, starting from our result."""
     for template in ("unimodal", "bimodal", "asymmetric"):
         X = cm.datasets.torus(template, *sizes.torus)
         pair, floor = three_pairs(cm.learn(X, eps=0, tau=0.1, tol=1e-10))
@@ -188,7 +188,7 @@ def solves(sizes):
 
 
 def three_pairs(result):
-    """Seconds of one pair of iterations of wsingular, and where three leave our answer."""
+    """Seconds of a pair of iterations of wsingular, and how far three move our result."""
     sides = result.problem.samples, result.problem.features
     A, B = (side.hist.toarray() for side in sides)
     R_A, R_B = (norm_matrix(side.full, "l1") for side in sides)
@@ -273,7 +273,7 @@ def main():
     asked = parser.parse_args()
     sizes = QUICK if asked.quick else Sizes()
 
-    # Its transport runs on one thread whatever we say; torch's second one only slows the rest.
+    # Its transport always runs on one thread; a second torch thread only slows the rest.
     torch.set_num_threads(1)
     facts = machine.describe("numpy", "numba", "torch", "POT", "wsingular", "cometric")
     facts |= {"threads": f"wsingular 1, POT 1, cometric {CORES} (and 1)", "precision": "float64"}

@@ -1,4 +1,4 @@
-"""Word Mover's distances of BBC news: ``learn(X, features=C, eps=0)`` against loops over POT.
+"""Word Mover's distances of BBC news: ``learn(X, features=C, eps=0)`` and loops over POT.
 
     python benchmarks/fixed.py --data ../shared/data [--documents 1000] [--pairs 1000]
 
@@ -6,8 +6,8 @@ The ground distances are Euclidean between word vectors of latent semantic analy
 singular vectors, unit length). cometric computes all pairs; POT solves a random sample of them, and
 its time for all is that of the sample, scaled. Two loops over POT are timed: on the words that the
 two documents use, and as its users write it, ``ot.emd2(A[i], A[j], C)`` on all words (on fewer
-pairs, since each takes long). Both run on one core, as POT does; cometric uses all cores, and the
-CPU time tells how much is due to the method.
+pairs, since each takes long). Both run on one core, as POT does; cometric uses all cores, so
+compare the CPU times.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def on_supports(hist: sparse.csr_array, cost: np.ndarray, i: int, j: int) -> flo
 
 
 def timed(function, *args) -> tuple[object, float, float]:
-    """The answer, seconds by the clock, and seconds of the processor."""
+    """The result, wall time and CPU time."""
     clock, cpu = time.perf_counter(), time.process_time()
     answer = function(*args)
     return answer, time.perf_counter() - clock, time.process_time() - cpu

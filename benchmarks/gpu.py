@@ -5,9 +5,9 @@
 
 The part "wsingular" needs that package (and POT, pandas, seaborn, networkx); without it, name the
 others. FOLDER holds pbmc3k_cellranger.npz and pbmc68k_reduced.npz, counts as SciPy sparse matrices.
-Times are medians of 5 on a warm device unless said otherwise; compiling comes before and is
+Times are medians of 5 on a warm device unless stated otherwise; compilation comes before and is
 reported. An iteration is one map to features and one to samples, eps = 0.1, tau = 1e-3. Operations
-are those that the supports call for: four per pair of used bins and sweep.
+are counted on the supports: four per pair of nonempty bins and sweep.
 """
 
 import argparse
@@ -37,7 +37,7 @@ DEVICE = torch.device("cuda")
 
 
 def seconds_of(action, repeats=5):
-    """Median seconds of ``action``, the device idle before and after."""
+    """Median seconds of ``action``, with the device synchronized before and after."""
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
@@ -49,7 +49,7 @@ def seconds_of(action, repeats=5):
 
 
 def rates():
-    """What this device can do: matrix products and copies."""
+    """Peak rates of this device: matrix products and copies."""
     found = {}
     for name, dtype, fast in (
         ("float64", torch.float64, False),
@@ -217,7 +217,7 @@ def check_steps(case, number=2000):
 
 
 def targets(folder):
-    """The times that users see, by the kernel in CUDA and by the one in Triton, in one run."""
+    """End-to-end times, with the CUDA kernel and with the Triton kernel, in one run."""
     can_run = sinkhorn_cuda.can_run
     cells, reduced = read(folder, "pbmc3k_cellranger"), read(folder, "pbmc68k_reduced")
     case, many = Case(cells), Case(counts(10_000, 2_000, density=0.05))
@@ -434,7 +434,7 @@ def reference(folder):
 
 
 def devices(folder):
-    """One device against the same one named twice, all devices there are, and workers of Dask."""
+    """One device compared with the same one named twice, all devices, and Dask workers."""
     count = torch.cuda.device_count()
     places = ["cuda", ["cuda:0", "cuda:0"]]
     if count > 1:

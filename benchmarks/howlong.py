@@ -4,9 +4,9 @@ python benchmarks/howlong.py               all rows, each in its own process
 python benchmarks/howlong.py --rows 0 3    some of them
 
 Simulated counts (``cm.datasets.simulate_counts``, 10 types, 10 % nonzero), default settings unless
-stated otherwise. Compilation is done before and not counted. "Of all cores" is the sum of the time
-that the cores spent on it; divided by their number it says, on a busy machine, how long it would
-take alone. Peak memory is that of the process, libraries included.
+stated otherwise. Compilation comes before and is not counted. "CPU" is the CPU time; divided by
+the number of cores it tells, on a busy machine, how long the run would take on an idle one. Peak
+memory is that of the process, libraries included.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main() -> None:
         return
     print(f"{os.cpu_count()} cores ({processor()}), Python {platform.python_version()}\n")
     print(
-        "| samples x features | call | seconds | iterations | peak memory |\n|---|---|---|---|---|"
+        "| samples x features | call | seconds | CPU | iterations | peak memory |\n"
+        "|---|---|---|---|---|---|"
     )
     for row in asked.rows:
         subprocess.run([sys.executable, __file__, "--one", str(row)], check=True)
@@ -82,7 +83,7 @@ def measure(call: str, n: int, m: int, words: str) -> None:
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """The name of the processor, if the system provides it."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":")[1].strip() for line in file if "model name" in line)

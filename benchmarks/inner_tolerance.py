@@ -1,9 +1,9 @@
-"""How tightly Sinkhorn problems must be solved: seconds, and how far the metrics move.
+"""How accurately Sinkhorn problems must be solved: seconds, and the change of the metrics.
 
     python benchmarks/inner_tolerance.py FOLDER
 
 On a GPU, tau = 0.001. FOLDER holds pbmc68k_reduced.npz and pbmc3k_cellranger.npz, SciPy sparse
-matrices. The reference solves every problem ten times tighter than the tightest of those compared.
+matrices. The reference solves every problem ten times more accurately than the best run compared.
 """
 
 import sys

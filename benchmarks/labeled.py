@@ -1,4 +1,4 @@
-"""Labeled data sets of the benchmarks, read with h5py and csv alone: no anndata, no pandas."""
+"""Labeled data sets of the benchmarks, read with h5py and csv, without anndata and pandas."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def immune(folder: Path) -> dict[str, list[str]]:
 def pbmc3k_raw(folder: Path) -> Labeled:
     """All cells that pass the filters of the scanpy tutorial, a thousand variable genes.
 
-    Labels are those of the Seurat tutorial, which no method sees.
+    Labels are those of the Seurat tutorial; no method sees them.
     """
     import anndata
     import pandas as pd

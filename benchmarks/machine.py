@@ -1,4 +1,4 @@
-"""What a benchmark ran on: a time means nothing without it."""
+"""The machine that a benchmark ran on."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ def describe(*packages: str) -> dict[str, str]:
 
 
 def load() -> str:
-    """Processes that wanted a core, on average over the last minute: ours count too."""
+    """The load average of the last minute, which includes our own processes."""
     return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
 
 
@@ -47,6 +47,6 @@ def _cpu() -> str:
 
 
 def cores() -> int:
-    """Cores this process may use, which a container makes fewer than there are."""
+    """Cores this process may use: in a container, fewer than the machine has."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return allowed or os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""Modules of features beside other ways to group them, and topics of documents beside NMF and LSA.
+"""Modules of features compared with other groupings, and topics of documents with NMF and LSA.
 
 python benchmarks/modules.py                              all four data sets
 python benchmarks/modules.py --sets pbmc3k_cellranger     one of them
-python benchmarks/modules.py --results FOLDER             use results that were learned before
-python benchmarks/modules.py --eps inf                    learn with matrix products alone: fast
+python benchmarks/modules.py --results FOLDER             use results learned earlier
+python benchmarks/modules.py --eps inf                    learn with matrix products only: fast
 
 For gene sets, every method makes as many modules as `cm.modules` does by default, from all genes,
-and again from the genes that `cm.modules` did not set apart as background. Scores, means over sets:
+and again from the genes that are not background for `cm.modules`. Scores, means over sets:
 best F1 of a module; -log10 p of the best module (hypergeometric, times the number of modules); and
 the adjusted mutual information of modules and sets, over genes that are in exactly one set.
 No method sees labels or sets.
@@ -101,7 +101,7 @@ def learned(name: str, data: Labeled, asked: argparse.Namespace) -> cm.Result:
 
 
 def stability(result: cm.Result) -> None:
-    """How much modules depend on the seed: which features are in one, and in which."""
+    """How much modules depend on the seed: which features are in a module, and in which."""
     runs = [cm.modules(result, random_state=seed).labels for seed in range(SEEDS)]
     common, agree = [], []
     for one, other in combinations(runs, 2):
@@ -184,7 +184,7 @@ def shared(labels: np.ndarray, inside: list[np.ndarray]) -> float:
 
 
 def groups(data: Labeled, result: cm.Result) -> None:
-    """The nearest features of each label, and how early markers come."""
+    """The nearest features of each label, and the ranks of markers."""
     began = time.perf_counter()
     rows = cm.rank_features(result, data.labels, n_features=None)
     print(f"features of a group ({time.perf_counter() - began:.0f} s)")

@@ -1,14 +1,14 @@
-"""Change the numerical core in every small way, and see whether its own fast tests notice.
+"""Mutation tests of the numerical core: whether its fast tests detect small changes.
 
-    python benchmarks/mutation.py                    the figures of docs/reliability.md
-    python benchmarks/mutation.py --only core/cones       one module, nothing written
-    python benchmarks/mutation.py --sample 200       so many of each module, drawn by chance
-    python benchmarks/mutation.py --log log.txt      remember who was noticed, try others only
+    python benchmarks/mutation.py                       the figures of docs/reliability.md
+    python benchmarks/mutation.py --only core/cones     one module, nothing written
+    python benchmarks/mutation.py --sample 200          a random 200 mutants of each module
+    python benchmarks/mutation.py --log log.txt         log outcomes; skip mutants logged before
 
-Cosmic Ray makes the mutants. Each is tried in a forked child that imports the package with the
-changed text in place of one module; no file is touched. It runs the tests of that module that
-enter the changed function, the quickest first, up to a failure or to a limit on processor time
-(not on time, so that a busy machine kills none).
+Cosmic Ray generates the mutants. Each runs in a forked child that imports the package with the
+mutated source in place of one module; files are not changed. The child runs the tests of that
+module that enter the mutated function, the fastest first, until one fails or a limit on CPU time
+is reached (not on wall time, so that a busy machine does not matter).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
 MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
 ALSO = {"inputs": "problem", "sides": "problem"}
-"""Modules that the tests of another one try, too."""
-EXAMPLES = 25  # of Hypothesis, a quarter of what the tests look at: what dies here dies there
+"""Modules that the tests of another module also cover."""
+EXAMPLES = 25  # of Hypothesis, a quarter of those of the tests, which detect at least as much
 SECONDS = 60  # of processor time; the tests of a module take less than 10
 COMPILING = 600  # the same, where kernels may have to be compiled first
-MEMORY = 32 << 30  # of address space: some mutants ask for all there is
+MEMORY = 32 << 30  # of address space: some mutants allocate without limit
 
 ARITHMETIC = "Add|Sub|Mul|Div|FloorDiv|Mod|Pow"
 BITWISE = "RShift|LShift|BitOr|BitAnd|BitXor"
@@ -79,7 +79,7 @@ ANNOTATION = "in a type annotation"  # never evaluated
 INVALID = "not valid Python"
 
 OPERATORS = OperatorProvider()
-NOT_PYTHON, BROKEN = 90, 91  # ends of a child, beside those of pytest
+NOT_PYTHON, BROKEN = 90, 91  # exit codes of a child, besides those of pytest
 
 
 class Mutant(NamedTuple):
@@ -120,7 +120,7 @@ def mutants(module: str, left_out: Counter[str]) -> Iterator[Mutant]:
     """All mutants of a module that count; the others are counted by kind."""
     tree = get_ast(original(module))
     for name in OPERATORS:
-        if OPERATORS[name].arguments():  # those that need to be told what to replace
+        if OPERATORS[name].arguments():  # those that need an argument
             continue
         operator = OPERATORS[name]()
         found = [node for node in ast_nodes(tree) for _ in operator.mutation_positions(node)]
@@ -155,7 +155,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, before anybody else does."""
+    """Finds one module, before any other finder."""
 
     def __init__(self, module: str, source: str) -> None:
         self.name, self.source = f"cometric.{module.replace('/', '.')}", source
@@ -169,7 +169,7 @@ class _Finder(MetaPathFinder):
 
 
 def load_libraries() -> None:
-    """All that children would otherwise import one by one; no parallel kernel runs here."""
+    """Import what children would otherwise import one by one; no parallel kernel runs here."""
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
     settings.register_profile(
         "mutation",
@@ -177,7 +177,7 @@ def load_libraries() -> None:
         database=None,
         deadline=None,
         max_examples=EXAMPLES,
-        phases=(Phase.explicit, Phase.generate),  # a failure is enough, no need of a small one
+        phases=(Phase.explicit, Phase.generate),  # any failure is enough, without shrinking
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow],
     )
@@ -186,11 +186,11 @@ def load_libraries() -> None:
     for name in ("anndata", "pandas", "torch"):  # tests without them are skipped
         with suppress(ImportError):
             import_module(name)
-    gc.freeze()  # children need not look through all this
+    gc.freeze()  # children need not collect all this
 
 
 def start(mutant: Mutant, plugin: _Watch | _Choose, seconds: int = SECONDS) -> int:
-    """The process number of a child that ends as the tests of this mutant do."""
+    """The process id of a child whose exit code is the outcome of the tests of this mutant."""
     child = os.fork()
     if child:
         return child
@@ -207,14 +207,14 @@ def start(mutant: Mutant, plugin: _Watch | _Choose, seconds: int = SECONDS) -> i
 
 
 class Reach(NamedTuple):
-    """What a test costs, and the first lines of the functions of its module that it enters."""
+    """The cost of a test, and the first lines of the functions of its module that it enters."""
 
     seconds: float
     entered: list[int]
 
 
 class _Watch:
-    """A plugin of pytest that writes down the reach of every test."""
+    """A pytest plugin that records the reach of every test."""
 
     def __init__(self, module: str, log: Path) -> None:
         self.path = str(ROOT / "src" / "cometric" / f"{module}.py")
@@ -241,7 +241,7 @@ class _Watch:
 
 
 class _Choose:
-    """A plugin of pytest that runs these tests in this order."""
+    """A pytest plugin that runs these tests in this order."""
 
     def __init__(self, order: list[str]) -> None:
         self.order = {name: place for place, name in enumerate(order)}
@@ -252,7 +252,7 @@ class _Choose:
 
 
 def test(mutant: Mutant, plugin: _Watch | _Choose) -> int:
-    """What pytest returns for the tests of the module, changed."""
+    """The exit code of pytest for the tests of the mutated module."""
     source = mutant.source()
     try:
         with warnings.catch_warnings():
@@ -285,7 +285,7 @@ def reaches(module: str) -> dict[str, Reach]:
 
 
 def tests_of(mutant: Mutant, reach: dict[str, Reach]) -> list[str]:
-    """The tests that enter the changed function, all if it is in none; the quickest first."""
+    """The tests that enter the mutated function, all if it is in none; the fastest first."""
     first = [
         min(line.lineno for line in (node, *node.decorator_list))
         for node in ast.walk(ast.parse(original(mutant.module)))
@@ -299,7 +299,7 @@ def tests_of(mutant: Mutant, reach: dict[str, Reach]) -> list[str]:
 def outcomes(
     work: Iterable[Mutant], reach: dict[str, dict[str, Reach]], jobs: int
 ) -> Iterator[tuple[Mutant, int]]:
-    """Which mutant came to which end, as they come."""
+    """The outcome of each mutant, in order of completion."""
     running: dict[int, Mutant] = {}
 
     def wait() -> tuple[Mutant, int]:
@@ -343,22 +343,22 @@ def table(ends: dict[Mutant, int], made: Counter[str], left_out: Counter[str]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=MODULES, help="one module; nothing is written")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="children at a time")
-    parser.add_argument("--sample", type=int, help="try so many mutants of each module")
-    parser.add_argument("--log", type=Path, help="remember here who was noticed, try others only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel children")
+    parser.add_argument("--sample", type=int, help="number of mutants of each module")
+    parser.add_argument("--log", type=Path, help="log outcomes here; skip mutants logged before")
     given = parser.parse_args()
     modules = [given.only] if given.only else list(MODULES)
     load_libraries()
     reach = {module: reaches(module) for module in modules}
     for unchanged, code in outcomes(map(Mutant, modules), reach, given.jobs):
-        if code != 0:  # in the order chosen, too, tests pass before anything is changed
+        if code != 0:  # without a mutation the tests must pass in this order, too
             sys.exit(f"tests/test_{unchanged.module}.py ends with {code} without any mutation.")
     left_out: Counter[str] = Counter()
     every: list[Mutant] = []
     made: Counter[str] = Counter()
     for module in modules:
         found = list(mutants(module, left_out))
-        random.Random(0).shuffle(found)  # so that a part of a run says something of the whole
+        random.Random(0).shuffle(found)  # so that a partial run is representative
         every += found[: given.sample]
         made[module] = len(found)
     log = given.log.open("a+", encoding="utf-8") if given.log else StringIO()

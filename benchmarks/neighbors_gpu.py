@@ -5,8 +5,8 @@
 Counts as of ``cm.datasets.simulate_counts`` (10 types, 5 % nonzero), drawn on the device. The
 feature metric is learned from 1,000 landmarks with the defaults; 15 neighbors, 600 distances
 allowed per sample, 20 samples compared with all others. Seconds are those of one call of
-``neighbor_graph``, from a matrix in memory to the graph, the check apart; the first, of 2,000
-samples, compiles the kernels and is not counted.
+``neighbor_graph``, from a matrix in memory to the graph, without the check. A first call, with
+2,000 samples, compiles the kernels and is not counted.
 """
 
 import argparse

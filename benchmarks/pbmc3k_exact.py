@@ -2,7 +2,7 @@
 
     python benchmarks/pbmc3k_exact.py --data ../shared/data/pbmc3k_cellranger.h5ad
 
-Every iteration is saved under --out; a run that was stopped goes on from the last one. Needs
+Every iteration is saved under --out; an interrupted run resumes from the last one. Needs
 anndata to read the file.
 """
 

@@ -1,12 +1,12 @@
-"""Plans beside what they foretell: time, iterations and memory on 20 shapes.
+"""Predictions of `plan` compared with runs: time, iterations and memory of 20 cases.
 
 python benchmarks/planning.py                    all of them, into docs/planning.md
-python benchmarks/planning.py digits cells_f32   some of them, the other lines stay
+python benchmarks/planning.py digits cells_f32   some of them; other lines of the page stay
 python benchmarks/planning.py --dry              print, write nothing
 python benchmarks/planning.py --matrices         the matrices that a solve holds, see memory.py
 
 Each case runs in two fresh processes with two threads, one for the plan and one for the run. Data
-come from the folder of --data; a case whose file is not there is left out, with the reason.
+are read from the folder --data; a case whose file is missing is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "planning.md"
 MARK = "<!-- figures -->"
 FLOOR = 50e6
-"""Bytes below which a constant share of the memory counts for more than the rest."""
+"""Bytes below which constant overhead dominates the memory."""
 
 
 class Case(NamedTuple):
@@ -152,7 +152,7 @@ def main() -> int:
 
 
 def spawn(name: str, what: str, data: Path) -> dict[str, Any]:
-    """What a fresh process with two threads finds."""
+    """The output of a fresh process with two threads."""
     command = [sys.executable, __file__, name, "--work", what, "--data", str(data)]
     settings = os.environ | {"NUMBA_NUM_THREADS": "2"}
     done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
@@ -163,7 +163,7 @@ def spawn(name: str, what: str, data: Path) -> dict[str, Any]:
 
 
 def work(what: str, case: Case, data: Path) -> dict[str, Any]:
-    """Plan or learn, in a process that has done nothing but load its kernels."""
+    """Plan or learn, in a process that has only loaded its kernels."""
     import cometric
 
     warnings.simplefilter("ignore")
@@ -209,7 +209,7 @@ HEAD = [
 
 
 def line(name: str, planned: dict[str, Any], learned: dict[str, Any]) -> tuple[str, bool]:
-    """A line of the table, and whether the plan was as good as is promised."""
+    """A line of the table, and whether the plan was within its limits."""
     case = CASES[name]
     options = {"eps": 0.1} | case.options
     words = ", ".join([case.words, *(f"{key} = {value}" for key, value in options.items())])

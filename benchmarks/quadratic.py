@@ -1,4 +1,4 @@
-"""Cheap lifts beside transport: scores by labels, status, iterations and time.
+"""Cheap lifts compared with transport: scores by labels, status, iterations and time.
 
     python benchmarks/quadratic.py [SET ...] [--data FOLDER]
 

@@ -1,8 +1,8 @@
-"""How fast the page of the report is: written, loaded, drawn again, hovered and searched.
+"""Times of the HTML report: to write, load, redraw, hover and search.
 
 Run it with ``python benchmarks/report_page.py``, with ``--samples 500 --features 300`` for a quick
-try. It needs playwright and a Chromium. The distances are Euclidean ones of simulated counts, with
-the sizes of a large report: what is measured does not depend on how they were learned.
+test. It needs playwright and Chromium. The distances are Euclidean ones of simulated counts, with
+the sizes of a large report; the times do not depend on how distances were learned.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--samples", type=int, default=5_000)
     arguments.add_argument("--features", type=int, default=3_000)
-    arguments.add_argument("--scatter", action="store_true", help="random places, without t-SNE")
+    arguments.add_argument("--scatter", action="store_true", help="random places, no t-SNE")
     arguments.add_argument("--browser", default=shutil.which("chromium"))
     chosen = arguments.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

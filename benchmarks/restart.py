@@ -1,8 +1,8 @@
-"""How much of the norm: tau and restart over a path of values, with labels and without.
+"""The weight of the norm: tau and restart over a range of values, with labels and without.
 
     python benchmarks/restart.py [digits] [pbmc3k] [liu] [bbc] [citeseq] [--data FOLDER]
 
-For each set, eps = 0.1 and residual 1e-3 (at most 40 iterations, float32 on the way):
+For each set, eps = 0.1 and residual 1e-3 (at most 40 iterations, float32 for the approach):
 silhouette / 10-NN accuracy of the sample metric by the labels; without them, the participation
 ratio of the metric and the agreement of 10-neighborhoods between fits on two random halves of
 the features. Sets are cut so that all of it takes minutes; the sizes are printed.
@@ -57,7 +57,7 @@ def learn(X, options):
 
 
 def row(words, metric, halves, labels, iterations, spent):
-    # Distances in a space of PCA are no squares: their axes are known anyway.
+    # Distances in PCA space are not squared; their number of axes is known anyway.
     axes = "" if words.startswith("PCA") else f"{scores.participation_ratio(metric):.1f}"
     print(
         f"| {words} | {scores.silhouette(metric, labels):.3f} "
@@ -92,7 +92,7 @@ def split(X):
 
 
 def some(X, labels, n, least=3):
-    """``n`` samples drawn once and for all, and the features at least ``least`` of them have."""
+    """``n`` random samples (fixed seed), and the features that at least ``least`` of them have."""
     chosen = np.sort(np.random.default_rng(0).choice(len(labels), n, replace=False))
     X = X[chosen].toarray() if sparse.issparse(X) else X[chosen]
     return X[:, (X > 0).sum(axis=0) >= least].astype(np.float64), np.asarray(labels)[chosen]

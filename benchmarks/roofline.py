@@ -1,10 +1,10 @@
-"""How near the Sinkhorn kernels are to what one core can do: operations, bytes and rates.
+"""The Sinkhorn kernels compared with the peak rates of one core: operations and bytes.
 
     python benchmarks/roofline.py
 
-First what the machine can do: products of matrices (BLAS), and reading numbers from its caches,
-each with a multiply-add per number. Then the four loops of a sweep for one pair, and whole maps.
-One thread, medians of 5; compiling is not counted. A multiply-add counts as two operations.
+First the peak rates of the machine: matrix products (BLAS), and reading numbers from its caches
+with a multiply-add per number. Then the four loops of a sweep for one pair, and whole maps.
+One thread, medians of 5, without compilation. A multiply-add counts as two operations.
 """
 
 import statistics
@@ -89,7 +89,7 @@ def aligned(count, dtype):
 
 @numba.njit
 def run(part, chunk, rows, starts, size, v, u, ku, mass, tail, width):
-    """One of the loops of a sweep, for every target; the sum of its values, so that they count."""
+    """One of the loops of a sweep, for every target; the sum keeps it from being optimized away."""
     value = 0.0
     for begin in starts:
         if part == 0:

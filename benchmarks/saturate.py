@@ -1,4 +1,4 @@
-"""Saturated costs: silhouette and 10-NN accuracy of the samples over a path of values.
+"""Saturated costs: silhouette and 10-NN accuracy of the samples over a range of values.
 
     python benchmarks/saturate.py [SET ...] [--data FOLDER] [--mean]
 

@@ -1,14 +1,14 @@
-"""Past one machine and past n x n: neighbors of many samples, and a model of tiles.
+"""Large data: neighbors of many samples, and a time model of tiles.
 
     python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [model]
 
 citeseq    8,617 cells x 500 genes: feature metric from landmarks, 15 neighbors of every cell
 simulated  50,000 cells x 1,000 genes, 5 % nonzero: the same
-cells      --cells N x 2,000, 5 % nonzero: from an h5ad file, never in memory, to AnnData
-kill       the same, killed (SIGKILL) in the middle and called again: the same graph
+cells      --cells N x 2,000, 5 % nonzero: from an h5ad file, read in chunks, to AnnData
+kill       the same, killed (SIGKILL) in the middle and repeated: must give the same graph
 model      CPU seconds of an iteration, fitted on three sizes, predicted for a fourth
 
-Every part runs in a process of its own, which tells its peak memory.
+Every part runs in a separate process, to measure its peak memory.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--landmarks", type=int, default=400)
     parser.add_argument("--tol", type=float, default=1e-4, help="of the landmarks' metrics")
     parser.add_argument("--candidates", type=int, default=600, help="distances per sample")
-    parser.add_argument("--samples", type=int, default=0, help="take so many only, at random")
+    parser.add_argument("--samples", type=int, default=0, help="number of random samples to use")
     parser.add_argument("--cells", type=int, default=20_000, help="of `cells` and `kill`")
     parser.add_argument(
         "--check", type=int, default=200, help="samples of `cells` compared with all"
@@ -160,7 +160,7 @@ def same_type(adata: Any) -> float:
 
 
 def kill(asked: argparse.Namespace) -> None:
-    """A run killed after some blocks, and the same call again, beside an undisturbed one."""
+    """A run killed after some blocks and repeated, compared with an uninterrupted one."""
     whole = cells(asked)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
@@ -219,8 +219,8 @@ def number_or_name(text: str) -> float | str:
 def model(_: argparse.Namespace) -> None:
     """CPU seconds of one iteration in tiles, fitted on three sizes and predicted for a fourth.
 
-    A sweep of one side takes 2 nnz^2 multiplications and additions, and every tile has a price
-    of its own. CPU seconds of one thread count: others use the machine.
+    A sweep of one side takes 2 nnz^2 multiplications and additions, and every tile has a constant
+    overhead. Times are CPU seconds of one thread, since the machine is shared.
     """
     cm.warmup(["entropic"])
     rows, measured = [], []

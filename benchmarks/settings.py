@@ -1,11 +1,11 @@
-"""How eps, tau, restart, the norm and the number of iterations move the scores of PBMC 3k.
+"""The effect of eps, tau, restart, norm and number of iterations on the scores of PBMC 3k.
 
     python benchmarks/settings.py [--data FOLDER] [--device cuda]
 
 Silhouettes of the cell types, over all cells and over the marker genes of one type, with 10-NN
 (cells) and 5-NN (markers) accuracy, along power iteration. Every setting is a row; minutes on a
-GPU, some hours on two cores. FOLDER holds pbmc3k_cellranger.h5ad, or what --pack made of it for a
-machine without anndata.
+GPU, some hours on two cores. FOLDER holds pbmc3k_cellranger.h5ad or, for a machine without anndata,
+the output of --pack.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How good is a sketch? The metric of a few landmarks beside that of all samples, on labeled data.
+"""How many landmarks are enough? Their metric compared with that of all samples, on labeled data.
 
     python benchmarks/sketches.py --data FOLDER
     python benchmarks/sketches.py --data FOLDER --sets citeseq_cbmc --device cuda

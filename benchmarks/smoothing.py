@@ -1,10 +1,10 @@
-"""What `smooth` changes: learned once, and again from data averaged over neighbors.
+"""The effect of `smooth`: learned once, and again from data averaged over neighbors.
 
     python benchmarks/smoothing.py [--data FOLDER] [--sets NAME ...] [--device cuda]
 
-For every set, on a random part of the samples and the features that vary the most: silhouette and
-leave-one-out 10-NN accuracy by the labels, nonzero entries of the data (over those of the data
-as they are), and seconds of learning, with restart = 0.1 and l1. Neighbors are those of the first
+For every set, on random samples and the most variable features: silhouette and
+leave-one-out 10-NN accuracy by the labels, nonzero entries (relative to those of the data
+as given), and seconds of learning, with restart = 0.1 and l1. Neighbors are those of the first
 learned metrics, or of LSA.
 Ten minutes on two cores.
 """

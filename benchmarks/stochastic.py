@@ -4,7 +4,7 @@
 
 torus      Hilbert distance of the sample metric to the true one against steps and seconds, 10 %
            of the pairs per step, tau = 0.1, three templates; exact, and entropic with eps = 0.1
-reference  wsingular beside ours on the unimodal template, exact, for the seconds given
+reference  wsingular and ours on the unimodal template, exact, for the seconds given
 ideas      variants of the scheme on the unimodal template, exact, after 300 steps
 pbmc3k     entropic, eps = 0.1, tau = 0.001: error against the full solve and silhouette of the
            cell types as a function of the share of all pairs evaluated so far
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=float, default=150.0, help="for wsingular")
     parser.add_argument("--data", type=Path, default="../shared/data", help="folder of h5ad files")
-    parser.add_argument("--full", type=Path, help="a saved result of pbmc3k, kept here if new")
+    parser.add_argument("--full", type=Path, help="saved result of pbmc3k, written if missing")
     parser.add_argument("--out", type=Path, default="benchmarks/out")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def settles(distances, seconds, level):
 def follow(X, eps, solver, truth, average=None):
     """Distance to the truth, and seconds without measuring it, after each step.
 
-    ``average`` weighs the mean of the logarithms of all iterates, as a function of the step.
+    ``average`` is the weight of each step in the mean of the logarithms of all iterates.
     """
     problem = cm.Problem.from_data(X)
     norms = norm_matrices(problem, "l1")
@@ -196,7 +196,7 @@ def reference(asked):
     distances, seconds = [], []
 
     class Watch:
-        """What it takes for a writer of tensorboard; Ctrl-C is how it is told to stop."""
+        """Passed as a tensorboard writer; it stops the run by raising Ctrl-C."""
 
         def add_scalar(self, name, value, step):
             if name == "Hilbert D,D_ref":

@@ -1,10 +1,10 @@
-"""How far to iterate: scores by labels, iterations and seconds for several tolerances.
+"""When to stop: scores by labels, iterations and seconds for several tolerances.
 
     python benchmarks/tolerance.py [digits] [pbmc3k] [liu] [bbc] [citeseq] [--data FOLDER]
 
 The sets of benchmarks/restart.py, eps = 0.1, restart = 0.1 and tau = "paper", float64. The distance
-is Hilbert's, to the sample metric at 1e-8: with maxima 1, no entry is off by a larger factor than
-its exponential.
+is the Hilbert distance to the sample metric at 1e-8: since both have maximum 1, its exponential
+bounds the factor by which any entry is off.
 """
 
 import argparse

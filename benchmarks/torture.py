@@ -1,10 +1,10 @@
-"""Try everything that is promised, often: what is right, what a crash leaves, what a file may do.
+"""Stress tests of all guarantees: correctness, crash safety, untrusted files.
 
 python benchmarks/torture.py                     all figures of docs/reliability.md
-python benchmarks/torture.py kills pairs         some of them, the other lines stay
-python benchmarks/torture.py pairs --out FILE    as JSON, from a machine with more cores
-python benchmarks/torture.py --merge FILE        such lines into the page
-python benchmarks/torture.py --short             a minute of it, nothing written
+python benchmarks/torture.py kills pairs         some of them; other lines of the page stay
+python benchmarks/torture.py pairs --out FILE    lines as JSON, from a machine with more cores
+python benchmarks/torture.py --merge FILE        merge such lines into the page
+python benchmarks/torture.py --short             a version of one minute, nothing written
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ HEAD = ["| part | what was done | what came out | | where | code |", "|---|---|-
 
 
 class Part(NamedTuple):
-    """A trial, the size of the whole of it and of a minute of it; None where tests do the same."""
+    """A trial, its arguments, and those of the short version; None if the test suite covers it."""
 
     trial: Callable[..., Outcome]
     whole: tuple[Any, ...] = ()
     short: tuple[Any, ...] | None = None
 
 
-# Those that fork come first: no kernel may have run by then.
+# Parts that fork come first: no kernel may have run before.
 PARTS = {
     "kills": Part(crashes.kills, (100, 30), (4, 2)),
     "command_kills": Part(commands.kills, (80,), (3, ("learn .npz", "landmarks", "modules"))),
@@ -67,7 +67,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--short", action="store_true", help="a minute of it, nothing written")
+    parser.add_argument("--short", action="store_true", help="one minute, nothing written")
     parser.add_argument("--out", type=Path, help="write the lines there instead of into the page")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="lines of --out")
     asked = parser.parse_args()
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def where(seconds: float) -> str:
-    """The machine and how long it took."""
+    """The machine and the time taken."""
     machine = describe("numba")
     cpu = machine["cpu"].replace("(R)", "").replace(" Processor", "").replace(" @", "")
     took = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

@@ -1,14 +1,14 @@
-"""Labels of held-out samples, from their nearest samples of the rest: learned distances, PCA, LSA.
+"""Labels of held-out samples by a vote of their nearest known ones: learned distances, PCA, LSA.
 
     python benchmarks/transfer.py                             all three sets, five splits each
     python benchmarks/transfer.py --sets pollen --splits 1    a quick look
     python benchmarks/transfer.py --neighbors 10 --options '{"tau": "paper"}'
 
-A fifth of the samples is held out, of each label alike. Everything is fitted to the rest: both
-metrics, principal components, idf weights and singular vectors. All distances get the same vote,
-``cm.transfer_labels``, with the confidence that it estimates from the rest alone. Distances are
-kept under --out and used again; with --table nothing is learned, and what is there is scored.
-Pollen, whose cells have most genes, is used with its 500 genes of largest variance.
+A fifth of the samples is held out, stratified by label. Everything is fitted to the rest: both
+metrics, principal components, idf weights and singular vectors. All distances use the same vote,
+``cm.transfer_labels``, with a confidence estimated from the rest alone. Distances are cached under
+--out; with --table nothing is learned, and only the cached distances are scored.
+Pollen, whose cells express most genes, is reduced to its 500 genes of largest variance.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "benchmarks" / "out" / "transfer"
 NAMES = ("pbmc3k_cellranger", "pbmc68k_reduced", "pollen")
 OPTIONS = {"dtype": "float32", "tol": 1e-2}
-"""Of ``cm.learn``. At the default tolerance and precision, runs take some times longer."""
+"""Of ``cm.learn``. At the default tolerance and precision, runs take several times longer."""
 
 SELECTED = {"pollen": 500}
 """Features of largest variance that are used: dense data take hours with all of them."""
@@ -49,7 +49,7 @@ BINS = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99)
 
 
 class Distances(NamedTuple):
-    """Of one split and one method: to the training samples, and between them."""
+    """Distances of one split and method: to the training samples, and between them."""
 
     across: np.ndarray
     within: np.ndarray
@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--options", type=json.loads, default=OPTIONS, help="of learn, as JSON")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="only score what is under --out")
+    parser.add_argument("--table", action="store_true", help="only score the distances under --out")
     return parser.parse_args()
 
 
@@ -173,10 +173,10 @@ def vote(distances: Distances, labels: np.ndarray, k: int) -> cm.Transfer:
 def without_a_label(
     distances: Distances, known: np.ndarray, new: np.ndarray, k: int
 ) -> Iterator[tuple[float, ...]]:
-    """For each label with 5 held-out samples or more, what they get if nobody has that label.
+    """Transfer without one label, for each label with 5 held-out samples or more.
 
-    The samples with the label are taken out of the known ones; the metrics, which were learned
-    with them, stay. Mean confidence of the held-out samples with the label; share of them, and of
+    The samples with the label are removed from the known ones, but the metrics were learned
+    with them. Mean confidence of the held-out samples with the label; share of them, and of
     the others, with a novelty above 0.95; how well novelty tells the two apart.
     """
     for label in np.unique(new):

@@ -1,16 +1,16 @@
-"""Trees: accuracy beside other distances, time, memory, growth, and trees as a start.
+"""Trees: accuracy compared with other distances, time, memory, scaling, and trees as a start.
 
 python benchmarks/trees.py accuracy                      k-NN on labeled data, all cheap methods
 python benchmarks/trees.py accuracy --sets cstr --only "trees" "trees, ward" "default" "WMD"
 python benchmarks/trees.py accuracy --read folder        also the matrices folder/<set>/<method>.npy
 python benchmarks/trees.py weights                       lengths of fixed trees on PBMC 3k
 python benchmarks/trees.py large                         the same, 7,000 x 3,923 at 10 % nonzero
-python benchmarks/trees.py growth                        time against n = 1e3 .. 1e5, fitted
+python benchmarks/trees.py growth                        time by n = 1e3 .. 1e5, with a fit
 python benchmarks/trees.py starts                        iterations from trees and from l1 distances
 
 Accuracy follows Lin et al. (2025), Table 2: five random splits, 70 % to train and 30 % to test; the
 mean accuracy of k nearest neighbors at k = 10, and at the best k of 1 .. 19 (chosen on the test
-data, as they do: an optimistic number).
+data as in that paper, hence optimistic).
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/unbalanced.py [pot] [balanced] [pbmc3k] [--data FOLDER]
 
-pot       1,000 random pairs, of mass 1 and of other masses, beside ot.unbalanced of POT
-balanced  rho = 1e6 beside Entropic: maps of random histograms, and a run to the end
-pbmc3k    15 iteration pairs of Unbalanced(0.1, rho=1) and of Entropic(0.1), by turns
+pot       1,000 random pairs, of mass 1 and of other masses, compared with ot.unbalanced of POT
+balanced  rho = 1e6 compared with Entropic: maps of random histograms, and a complete run
+pbmc3k    15 iteration pairs of Unbalanced(0.1, rho=1) and of Entropic(0.1), in turn
 
-Without names all are run. Compilation is timed apart.
+Without names all are run. Compilation is timed separately.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Learned distances beside simple baselines, on every labeled data set: scores and seconds.
+"""Learned distances compared with simple baselines, on labeled data sets: scores and seconds.
 
 python benchmarks/usefulness.py                          everything, into benchmarks/out
 python benchmarks/usefulness.py --sets cstr liu_scrna    some data sets
 python benchmarks/usefulness.py --only baselines         or `learned`, or names of methods
-python benchmarks/usefulness.py --device cuda --missing  on a GPU, what has no row yet
+python benchmarks/usefulness.py --device cuda --missing  on a GPU, only rows that are missing
 python benchmarks/usefulness.py --only --merge gpu.json --page   no run: merge rows, write the page
 
-A run adds or replaces rows of the JSON file and keeps the others. No method sees the labels.
+A run adds or replaces rows of the JSON file; others remain. No method sees the labels.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ def arguments() -> argparse.Namespace:
     known = [*CANDIDATES, *dict.fromkeys([*SAMPLES, *FEATURES])]
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS, metavar="SET")
     parser.add_argument("--only", nargs="*", metavar="METHOD", help="or `baselines`, `learned`")
-    parser.add_argument("--missing", action="store_true", help="only what has no row yet")
+    parser.add_argument("--missing", action="store_true", help="only rows that are missing")
     parser.add_argument("--device", default="cpu", help="for learned distances: cpu or cuda")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="other files like --out")
     parser.add_argument("--page", type=Path, nargs="?", const=PAGE, help="write the page, too")
-    parser.add_argument("--samples", type=int, help="draw so many samples, for a quick look")
+    parser.add_argument("--samples", type=int, help="number of random samples, for a quick test")
     asked = parser.parse_args()
     names = known if asked.only is None else asked.only
     groups = {"baselines": [name for name in known if name not in CANDIDATES]}
@@ -143,7 +143,7 @@ class Table:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """As they are in the file now: another run may write there, too."""
+        """The rows now in the file, which another run may also write."""
         return json.loads(self.path.read_text("utf-8")) if self.path.exists() else []
 
     def merge(self, path: Path) -> None:
@@ -166,7 +166,7 @@ class Table:
 
 
 def run(table: Table, name: str, asked: argparse.Namespace) -> None:
-    """All methods that are asked for, on one data set."""
+    """All selected methods, on one data set."""
     data = SETS[name](asked.data)
     n = data.X.shape[0]
     data = data if asked.samples is None else data.draw(asked.samples)
@@ -227,7 +227,7 @@ def measure_baseline(
 def measure_learned(
     options: dict[str, Any], data: Labeled, device: str
 ) -> dict[str, dict[str, Any]]:
-    """The rows of both sides; if learning fails, that of the samples says why."""
+    """The rows of both sides; if learning fails, that of the samples has the error."""
     warm_up(device)
     notes = {
         "settings": {key: getattr(value, "__name__", str(value)) for key, value in options.items()}

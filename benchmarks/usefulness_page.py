@@ -19,8 +19,8 @@ FEATURE_SCORES = ("auroc", "shared")
 
 HEAD = """# Usefulness
 
-Learned distances beside simple ones, on data with labels that no method has seen. This page is
-written by
+Learned distances compared with simple baselines on labeled data; no method sees the labels.
+This page is written by
 
 ```sh
 python benchmarks/usefulness.py --page
@@ -31,22 +31,22 @@ Between samples:
 - **silhouette**: average silhouette width of the labels.
 - **10-NN**: leave-one-out accuracy of the 10-nearest-neighbor classifier.
 - **ARI**: adjusted Rand index of spectral clusters of the symmetrized 15-nearest-neighbor graph,
-  as many clusters as labels.
+  with as many clusters as labels.
 
-Between features, by sets of genes that are known to belong together:
+Between features, by known gene sets:
 
-- **AUROC**: neighbor voting by ranks in three folds: the probability that a hidden gene of a set
+- **AUROC**: neighbor voting by ranks in three folds: the probability that a held-out gene of a set
   is closer to the rest of the set than a gene outside it. Mean over the sets.
-- **nearest 10 share a set**: share of the 10 nearest genes that have a set in common, among the
-  genes of any set.
+- **nearest 10 share a set**: share of the 10 nearest genes that have a set in common with a gene,
+  among the genes that are in some set.
 
 Learned distances are those of `cm.learn(X, ...)` on the data as given. Counts are scaled to their
-median depth and log-transformed for the baselines (`baselines.log_normalized`), except where a row
-says "as given"; data that are not counts are used as they are. LSA is tf-idf, truncated SVD and
-scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are those of
-the distances alone, on machines that partly had other work to do, and many of the learned ones on
-a GPU: take them as rough, and see `howlong.md` for times on two cores. The best baseline is chosen
-per column by the labels, which no user could do.
+median depth and log-transformed for the baselines (`baselines.log_normalized`), except in rows
+"as given"; data that are not counts are used as they are. LSA is tf-idf, truncated SVD and
+scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are for
+the distances alone and only indicative: some machines were busy, and many learned distances were
+computed on a GPU; [how long](howlong.md) has times on two cores. "CHANGING" marks runs whose
+trees had not settled. The best baseline is chosen per column by the labels, which no user can do.
 """
 
 
@@ -90,7 +90,7 @@ def best(rows: list[Row], column: str, kind: str) -> Row | None:
 
 
 def summary(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
-    """The default beside the best baseline of each column, and how often it is ahead."""
+    """The default compared with the best baseline of each column, and how often it is ahead."""
     lines, gains = [], {column: [] for column in columns}
     for title, rows in groups.items():
         default = next((row for row in rows if row["method"] == "default"), {})
@@ -141,7 +141,8 @@ def comparison(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[s
         lines.append(cells)
     head = ["method", *(SCORES[column] for column in columns)]
     words = (
-        "Each learned method less the best baseline: on average, at worst, how often not below.\n"
+        "Each learned method minus the best baseline: mean, minimum, and on how many data sets "
+        "it is not below.\n"
     )
     return [words, table(head, lines)] if lines else []
 

@@ -1,4 +1,4 @@
-"""Every figure and table of the paper, recomputed, next to the published numbers.
+"""Recompute every figure and table of the paper, next to the published numbers.
 
     python examples/paper.py [torus] [stochastic] [path] [exact] [genomics] [choices]
                              [others] [--data FOLDER] [--out FOLDER]

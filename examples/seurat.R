@@ -2,17 +2,17 @@
 #
 #   Rscript examples/seurat.R [FOLDER]
 #
-# tries it on pbmc_small, 80 cells that come with Seurat, and writes to FOLDER. For your own data,
-# `source` this file and follow the last lines. The command `cometric` has to be installed:
-# pip install '.[cli,modules]', from a clone. COMETRIC names it, if it is not on the path.
-# Tried with R 4.2.2 and Seurat 4.3.0.
+# runs everything on pbmc_small, 80 cells that come with Seurat, and writes to FOLDER. For your own
+# data, `source` this file and follow `main`. It needs the command `cometric`:
+# pip install '.[cli,modules]', from a clone. If it is not on the PATH, set the environment
+# variable COMETRIC to its path. Tested with R 4.2.2 and Seurat 4.3.0.
 
 suppressPackageStartupMessages({
   library(Matrix)
   library(Seurat)
 })
 
-# The counts of some genes as a 10x folder, which `cometric learn` reads.
+# Writes the counts of some genes as a 10x folder, which `cometric learn` reads.
 write_counts <- function(object, folder, genes = VariableFeatures(object)) {
   counts <- if (packageVersion("SeuratObject") >= "5.0.0") {
     GetAssayData(object, assay = "RNA", layer = "counts")
@@ -39,17 +39,17 @@ cometric <- function(...) {
   if (status != 0) stop("cometric ", paste(c(...), collapse = " "), " failed")
 }
 
-# A table of item, neighbor and distance, as `cometric neighbors` writes it.
+# Reads the table of `cometric neighbors`: item, neighbor and distance.
 read_neighbors <- function(file) {
   table <- read.csv(file, colClasses = c("character", "character", "numeric"))
   names(table) <- c("item", "neighbor", "distance")
-  # Names that a spreadsheet would take for formulas are written with a leading quote.
+  # Names that a spreadsheet would take for formulas have a leading quote.
   for (column in c("item", "neighbor")) table[[column]] <- sub("^'", "", table[[column]])
   table
 }
 
-# Stores nearest cells in the object: a Neighbor "cometric_nn" for RunUMAP, and a Graph
-# "cometric_snn" for FindClusters, whose weights are the share of common neighbors (Jaccard).
+# Stores the nearest cells in the object: a Neighbor "cometric_nn" for RunUMAP, and a Graph
+# "cometric_snn" for FindClusters, weighted by the share of common neighbors (Jaccard).
 add_neighbors <- function(object, table, prune = 1 / 15) {
   cells <- colnames(object)
   missing <- setdiff(cells, table$item)
@@ -77,7 +77,7 @@ add_neighbors <- function(object, table, prune = 1 / 15) {
   object
 }
 
-# Modules of genes as a list of names, the most central gene first; background is left out.
+# Reads modules as a list of gene names, the most central first, without the background.
 read_modules <- function(file) {
   table <- read.csv(file)
   table <- table[table$module >= 0, ]

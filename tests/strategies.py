@@ -27,7 +27,7 @@ REPEATS_AND_HOLES = np.array(
 
 
 def fewer(by):
-    """Settings for tests that take long: the usual examples divided, or as many as asked for."""
+    """Settings for slow tests: a fraction of the usual number of examples, or a given number."""
     asked, usual = settings().max_examples, settings.get_profile("default").max_examples
     return settings(max_examples=asked // by if asked == usual else asked)
 

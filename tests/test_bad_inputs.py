@@ -1,4 +1,4 @@
-"""Whatever is wrong is said by name, in words, before any work: also without assertions."""
+"""Errors name the invalid argument, before any computation, also without assertions."""
 
 import os
 import re

@@ -65,7 +65,7 @@ def test_torus2d_unimodal_is_radial():
     assert_allclose(X[39, 0], np.exp(-(0.3**2 + 0.1**2) / 0.02), rtol=1e-12)
 
 
-def test_torus2d_takes_one_integer_for_a_square():
+def test_torus2d_accepts_one_integer_for_a_square():
     assert_array_equal(datasets.torus2d(n=3, m=2), datasets.torus2d(n=(3, 3), m=(2, 2)))
 
 
@@ -101,7 +101,7 @@ def test_digits_leaves_out_the_pixels_no_image_lights():
     assert_array_equal(np.bincount(data.labels)[:3], [178, 182, 177])
 
 
-def test_digits_keeps_the_first_images():
+def test_digits_returns_the_first_images():
     data = datasets.digits(10)
     assert_array_equal(data.labels, np.arange(10))
     assert data.X.shape == (10, len(data.features))
@@ -118,7 +118,7 @@ def test_digits_refuses_more_images_than_there_are(n):
 
 @pytest.mark.parametrize("density", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_simulated_counts_have_the_density_asked_for(density, seed):
+def test_simulated_counts_have_the_requested_density(density, seed):
     X = datasets.simulate_counts(density=density, random_state=seed).X
     assert X.format == "csr"
     assert_allclose(X.nnz / np.prod(X.shape), density, rtol=0.15)
@@ -184,7 +184,7 @@ def test_cells_come_with_scanpy():
     assert cells.X.min() >= 0
 
 
-def test_without_scanpy_the_cure_is_named(monkeypatch):
+def test_without_scanpy_the_remedy_is_named(monkeypatch):
     pytest.importorskip("anndata", reason="anndata is not installed")
     monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install scanpy, or pass the `path`"):

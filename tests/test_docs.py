@@ -74,7 +74,7 @@ EXAMPLES = [name for name in cm.__all__ if ">>>" in (getattr(cm, name).__doc__ o
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_in_docstrings_say_what_comes_out(name, tmp_path, monkeypatch):
+def test_examples_in_docstrings_show_their_output(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # one of them saves a file
     [example] = doctest.DocTestFinder(recurse=False).find(getattr(cm, name), name, globs={})
     told = []

@@ -193,7 +193,7 @@ def test_hdbscan_finds_the_digits(digits, fitted):
     assert len(set(found) - {-1}) >= 2
 
 
-def test_tsne_keeps_digits_apart(digits, fitted):
+def test_tsne_separates_digits(digits, fitted):
     flat = TSNE(metric="precomputed", init="random", perplexity=15, random_state=0).fit_transform(
         fitted.sample_distances_
     )
@@ -201,7 +201,7 @@ def test_tsne_keeps_digits_apart(digits, fitted):
 
 
 @pytest.mark.slow  # UMAP compiles for a while
-def test_umap_keeps_digits_apart(digits, fitted):
+def test_umap_separates_digits(digits, fitted):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of what it lacks, by design
         umap = pytest.importorskip("umap")
@@ -237,7 +237,7 @@ def test_names_go_in_and_out(digits):
 
 
 @pytest.mark.parametrize("kind", [cm.ConvergenceWarning, SklearnConvergenceWarning])
-def test_not_converging_is_told_to_whoever_listens(digits, kind):
+def test_not_converging_raises_both_warnings(digits, kind):
     estimator = WassersteinSingularVectors(max_iter=2)
     with pytest.warns(kind, match="not converged: the iteration limit was reached first. Residual"):
         estimator.fit(digits[0])

@@ -133,7 +133,7 @@ def test_a_module_can_be_read_in_one_sitting(module):
     assert len(MODULES[module].read_text("utf-8").splitlines()) <= 500, "divide it"
 
 
-def test_no_two_folders_know_each_other():
+def test_no_two_folders_import_each_other():
     order = list(FOLDERS)
     for name, folder in FOLDERS.items():
         for other in folder.uses.split():
@@ -146,7 +146,7 @@ def test_imports_point_toward_the_core(module):
     assert offenses(module, path.read_text("utf-8"), path.name == "__init__.py") == []
 
 
-def test_no_line_of_the_table_allows_what_nobody_needs():
+def test_no_line_of_the_table_allows_unused_imports():
     used = {name: set() for name in FOLDERS}
     for module, path in MODULES.items():
         parts = ["cometric", *module.split(".")]
@@ -187,7 +187,7 @@ def test_no_line_of_the_table_allows_what_nobody_needs():
         ),
     ],
 )
-def test_an_import_against_the_table_is_found(module, source, offense):
+def test_an_import_against_the_table_is_reported(module, source, offense):
     assert offenses(module, source) == [offense]
 
 
@@ -207,7 +207,7 @@ def test_an_import_within_the_table_passes(module, source):
     assert offenses(module, source) == []
 
 
-def test_an_unknown_folder_is_sent_to_the_table():
+def test_an_unknown_folder_must_be_added_to_the_table():
     with pytest.raises(LookupError, match=r"`utils` has no line in FOLDERS"):
         folder_of("utils.names")
 
@@ -240,11 +240,11 @@ def test_importing_the_package_loads_no_heavy_library():
     assert heavy & set(loaded) == set()
 
 
-def test_importing_the_package_takes_under_half_a_second():
+def test_importing_the_package_is_quick():
     assert min(import_in_a_child()[0] for _ in range(3)) < 0.5
 
 
-def test_edges_are_found_by_name_but_not_imported_with_a_star():
+def test_optional_modules_are_attributes_but_not_in_a_star_import():
     import cometric
 
     needs = {"plot": "matplotlib", "report": "jinja2", "scverse": "anndata"}

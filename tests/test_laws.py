@@ -223,7 +223,7 @@ def test_no_distance_moves_more_than_the_lipschitz_constant_allows(norm, k, data
 @every_regularized_map
 @fewer(2)
 @given(data=st.data(), lift=lifts(cost=positive_costs))
-def test_the_hilbert_distance_contracts_as_lemma_1_says(norm, data, lift):
+def test_the_hilbert_distance_contracts_by_lemma_1(norm, data, lift):
     hist, cost, _ = lift
     other = data.draw(positive_costs(len(cost)))
     phi = with_norm(norm)(hist)
@@ -312,7 +312,7 @@ def test_a_metric_is_lifted_to_a_metric(make_map, lift):
 @every_map
 @fewer(2)
 @given(data=st.data(), lift=lifts())
-def test_what_a_map_remembers_does_not_change_its_answers(make_map, data, lift):
+def test_the_state_of_a_map_does_not_change_its_values(make_map, data, lift):
     hist, cost, _ = lift
     phi = make_map(hist)
     phi(data.draw(costs(len(cost))))

@@ -1,4 +1,4 @@
-"""What needs a library that is not there says how to get it."""
+"""If an optional library is missing, the error says how to install it."""
 
 import importlib
 import subprocess

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_seurat_reads_what_was_learned(tmp_path):
+def test_seurat_reads_the_results(tmp_path):
     pytest.importorskip("typer")
     pytest.importorskip("igraph")
     if shutil.which("Rscript") is None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_short_torture_is_withstood():
+def test_a_short_version_of_the_stress_tests_passes():
     said = subprocess.run(
         [sys.executable, "benchmarks/torture.py", "--short"],
         cwd=ROOT,

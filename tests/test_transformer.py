@@ -73,7 +73,7 @@ def test_parameters_survive_clone_and_set():
 
 
 @pytest.mark.parametrize("stored", ["sparse", "dense"])
-def test_scanpy_takes_it(stored, counts):
+def test_scanpy_accepts_it(stored, counts):
     anndata = pytest.importorskip("anndata")
     sc = pytest.importorskip("scanpy")
     X = sparse.csr_matrix(counts) if stored == "sparse" else sparse.csr_matrix(counts).toarray()

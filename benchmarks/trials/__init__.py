@@ -1,4 +1,4 @@
-"""What ``benchmarks/torture.py`` does to the package, one module for each kind of trial."""
+"""The trials of ``benchmarks/torture.py``, one module for each kind."""
 
 import sys
 from pathlib import Path
@@ -8,11 +8,11 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 sys.path += [
     str(TESTS / part) for part in ("", "kernels", "proofs")
-]  # trials are large helpings of the tests
+]  # trials run the tests at a larger scale
 
 
 class Outcome(NamedTuple):
-    """A line of the table: what was done, what came out, and whether that is as promised."""
+    """A line of the table: what was done, what came out, and whether it passed."""
 
     done: str
     found: str

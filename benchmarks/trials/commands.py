@@ -1,7 +1,7 @@
-"""Commands and calls that write files, killed: what they leave is whole, and they can be repeated.
+"""Kill commands and calls that write files: output must be complete, and a repeat must succeed.
 
-As in :mod:`trials.crashes`, children are forked before any kernel has run. Each works in a folder
-of its own, with a copy of the same input.
+As in :mod:`trials.crashes`, children are forked before any kernel has run. Each works in a separate
+folder, with a copy of the same input.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ WORKS = {
 
 
 def kills(count: int, names: tuple[str, ...] = tuple(WORKS)) -> Outcome:
-    """Kill each of them, every other time inside a write; then do the same again."""
+    """Kill each of them, every other time inside a write; then repeat the call."""
     _import_all()
     rng = random.Random(4)
     source = Path(tempfile.mkdtemp())
@@ -146,7 +146,7 @@ def kills(count: int, names: tuple[str, ...] = tuple(WORKS)) -> Outcome:
 
 
 def _import_all() -> None:
-    """Libraries that commands load when they need them: here, so that no child has to."""
+    """Import the libraries that commands load lazily, so that no child has to."""
     import h5py  # noqa: F401
     import igraph  # noqa: F401
     import sklearn.manifold  # noqa: F401
@@ -180,7 +180,7 @@ def _write_input(folder: Path) -> str:
 
 
 def _uninterrupted(work: Work, source: Path) -> tuple[list[str], float]:
-    """What comes out, and how many seconds it takes."""
+    """The outcome of an uninterrupted call, and its seconds."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "work")
         shutil.copytree(source, folder)

@@ -1,7 +1,7 @@
-"""Killed, corrupted, starved: what a checkpoint promises must hold each time.
+"""Kill, corrupt and starve runs: the guarantees of checkpoints must hold each time.
 
-Children are forked before any kernel has run, so that each starts in no time; the parent runs
-none. All injected faults live here: the package knows nothing of them.
+Children are forked before any kernel has run, so that each starts at once; the parent runs
+none. All faults are injected here, without hooks in the package.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def quiet(work: Callable[[], cm.Result]) -> str:
 
 
 def finish(folder: Path, options: dict[str, Any]) -> str:
-    """Go on in a new process, without the data where that is possible."""
+    """Resume in a new process, without the data if possible."""
     if list(folder.glob("manifest-*")):
         return in_child(lambda: quiet(lambda: resume(folder)))
     return in_child(lambda: quiet(lambda: learn(X, checkpoint=folder, **options)))
@@ -94,7 +94,7 @@ def kill_somewhere(folder: Path, options: dict[str, Any], rng: random.Random) ->
 
 
 class Deadly(io.FileIO):
-    """A file during whose writing the process dies, once so many bytes are written in all."""
+    """A file that kills the process once a given number of bytes has been written in total."""
 
     left = 0
 
@@ -108,7 +108,7 @@ class Deadly(io.FileIO):
 
 
 def die_in_write(rng: random.Random, most_bytes: int, most_calls: int) -> None:
-    """Let this process die inside a write: between two bytes, or around a sync or a rename."""
+    """Make this process die inside a write: between two bytes, or around a sync or a rename."""
     where = rng.choice(["bytes", "bytes", "fsync", "replace", "after replace"])
     count = rng.randint(1, most_calls)
     if where == "bytes":
@@ -250,7 +250,7 @@ SMALL = {"eps": 0.0, "tau": 0.5, "tol": 1e-4}
 
 
 def every_write(step: int) -> Outcome:
-    """Let the n-th write, sync and rename fail, for every n (or every ``step``-th)."""
+    """Make the n-th write, sync and rename fail, for every n (or every ``step``-th)."""
 
     def work() -> str:
         small = X[:6, :5] + 1
@@ -277,7 +277,7 @@ def every_write(step: int) -> Outcome:
 
 
 def _counts(said: str) -> tuple[int, int]:
-    """Runs, and those that ended well, as a child told them; what else it said is shown."""
+    """The numbers of runs and of successes that a child reported; its other output is shown."""
     if not said.replace(" ", "").isdigit():
         print(said)
         return 0, -1
@@ -292,7 +292,7 @@ def each(step: int) -> str:
 def _with_failing(
     kind: str, code: int, n: int, data: Any, folder: Path, truth: str
 ) -> tuple[bool, bool]:
-    """Whether the fault struck, and whether the run and the folder withstood it."""
+    """Whether the fault occurred, and whether the run and the folder survived it."""
     real, calls = {name: getattr(os, name) for name in ("fsync", "replace")}, [0]
 
     def fail(*args: Any) -> Any:
@@ -320,7 +320,7 @@ def _with_failing(
 
 
 def every_allocation(step: int) -> Outcome:
-    """Let the n-th array that Python code asks NumPy for fail."""
+    """Make the n-th allocation of a NumPy array by Python code fail."""
 
     def work() -> str:
         small = X[:6, :5] + 1
@@ -369,7 +369,7 @@ def every_allocation(step: int) -> Outcome:
 
 
 def starvation(count: int) -> Outcome:
-    """Lift a cost with little memory: the right bytes or ``MemoryError``, nothing else."""
+    """Lift a cost with little memory: only the right bytes or ``MemoryError`` are allowed."""
     size = 800
     hist = np.random.default_rng(0).random((6, size))
     hist /= hist.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The same bytes from any number of threads, blocks and workers, whoever dies meanwhile."""
+"""The same bytes for any number of threads, blocks and workers, even if workers die."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _arrays(**found: Any) -> str:
 
 
 def _answers() -> Iterator[tuple[str, str]]:
-    """Everything that is computed beside or from a result, by name."""
+    """All other computations, most of them from a result, by name."""
     result = cm.learn(X, tol=1e-3)
     for transport in (cm.Laplacian(), cm.Tree("single"), cm.Limit()):
         yield f"{transport}", quiet(partial(cm.learn, X, transport=transport, tau=0.1))
@@ -93,7 +93,7 @@ def all_answers() -> str:
 
 
 def thread_counts(counts: tuple[int, ...]) -> Outcome:
-    """The same runs in interpreters with so many threads, more than cores if need be."""
+    """The same runs in interpreters with several numbers of threads, even more than cores."""
     found = {
         subprocess.run(
             [sys.executable, "-c", ALL_RUNS, str(Path(__file__).parents[1])],
@@ -112,7 +112,7 @@ def thread_counts(counts: tuple[int, ...]) -> Outcome:
 
 
 def block_sizes(tiles: tuple[int, ...]) -> Outcome:
-    """The same runs with the work of a call cut more and less finely, and maps in tiles."""
+    """The same runs with blocks of several sizes, and maps in tiles."""
 
     def work(cells: float, tile: int) -> str:
         exact_pairs.CELLS_PER_BLOCK = entropic_pairs.CELLS_PER_BLOCK = cells
@@ -166,7 +166,7 @@ def cluster(workers: int) -> Iterator[Any]:
 
 
 def worker_counts(counts: tuple[int, ...]) -> Outcome:
-    """Exact and entropic runs in this process, and on so many worker processes."""
+    """Exact and entropic runs in this process, and on several numbers of workers."""
     found = set()
     for workers in (0, *counts):
         if workers == 0:
@@ -235,7 +235,7 @@ def _raises(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
 
 
 def _dies(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
-    """Once: where the task is sent again, it is done."""
+    """Only once: if the task is sent again, it succeeds."""
     if not struck.exists():
         struck.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -243,7 +243,7 @@ def _dies(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
 
 
 def every_task(step: int) -> Outcome:
-    """Let the n-th task of a cluster raise, or take its worker with it, for every n."""
+    """Make the n-th task of a cluster raise, or kill its worker, for every n."""
     learn = partial(cm.learn, DATA.X, tau=1.0, tol=1e-2)
     truth = bits(learn(client="local"))
     runs, good = Counter[str](), Counter[str]()

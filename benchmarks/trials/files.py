@@ -1,8 +1,8 @@
-"""Files that somebody has changed: read or refused, but nothing else.
+"""Fuzzing: corrupted files must be read or refused, without a crash or a hang.
 
-Small files and folders of every kind that is read are mutated, and read by children of which each
-reads some hundreds. One that hangs is ended by a timer of the system, which interrupts compiled
-code too. A folder is one file while it is changed: an archive, unpacked before it is read.
+Small files and folders of every kind that is read are mutated, then read by child processes, some
+hundreds each. A system timer, which also interrupts compiled code, ends a child that hangs. A
+folder is mutated as an archive, which is unpacked before it is read.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def fuzz(count: int) -> Outcome:
 
 
 def _read_share(kinds: list[Kind], numbers: Sequence[int], folder: Path) -> str:
-    """Read these files in children, another one after each that died."""
+    """Read these files in children; a new child replaces one that died."""
     found: Counter[str] = Counter()
     rss = 0.0
     while numbers:
@@ -156,7 +156,7 @@ def _read_share(kinds: list[Kind], numbers: Sequence[int], folder: Path) -> str:
 
 
 def _read_one(kinds: list[Kind], number: int, folder: Path) -> str:
-    """What becomes of a file; everything but a ``ValueError`` is a fault of ours."""
+    """The outcome for a file; any exception other than ``ValueError`` is a bug."""
     rng = random.Random(number)
     kind = rng.choices(kinds, [kind.share for kind in kinds])[0]
     own = folder / str(os.getpid())
@@ -450,7 +450,7 @@ def _read_metric(X: Any, path: Path) -> None:
 
 
 def _read_progress(parts: dict[str, Any], folder: Path) -> None:
-    """What a run would continue with: the stored arrays as they were, or nothing."""
+    """What a run would continue with: the stored arrays unchanged, or nothing."""
     found = Progress(folder, ORIGIN).load("neighbors-000000000")
     if found is None:
         raise ValueError("computed again")
@@ -474,7 +474,7 @@ def _read_checkpoint(others: dict[str, bytes], path: Path) -> None:
 
 
 def _forked_look(command: list[str], **_: Any) -> Any:
-    """The look through an HDF5 file, by a fork instead of a new interpreter."""
+    """The inspection of an HDF5 file, by a fork instead of a new interpreter."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Is it right: every distance, every certificate, every interval, of many small problems."""
+"""Correctness of distances, certificates and intervals, on many small problems."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pairs(count: int) -> Outcome:
 
 
 def pot(count: int) -> Outcome:
-    """The same beside POT, another author's network simplex."""
+    """The same compared with POT, an independent network simplex."""
     if find_spec("ot") is None:
         raise ImportError("POT is not there; run this part where it is.")
     total, _, worst, allowed = _audit(count, "pot", seed=2_000_000)
@@ -69,7 +69,7 @@ def _audit_some(oracle: str, task: tuple[int, int]) -> tuple[int, int, dict[str,
 
 
 def certificates(count: int) -> Outcome:
-    """The true error beside the bound (C3), for answers of every solver and for bad ones."""
+    """The true error compared with the bound (C3), for results of all solvers and wrong ones."""
     answers, wrong, trivial = 0, [], 0
     for seed, checked, said in on_all_cores(_certify, range(count)):
         answers += checked
@@ -98,7 +98,7 @@ def _certify(seed: int) -> tuple[int, int, str]:
 
 
 def fractions(count: int, saturated: bool = False) -> Outcome:
-    """Certificates beside the same problems in exact rational arithmetic."""
+    """Certificates compared with solutions in exact rational arithmetic."""
     certified: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for seed, kind, said in on_all_cores(partial(_beside_fractions, saturated), range(count)):
@@ -129,7 +129,7 @@ def _beside_fractions(saturated: bool, seed: int) -> tuple[int, str, list[str] |
 
 
 def sinkhorn(count: int) -> Outcome:
-    """The interval C7 of a divergence beside its value to fifty digits."""
+    """The interval C7 of a divergence compared with its value to fifty digits."""
     found: Counter[str] = Counter()
     widest = 0.0
     for kinds, width in on_all_cores(_contain, range(count)):

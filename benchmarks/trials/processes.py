@@ -1,4 +1,4 @@
-"""Work in other processes: one that may die, or one for every core."""
+"""Work in other processes: one that may die, or one per core."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from machine import cores
 
-Child = tuple[int, int]  # its number, and the end of a pipe from which it is heard
+Child = tuple[int, int]  # process id, and the reading end of a pipe from it
 
 
 def begin(work: Callable[[], str]) -> Child:
-    """Let a forked process do some work; what came of it is for :func:`end` to say."""
+    """Start work in a forked process; :func:`end` returns its outcome."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -43,18 +43,18 @@ def end(child: Child) -> str:
 
 
 def in_child(work: Callable[[], str]) -> str:
-    """What ``work`` returns in a process of its own, or how that process ended."""
+    """What ``work`` returns in a separate process, or how that process ended."""
     return end(begin(work))
 
 
 @cache
 def warm() -> None:
-    """Compile the kernels, so that other processes find the code on disk."""
+    """Compile the kernels, so that other processes load them from the cache."""
     subprocess.run([sys.executable, "-c", "import cometric; cometric.warmup()"], check=True)
 
 
 def on_all_cores(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """``work`` of every item, as each is done, by a process per core with one thread each."""
+    """``work`` of every item, in order of completion, by one single-threaded process per core."""
     warm()
     before = dict(os.environ)
     os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Tests of the suite that are figures too: run as they are, or with more examples, and counted."""
+"""Tests of the suite, counted for the table: run as they are, or with more examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_MAPS = {
     "monotonicity": ["test_a_dearer_cost_never_brings_histograms_closer"],
     "Lipschitz": ["test_no_distance_moves_more_than_the_lipschitz_constant_allows"],
     "contraction": [
-        "test_the_hilbert_distance_contracts_as_lemma_1_says",
+        "test_the_hilbert_distance_contracts_by_lemma_1",
         "test_restarts_contract_by_the_same_lemma",
         "test_saturation_contracts_by_lemma_7",
         "test_saturated_maps_contract_by_lemmas_1_and_7",
@@ -40,7 +40,7 @@ OF_METRICS = {
 
 
 def laws(known: dict[str, list[str]], examples: int) -> Outcome:
-    """Every law with so many examples, shared by the maps or norms it is tested with."""
+    """Every law, with this many examples divided among the maps or norms it is tested with."""
     listed = _pytest("tests/test_laws.py", "--collect-only", "-q").stdout
     share: dict[str, int] = {}
     for tests in known.values():
@@ -80,7 +80,7 @@ def _law(node: str, examples: int) -> tuple[str, bool, int, str]:
 
 
 def closed_forms() -> Outcome:
-    """Data whose metrics are known, and how fast limits are approached."""
+    """Metrics in closed form, and the rates at which limits are approached."""
     known = _count("tests/test_closed_forms.py")
     slopes = _count(
         "tests/test_closed_forms.py::test_metrics_tend_to_the_norm_like_one_over_tau",
@@ -106,7 +106,7 @@ def traps() -> Outcome:
 
 
 def hostile_names() -> Outcome:
-    """Names that would like to be scripts, shown by a real browser."""
+    """Names that contain scripts, shown in a real browser."""
     test = "tests/drawing/test_report_browser.py::test_hostile_names_are_only_names"
     source = (ROOT / "tests/drawing/test_report_browser.py").read_text("utf-8")
     count = re.search(r'"""(\d+) of them do nothing', source)

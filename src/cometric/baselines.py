@@ -290,8 +290,8 @@ def _vectors(lines: Iterable[str], name: str) -> dict[str, NDArray[np.float32]]:
 def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: int = 0) -> Matrix:
     """Euclidean distances between the latent means of scVI, trained on raw counts.
 
-    Needs scvi-tools, which is in none of our extras. Uses one thread: more are slower on batches
-    this small.
+    Needs scvi-tools, which is not in any extra. Uses one thread: more are slower for such small
+    batches.
     """
     try:
         import scvi as tools

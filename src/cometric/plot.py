@@ -134,10 +134,10 @@ def distances(
     names
         Names of the items, instead of those in the data.
     vmax
-        The distance at which the color scale ends; 1, the largest distance, shows all of them. By
-        default outliers are clipped, so that a few items far from all others do not use up the
-        scale: it ends three interquartile ranges above the upper quartile of the distances, if
-        the largest is above that. The label of the color bar says so.
+        The distance at which the color scale ends; 1, the largest distance, shows the whole range.
+        By default outliers are clipped, so that a few items far from all others do not dominate
+        the scale: it ends at most three interquartile ranges above the upper quartile of the
+        distances. The label of the color bar says so.
     """
     metric = metric_of(result, of)
     n = len(metric)
@@ -207,15 +207,15 @@ def embedding(
     names
         Names of the items, instead of those in the data.
     n_names
-        Most names to write where they do not overlap, besides ``mark``: the most central features
-        of each module, or the heaviest of each part of the map. By default 30 for features that
-        have names, if ``mark`` is empty, otherwise none.
+        Maximum number of names to show besides ``mark``, where they do not overlap: those of the
+        most central features of each module, or of the heaviest in each part of the map. By
+        default 30 for features that have names, if ``mark`` is empty, otherwise none.
 
     Notes
     -----
-    A color scale leaves out the smallest and largest 2 % of the values, which have the first and
-    the last color. A few points far from all others are drawn at the border, with a cross, and
-    counted in the title: otherwise they would shrink the rest.
+    A color scale ends at the 2 % and 98 % quantiles of the values. A few points far from all others
+    are drawn at the border, with a cross, and counted in the title: otherwise they would shrink the
+    rest.
     """
     metric = metric_of(result, of)
     item_names = names_of(result, of, names)

@@ -109,9 +109,9 @@ def write(
         A label per sample, for colors and to compare the learned distance with others; or several
         columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.
         Columns with many different numbers become a color scale. Groups are in the order of
-        pandas' categories, otherwise sorted. Samples without a label (None, NaN) are gray, and
-        take no part in comparisons. Labels should be known from elsewhere: for those found from
-        this result there is ``clusters``.
+        pandas categories, otherwise sorted. Samples without a label (None, NaN) are gray, and
+        take no part in comparisons. Labels should come from an independent source; pass those
+        computed from this result as ``clusters``.
     sample_names, feature_names
         Names to show instead of those in the data.
     title
@@ -129,15 +129,15 @@ def write(
     X
         Values to color samples by, instead of the share of a feature in the mass of each sample:
         a matrix with a column per feature, or a data frame or AnnData with any named features, for
-        example log-normalized expression of more genes than were learned from. Nonnegative.
+        example log-normalized expression of all genes. Nonnegative.
     modules
         What ``cm.modules(result)`` returned, to color the features by. By default they are
         computed, if igraph is installed; False: no modules.
     trees
         Whether to offer dendrograms. By default, if the result was learned with trees.
     clusters
-        The same as ``labels`` for clusters that were found from this result, such as Leiden
-        clusters of its distances: to color by and to compare groups of samples, but without
+        The same as ``labels`` for clusters computed from this result, such as Leiden clusters of
+        its distances: used for colors and to compare groups of samples, but not for
         scores, since a distance always agrees with its own clusters. By default up to eight
         clusters are computed (Ward linkage).
     words

@@ -97,7 +97,7 @@ def set_auroc(
     folds: int = 3,
     random_state: int = 0,
 ) -> dict[str, float]:
-    """How well part of each set of features finds the rest of it: AUROC by name of the set.
+    """How well a part of each set of features predicts the rest: AUROC by name of the set.
 
     Neighbor voting: the members of a set are divided into folds at random. Each fold is hidden
     in turn, and every item is ranked by its distance to the other members, the average of
@@ -137,8 +137,7 @@ def shared_sets(
 ) -> float:
     """Share of the k nearest items that have a set in common with an item, on average.
 
-    ``names``, ``sets`` and ``min_size`` are as in :func:`set_auroc`. Items in no set are left out:
-    nothing is known about them.
+    ``names``, ``sets`` and ``min_size`` are as in :func:`set_auroc`. Items in no set are left out.
     """
     matrix = _checked(distances)
     members = _members(matrix, names, sets, min_size)

@@ -35,7 +35,7 @@ def test_the_distance_is_the_one_learned_before_the_tau_term(result):
 
 
 @pytest.mark.parametrize("of", ["samples", "features"])
-def test_the_learned_distance_is_told_beside_the_cost(result, of):
+def test_the_learned_distance_is_shown_beside_the_cost(result, of):
     told = result.explain(0, 2, of=of)
     assert told.learned == pytest.approx(getattr(result, of)[0, 2], rel=1e-12)
     assert f"learned distance {told.learned:.6g}, with the norm and scaled to 1" in str(told)
@@ -67,14 +67,14 @@ def test_items_are_given_by_name_or_number(result, of):
     assert result.explain(np.str_(first), np.int32(-1), of=of) == result.explain(0, 3, of=of)
 
 
-def test_text_is_a_name_and_a_number_a_place():
+def test_text_is_a_name_and_a_number_a_position():
     X = pd.DataFrame([[4, 1, 0], [1, 4, 1], [0, 1, 4]], index=["2", "0", "1"])
     told = cm.learn(X, eps=0, tau=0.1)
     assert told.explain("2", "1").items == ("2", "1")
     assert told.explain(2, 1).items == ("1", "0")
 
 
-def test_unknown_names_bring_the_nearest_spellings(result):
+def test_unknown_names_suggest_similar_ones(result):
     words = (
         "`i` is 'Viollet', .* the name of a feature: it is not among the 4 learned from. Similar"
     )
@@ -97,7 +97,7 @@ def test_names_of_the_other_side_are_recognized(result):
         result.explain("a", "red", of="features")
 
 
-def test_names_that_several_items_have_are_refused():
+def test_ambiguous_names_are_refused():
     X = pd.DataFrame([[4, 1, 0], [1, 4, 1], [0, 1, 4]], index=["a", "b", "a"])
     result = cm.learn(X, eps=0, tau=0.1)
     with pytest.raises(ValueError, match=r"`i` is 'a', the name of 2 samples. .* \(0, 2\)"):
@@ -146,7 +146,7 @@ def test_numbers_are_those_of_the_data_also_where_empty_items_were_dropped():
     assert [(flow.source, flow.target) for flow in told.flows] == [("1", "2")]
 
 
-def test_repeats_are_explained_by_nothing_moving():
+def test_repeats_are_explained_by_an_empty_plan():
     with pytest.warns(UserWarning, match="repeat"):
         result = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1]], eps=0, tau=0.1)
     told = result.explain(0, 1)
@@ -169,7 +169,7 @@ def test_saved_results_explain_themselves(result, tmp_path):
     assert cm.load(tmp_path / "r.npz").explain(1, 3) == result.explain(1, 3)
 
 
-def test_what_is_printed_is_the_heaviest_and_the_sum_of_the_rest():
+def test_the_heaviest_flows_and_the_sum_of_the_rest_are_printed():
     flows = [Flow(f"a{k}", "b", 0.01 * k, 0.5, k / 78) for k in range(1, 13)]
     told = str(Explanation(("x", "y"), 0.4, 0.22, flows[::-1]))
     lines = told.splitlines()
@@ -203,11 +203,11 @@ def test_small_shares_keep_a_digit():
     assert "0.0002 %" in told
 
 
-def test_what_does_not_move_is_said_in_one_line(result):
+def test_mass_that_does_not_move_takes_one_line(result):
     assert str(result.explain(2, 2)) == "From c to c: transport cost 0, nothing moves"
 
 
-def test_names_cannot_steer_the_terminal_that_shows_them():
+def test_control_characters_in_names_are_not_printed():
     names = ["\x1b[2Ja", "b\u202e", "c"]
     X = pd.DataFrame([[2, 1, 1], [1, 2, 1], [1, 1, 3]], index=names, columns=names)
     shown = str(cm.learn(X, eps=0, tau=0.1).explain(0, 1))

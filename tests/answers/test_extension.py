@@ -43,7 +43,7 @@ def options(request):
     return KINDS[request.param]
 
 
-def test_what_was_learned_from_gets_its_own_distances(options):
+def test_learned_samples_get_their_own_distances(options):
     r = learn(X, tol=1e-7, **options)
     assert r.converged
     assert_allclose(r.transform(X), r.samples, atol=1e-7)
@@ -114,7 +114,7 @@ def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
     assert len(calls) > 1
 
 
-def test_items_given_twice_get_the_same_distances(result):
+def test_repeated_items_get_the_same_distances(result):
     twice = result.transform(np.concatenate([NEW, 2 * NEW[::-1]]))
     assert_array_equal(twice[5:], twice[4::-1])
 
@@ -128,7 +128,7 @@ def merged():
         return learn(REPEATS_AND_HOLES, eps=0, tau=0.1, drop_empty=True)
 
 
-def test_repeats_and_holes_of_the_data_are_no_trouble(merged):
+def test_repeated_and_empty_items_are_handled(merged):
     assert_allclose(merged.transform(REPEATS_AND_HOLES[:4]), merged.samples, atol=1e-6)
     assert_allclose(
         merged.transform(REPEATS_AND_HOLES[:, :4], of="features"), merged.features, atol=1e-6
@@ -149,7 +149,7 @@ def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
 
 
 @pytest.mark.filterwarnings("ignore:.X. has mass on")
-def test_a_sample_of_nothing_known_is_refused(merged):
+def test_a_sample_without_known_mass_is_refused(merged):
     with pytest.raises(ValueError, match=r"1 row without mass on anything .*\(first: 1\)"):
         merged.transform(np.stack([REPEATS_AND_HOLES[0], [0, 0, 0, 0, 1.0]]))
 
@@ -260,12 +260,12 @@ def test_missing_features_count_as_zero_and_new_ones_are_left_out(make, options)
     assert_allclose(distances, r.transform(holes), atol=1e-12)
 
 
-def test_a_message_lists_a_few_names_only(named, make):
+def test_a_message_lists_only_a_few_names(named, make):
     with pytest.warns(UserWarning, match=r"lacks 5 of the 9 .* \('g4', 'g5', 'g6', \.\.\.\)"):
         named.transform(make(NEW[:, :4], None, GENES[:4]))
 
 
-def test_features_without_mass_are_left_out_without_a_word(named, make):
+def test_features_without_mass_are_left_out_silently(named, make):
     wider = make(np.column_stack([NEW, np.zeros(5)]), None, [*GENES, "h"])
     assert_array_equal(named.transform(wider), named.transform(NEW))
 
@@ -303,7 +303,7 @@ def test_a_sample_without_known_features_is_refused(named, make):
         named.transform(other)
 
 
-def test_numbers_given_for_lack_of_names_are_no_names(make):
+def test_default_numbers_do_not_count_as_names(make):
     r = learn(make(X), eps=0, tau=0.05)
     assert_array_equal(r.transform(make(NEW)), r.transform(NEW))
     with pytest.raises(ValueError, match="`X` has 4 features; the learned data have 9"):
@@ -374,13 +374,13 @@ def test_only_samples_and_features_can_be_new(result):
         result.transform(NEW, of="genes")
 
 
-def test_norms_given_as_matrices_say_nothing_of_new_items():
+def test_norms_given_as_matrices_do_not_cover_new_items():
     r = learn(X, eps=0, tau=0.05, norm=(1 - np.eye(14), 1 - np.eye(9)))
     with pytest.raises(ValueError, match="`norm` was a matrix for samples"):
         r.transform(NEW)
 
 
-def test_unfinished_sinkhorn_problems_are_told(monkeypatch):
+def test_unfinished_sinkhorn_problems_are_a_warning(monkeypatch):
     r = learn(X, eps=0.1, tau=0.01)
     monkeypatch.setattr(
         cometric.transports.entropic,
@@ -391,7 +391,7 @@ def test_unfinished_sinkhorn_problems_are_told(monkeypatch):
         r.transform(NEW)
 
 
-def test_negative_divergences_are_told_and_set_to_zero(result, monkeypatch):
+def test_negative_divergences_are_set_to_zero_with_a_warning(result, monkeypatch):
     transport = type(result.parameters.transport)
     original = transport.between
     monkeypatch.setattr(transport, "between", lambda *given: original(*given) - 0.3)
@@ -417,7 +417,7 @@ def test_the_bar_counts_all_pairs(eps, monkeypatch, capsys):
     assert seen[0] == (5 * 14, 5 * 14)
 
 
-def test_pairs_of_a_map_are_told_as_they_are_done():
+def test_pairs_of_a_map_are_counted_in_the_progress():
     hist = X / X.sum(axis=1, keepdims=True)
     for phi in (ExactMap(hist), EntropicMap(hist, 0.1)):
         told = []

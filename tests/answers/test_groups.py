@@ -118,7 +118,7 @@ def test_samples_without_a_label_are_in_no_group(data, result, nothing):
 
 
 @pytest.mark.parametrize("labels", [None, 3, np.array("a")])
-def test_labels_that_are_none_are_refused(result, labels):
+def test_invalid_labels_are_refused(result, labels):
     with pytest.raises(ValueError, match="`labels` is .*; pass the label of each sample"):
         cm.rank_features(result, labels)
 

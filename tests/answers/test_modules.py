@@ -1,4 +1,4 @@
-"""Modules of features: planted blocks are found, noise is background, and what is told of both."""
+"""Modules of features: planted blocks are found, noise is background, and the texts about them."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def test_scores_are_means_of_standardized_roots(found, data):
     assert_allclose(found.scores(), expected, atol=1e-10)
 
 
-def test_new_samples_are_scored_as_those_learned_from(found, data):
+def test_new_samples_are_scored_as_learned_ones(found, data):
     X, _ = data
     assert_allclose(found.scores(X[3:9]), found.scores()[3:9], atol=1e-12)
     assert_allclose(found.scores(sparse.csr_array(5.0 * X[:4])), found.scores()[:4], atol=1e-12)

@@ -49,7 +49,7 @@ def assert_same(one, other):
 # Choice
 
 
-def test_it_says_in_plain_words_what_was_learned(result):
+def test_its_text_describes_the_result(result):
     lines = str(result).splitlines()
     assert lines[0] == "Learned a distance between 4 samples and one between 3 features"
     assert lines[1] == "  converged: the residual is below the tolerance"
@@ -64,7 +64,7 @@ def test_its_short_form_is_the_first_sentence(result):
     assert repr(result) == "<Learned a distance between 4 samples and one between 3 features>"
 
 
-def test_it_admits_that_it_did_not_converge():
+def test_its_text_says_if_it_did_not_converge():
     with pytest.warns(ConvergenceWarning):
         stopped = learn(X, eps=0, tau=0.1, solver="power", tol=1e-12, max_iter=2)
     assert "not converged: the iteration limit was reached first" in str(stopped)
@@ -82,11 +82,11 @@ def test_only_convergence_is_ok():
 # Saving
 
 
-def test_a_saved_result_comes_back_to_the_last_bit(result, saved):
+def test_a_saved_result_is_read_back_bit_by_bit(result, saved):
     assert_same(load(saved), result)
 
 
-def test_what_was_merged_and_dropped_comes_back_too(tmp_path):
+def test_merged_and_dropped_items_are_read_back_too(tmp_path):
     with pytest.warns(UserWarning, match="repeats others"):
         merged = learn(REPEATS_AND_HOLES, eps=0, tau=0.1, solver="power", drop_empty=True)
     merged.save(tmp_path / "merged.npz")
@@ -99,7 +99,7 @@ def test_what_was_merged_and_dropped_comes_back_too(tmp_path):
 
 
 @pytest.mark.parametrize("pair", [tuple, list])
-def test_norm_matrices_come_back_too(tmp_path, pair):
+def test_norm_matrices_are_read_back_too(tmp_path, pair):
     norms = pair([2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)])
     given = learn(X, eps=0, tau=0.1, solver="power", norm=norms)
     given.save(tmp_path / "norms.npz")
@@ -107,7 +107,7 @@ def test_norm_matrices_come_back_too(tmp_path, pair):
         assert_array_equal(mine, theirs)
 
 
-def test_a_name_without_ending_is_kept_as_it_is(result, tmp_path):
+def test_a_name_without_ending_is_used_as_it_is(result, tmp_path):
     result.save(os.fspath(tmp_path / "metrics"))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
     assert_same(load(tmp_path / "metrics"), result)
@@ -333,7 +333,7 @@ def test_a_wrong_side_is_refused(result, of):
 
 
 @pytest.mark.parametrize("items", [None, 1.0, True, b"0", [None], [[0]], np.array(1.5)])
-def test_items_that_are_no_name_or_number_are_refused(result, items):
+def test_items_that_are_neither_names_nor_numbers_are_refused(result, items):
     with pytest.raises(TypeError, match="`items` is .*; pass the name or number of one of the"):
         result.nearest(items)
 
@@ -346,7 +346,7 @@ def test_items_may_be_any_sequence(result):
 
 
 @pytest.mark.parametrize("path", [None, 3, "", b"x.npz", 1.0, ["x.npz"]])
-def test_a_path_that_is_no_name_of_a_file_is_refused(result, path):
+def test_a_path_that_is_not_a_file_name_is_refused(result, path):
     for call in (result.save, load):
         with pytest.raises(ValueError, match="`path` is .*; pass the name of a file"):
             call(path)

@@ -158,7 +158,7 @@ def naive_largest(X, share):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95, 0.999])
-def test_the_largest_entries_are_kept(share):
+def test_the_largest_entries_remain(share):
     found = largest_entries(sparse.csr_array(X), share)
     assert_allclose(found.toarray(), naive_largest(X, share))
     assert found.nnz == np.count_nonzero(found.toarray())
@@ -166,7 +166,7 @@ def test_the_largest_entries_are_kept(share):
     assert (found.sum(axis=0) > 0).all()
 
 
-def test_a_share_keeps_the_result_sparse():
+def test_with_keep_the_result_stays_sparse():
     dense = cm.smooth(X, D, 11)
     assert np.count_nonzero(cm.smooth(X, D, 11, keep=0.8)) < 0.8 * np.count_nonzero(dense)
 
@@ -223,7 +223,7 @@ def test_a_result_of_other_data_is_refused(result):
         cm.smooth(X[1:], result, 4)
 
 
-def test_distances_may_be_whole_numbers():
+def test_distances_may_be_integers():
     steps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
     assert_array_equal(cm.smooth(X, steps, 3), cm.smooth(X, steps.astype(float), 3))
 

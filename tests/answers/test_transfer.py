@@ -106,7 +106,7 @@ def test_the_order_and_names_of_the_labels_do_not_matter():
     assert_allclose(numbers.shares, answer.shares)
 
 
-def test_confidence_is_the_accuracy_of_such_votes():
+def test_confidence_is_the_accuracy_of_votes_with_this_share():
     points, kinds = blobs(1500, 2)
     new, truth = blobs(1500, 3)
     within = cdist(points, points)
@@ -128,7 +128,7 @@ def test_confidence_never_falls_as_the_share_rises():
     assert (np.diff(answer.confidence[order]) >= 0).all()
 
 
-def test_labels_that_say_nothing_get_the_confidence_of_chance():
+def test_uninformative_labels_get_chance_confidence():
     points, kinds = blobs(900, 6)
     kinds = np.random.default_rng(7).permutation(kinds)
     answer = cm.transfer_labels(

@@ -75,7 +75,7 @@ def test_learn_gives_what_learn_gives(data):
     assert "24 samples, 10 features from x.csv" in found.stderr
 
 
-def test_resume_goes_on_to_the_same_bits(data):
+def test_resume_ends_with_the_same_bits(data):
     run("learn", "x.csv", "-o", "cut.npz", *QUICK, "--checkpoint", "saved", "--max-iter", 2, code=3)
     found = run("resume", "saved", "-o", "out.npz", "--max-iter", 100)
     assert "converged: the residual is below the tolerance" in found.stdout
@@ -85,7 +85,7 @@ def test_resume_goes_on_to_the_same_bits(data):
     assert "written to       again.h5ad" in found.stdout
 
 
-def test_an_interrupted_resume_says_how_to_go_on(data, monkeypatch):
+def test_an_interrupted_resume_says_how_to_continue(data, monkeypatch):
     def resume(*_, **__):
         raise cm.Interrupted("interrupted")
 
@@ -94,7 +94,7 @@ def test_an_interrupted_resume_says_how_to_go_on(data, monkeypatch):
     assert "Run the same command again to continue from saved." in found.stderr
 
 
-def test_termination_is_143_and_says_how_to_go_on(data, monkeypatch):
+def test_termination_is_143_and_says_how_to_continue(data, monkeypatch):
     def learn(*_, **__):
         raise SystemExit(143)
 
@@ -301,7 +301,7 @@ CHATTY = (
 )
 
 
-def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
+def test_ctrl_c_is_130_and_saves_the_partial_result(data):
     """The signal arrives within compiled code, most of the time."""
     np.save("large.npy", np.random.default_rng(0).poisson(2.0, (300, 200)) + 1.0)
     child = spawn("learn", "large.npy", "-o", "out.npz", "--tol", "0", program=["-c", CHATTY])
@@ -318,7 +318,7 @@ def test_ctrl_c_is_130_and_keeps_what_was_reached(data):
     assert cm.load("out.partial.npz").status is cm.Status.INTERRUPTED
 
 
-def test_interruption_keeps_what_was_reached(data, monkeypatch):
+def test_interruption_saves_the_partial_result(data, monkeypatch):
     def learn(*_, **__):
         interruption = cm.Interrupted("interrupted")
         interruption.result = result
@@ -386,7 +386,7 @@ def test_version():
 # the other commands
 
 
-def test_plan_tells_without_learning(data, monkeypatch):
+def test_plan_estimates_without_learning(data, monkeypatch):
     monkeypatch.setattr(cm, "learn", lambda *_, **__: pytest.fail("it learned"))
     assert "24 samples, 10 features" in run("plan", "x.csv", "--eps", "0.5").stdout
     facts = json.loads(run("plan", "x.csv", "--eps", "inf", "--json").stdout)
@@ -396,7 +396,7 @@ def test_plan_tells_without_learning(data, monkeypatch):
     assert facts["fits"]
 
 
-def test_plan_takes_the_options_of_learn(data):
+def test_plan_accepts_the_options_of_learn(data):
     options = ["--eps", 0, "--tau", 0.1, "--solver", "power", "--tol", 1e-2, "--max-iter", 7]
     facts = json.loads(run("plan", "x.csv", *options, "--norm", "l2", "--json").stdout)
     assert facts["engine"] == "network simplex, power iteration"
@@ -505,7 +505,7 @@ def test_transform_matches_features_by_name(data):
     assert "`wrong.csv` has none of the" in said
 
 
-def test_explain_takes_names_and_numbers(data):
+def test_explain_accepts_names_and_numbers(data):
     run("learn", "x.csv", "-o", "out.npz", *QUICK)
     told = cm.load("out.npz").explain("s1", "s4")
     assert run("explain", "out.npz", "s1", "s4").stdout.strip() == str(told)
@@ -567,7 +567,7 @@ def test_info_lists_every_library_that_the_package_can_use():
     assert set(EXTRAS) == extras - {"cometric"}  # "all" names other extras
 
 
-def test_warmup_says_how_long(monkeypatch):
+def test_warmup_prints_its_time(monkeypatch):
     assert run("warmup").stdout.startswith("Ready after ")
     monkeypatch.setattr("cometric.cli.compiling.compile_kernels", lambda say: 2.5)
     assert json.loads(run("warmup", "--json").stdout)["seconds"] == 2.5
@@ -678,7 +678,7 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
     ],
 )
 @pytest.mark.parametrize("command", [["learn", "-o", "out.npz"], ["plan"]])
-def test_bad_entries_are_told_as_who_reads_the_file_finds_them(data, change, words, command):
+def test_bad_entries_are_reported_by_line_and_column(data, change, words, command):
     *place, value = change
     data.iloc[*place] = value
     data.to_csv("x.csv")
@@ -695,14 +695,14 @@ def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):
     assert "`x.csv` has 1 infinite entry (first: line 7 ('g5'), column 5 ('s3'))" in said
 
 
-def test_bad_entries_of_h5ad_are_told_by_name(data):
+def test_bad_entries_of_h5ad_are_reported_by_name(data):
     data.iloc[3, 5] = -1.0
     anndata.AnnData(data).write_h5ad("x.h5ad")
     said = run("plan", "x.h5ad", code=2).stderr
     assert "`x.h5ad` has 1 negative entry (first: sample 's3', feature 'g5')" in said
 
 
-def test_damaged_cells_are_told_with_their_place(data):
+def test_damaged_cells_are_reported_with_their_position(data):
     text = Path("x.csv").read_text().splitlines()
     text[4] = "s3,?" + text[4][text[4].index(",", 4) :]
     Path("x.csv").write_text("\n".join(text))
@@ -717,7 +717,7 @@ def test_warnings_name_the_file(data):
     assert "warning: `x.csv` has 1 row that repeats others" in said.stderr
 
 
-def test_new_samples_are_told_by_their_own_file(data):
+def test_messages_about_new_samples_name_their_own_file(data):
     run("learn", "x.csv", "-o", "out.npz", *QUICK)
     data.iloc[2, 1] = np.nan
     data.to_csv("new.csv")
@@ -725,7 +725,7 @@ def test_new_samples_are_told_by_their_own_file(data):
     assert "`new.csv` has 1 NaN entry (first: line 4 ('s2'), column 3 ('g1'))" in said
 
 
-def test_compiling_is_told_once_and_not_to_who_wants_quiet(data, monkeypatch):
+def test_compiling_is_announced_once_and_not_with_quiet(data, monkeypatch):
     learn = cm.learn
 
     def slowly(*args, **options):
@@ -780,7 +780,7 @@ def hostile_names(path):
     ids=["npz", "h5ad", "cell", "names", "path", "bytes"],
 )
 @pytest.mark.parametrize("further", [[], ["--json"], ["--debug"]], ids=["", "json", "debug"])
-def test_no_file_can_steer_the_terminal(tmp_path, monkeypatch, name, make, further):
+def test_control_characters_in_files_are_not_printed(tmp_path, monkeypatch, name, make, further):
     monkeypatch.chdir(tmp_path)
     make(Path(name))
     found = run("learn", name, "-o", "out.npz", *further, code=2)
@@ -791,7 +791,7 @@ def test_no_file_can_steer_the_terminal(tmp_path, monkeypatch, name, make, furth
         assert json.loads(found.stdout)["exit_code"] == 2
 
 
-def test_answers_and_warnings_do_not_steer_the_terminal(data):
+def test_results_and_warnings_print_no_control_characters(data):
     name = f"{ESCAPE}.csv"
     pd.concat([data, data[:1]]).to_csv(name)  # a repeat: a warning that names the file
     found = run("learn", name, "-o", f"{ESCAPE}.npz", *QUICK)

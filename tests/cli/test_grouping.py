@@ -130,5 +130,5 @@ def test_groups_are_in_the_order_of_categories():
         ),
     ],
 )
-def test_mistakes_are_told(words, message):
+def test_mistakes_are_reported(words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())

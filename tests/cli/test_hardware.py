@@ -29,7 +29,7 @@ def test_vector_extensions_are_those_that_numba_compiles_for(monkeypatch):
 @pytest.mark.parametrize(
     ("limit", "said"), [(float("inf"), "16.0 GB in all, no limit"), (4e9, "limited to 4.0 GB")]
 )
-def test_memory_is_told_with_its_limit(monkeypatch, limit, said):
+def test_memory_is_shown_with_its_limit(monkeypatch, limit, said):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16e9))
     monkeypatch.setattr(hardware, "free_memory", lambda: 2.5e9)
     monkeypatch.setattr(hardware, "memory_limit", lambda: limit)
@@ -37,7 +37,7 @@ def test_memory_is_told_with_its_limit(monkeypatch, limit, said):
     assert hardware.memory().endswith(said)
 
 
-def test_every_gpu_is_told(monkeypatch):
+def test_every_gpu_is_shown(monkeypatch):
     known = SimpleNamespace(name="H200", total_memory=150e9, major=9, minor=0)
     cuda = SimpleNamespace(
         is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda _: known
@@ -52,7 +52,7 @@ def test_every_gpu_is_told(monkeypatch):
     assert hardware.gpu() == "none: torch is not installed"
 
 
-def test_variables_are_told_if_they_are_set(monkeypatch):
+def test_variables_are_shown_if_they_are_set(monkeypatch):
     for name in hardware.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert hardware.environment().startswith("none of the variables")

@@ -183,7 +183,7 @@ def test_messages(words, message, data):
     assert not Path("y.h5ad").exists()
 
 
-def test_groups_without_a_landmark_are_told(data):
+def test_groups_without_a_landmark_are_a_warning(data):
     run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
     made = anndata.read_h5ad("y.h5ad")
     rows = made.uns["cometric"]["landmarks"]["rows"]

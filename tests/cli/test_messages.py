@@ -1,4 +1,4 @@
-"""What the command line says of bad input: in its own words, with what to do."""
+"""Messages of the command line about bad input name its options and a remedy."""
 
 import re
 from pathlib import Path
@@ -245,13 +245,13 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("words", "expected"), BAD_VALUES, ids=lambda it: "".join(it)[:24])
-def test_a_wrong_value_is_told_with_what_is_allowed(words, expected):
+def test_the_message_about_a_wrong_value_lists_the_allowed_ones(words, expected):
     assert said(*LEARN, *words).startswith(expected)
     assert not Path("y.npz").exists()
 
 
 @pytest.mark.parametrize(("words", "expected"), BAD_LINES, ids=lambda it: " ".join(it)[:40])
-def test_a_bad_command_line_is_told_in_its_own_words(words, expected):
+def test_messages_about_a_bad_command_line_name_its_options(words, expected):
     if "cuda:77" in words:
         pytest.importorskip("torch")
     line = said(*words)
@@ -283,7 +283,7 @@ def test_warnings_speak_of_options():
             speaks_of_options(line, words)
 
 
-def test_too_little_memory_is_told_in_the_units_of_the_option(monkeypatch):
+def test_too_little_memory_is_reported_in_the_units_of_the_option(monkeypatch):
     monkeypatch.setattr("cometric.running.memory.free_memory", lambda: 60_000.0)
     line = said(*LEARN, "--memory-limit", "0.001", "--eps", "0")
     assert re.search(r"[Pp]ass a --memory-limit of at most [\d.e-]+ GB", line)
@@ -291,7 +291,7 @@ def test_too_little_memory_is_told_in_the_units_of_the_option(monkeypatch):
     assert "Pass --solver power, which needs about" in said(*LEARN)
 
 
-def test_every_phrase_is_still_said_somewhere():
+def test_every_translated_phrase_still_occurs_in_the_source():
     source = "".join(
         path.read_text("utf-8") for path in SRC.rglob("*.py") if "cli" not in path.parts
     )

@@ -126,7 +126,7 @@ def test_other_data_are_refused_before_any_work(way, data, monkeypatch):
     assert not Path("out.h5ad").exists()
 
 
-def test_a_run_of_python_needs_to_be_told_its_file(data):
+def test_a_run_of_python_needs_the_option_data(data):
     for steps in (1, 3):
         shutil.rmtree("saved", ignore_errors=True)
         with pytest.warns(cm.ConvergenceWarning):
@@ -160,7 +160,7 @@ def test_resume_says_what_it_needs(data):
 # Removing
 
 
-def test_finished_checkpoints_are_removed_when_asked_for(data):
+def test_finished_checkpoints_are_removed_on_request(data):
     run("learn", "x.csv", "-o", "a.npz", *QUICK, "--checkpoint", "saved")
     assert Path("saved").exists()
     run("learn", "x.csv", "-o", "b.npz", *QUICK, "--checkpoint", "saved", "--remove-checkpoint")
@@ -185,7 +185,7 @@ def test_resume_removes_too_once_it_is_written(data):
     assert [path.name for path in Path("saved").iterdir()] == ["mine.txt"]
 
 
-def test_what_is_not_converged_keeps_its_checkpoints(data):
+def test_checkpoints_of_an_unconverged_run_are_not_removed(data):
     limit = ["--checkpoint", "saved", "--remove-checkpoint", "--max-iter", 2]
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK, *limit, code=3).stderr
     assert "The checkpoints in saved are not removed: the run has not converged." in said
@@ -200,7 +200,7 @@ def test_a_run_without_iterations_has_nothing_to_remove(data):
     assert "The checkpoints in saved are not removed: `saved` holds no" in facts["warnings"][0]
 
 
-def test_the_size_is_told(data):
+def test_the_size_is_shown(data):
     found = run("learn", "x.csv", "-o", "out.npz", *QUICK, "--checkpoint", "saved")
     assert "checkpoints in saved: about " in found.stderr
     assert " each, every 300 s; two are kept" in found.stderr

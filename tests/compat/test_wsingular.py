@@ -66,7 +66,7 @@ def find(package, path, name):
 
 
 class Writer:
-    """Remembers what a tensorboard writer would have been told."""
+    """Records the calls to a tensorboard writer."""
 
     def __init__(self):
         self.told = []
@@ -432,7 +432,7 @@ def test_other_bad_arguments_are_refused(histograms):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", SOLVERS)
-def test_the_device_asked_for_is_the_device_of_the_answer(data, name):
+def test_the_requested_device_is_that_of_the_result(data, name):
     np.random.seed(3)  # noqa: NPY002
     expected = find(wsingular, "", name)(data, torch.double, "cpu", 2, tau=0.1)
     np.random.seed(3)  # noqa: NPY002

@@ -589,7 +589,7 @@ def test_proportional_data_hold_no_distance():
 # Repeats
 
 
-def test_repeats_are_merged_and_said():
+def test_repeats_are_merged_with_a_warning():
     with pytest.warns(UserWarning, match="`X` has") as caught:
         problem = Problem.from_data(REPEATS)
     assert [str(warning.message).split(";")[0] for warning in caught] == [
@@ -896,7 +896,7 @@ def test_mass_on_dropped_items_is_left_out():
         problem.read_new([[1, 0, 1, 0], [0, 0, 0, 1]])
 
 
-def test_names_are_kept_and_matched():
+def test_names_are_stored_and_matched():
     pd = pytest.importorskip("pandas")
     cells, genes = list("abcde"), ["g0", "g1", "g2", "g3"]
     problem = Problem.from_data(pd.DataFrame(HOLES, cells, genes), drop_empty=True)
@@ -1028,7 +1028,7 @@ def test_a_problem_prints_itself_in_plain_words():
     )
 
 
-def test_problems_are_values_told_apart_by_identity():
+def test_problems_are_compared_by_identity():
     one, other = Problem.from_data(X), Problem.from_data(X)
     assert one != other
     assert len({one, other}) == 2

@@ -100,7 +100,7 @@ def test_a_few_outliers_do_not_leave_one_color_to_the_others(result):
     assert plot.distances(far, vmax=1e-5).images[0].norm.vmin == 0.0
 
 
-def test_distances_without_outliers_are_all_told_apart(result):
+def test_distances_without_outliers_use_the_whole_scale(result):
     image = plot.distances(result, "features").images[0]
     assert image.norm.vmax == result.features.max()
     assert image.colorbar.extend == "min"
@@ -514,7 +514,7 @@ def test_items_without_a_label_are_gray(result):
     assert "(missing)" in ticks(plot.distances(result, labels=labels))
 
 
-def test_wrong_colors_are_told(result):
+def test_wrong_colors_are_reported(result):
     with pytest.raises(ValueError, match="`labels` and `color` are both given"):
         plot.embedding(result, labels=LABELS, color="g3")
     with pytest.raises(ValueError, match=r"`color` is 's3', .* of a sample, not of a feature"):

@@ -178,7 +178,7 @@ def test_the_page_tells_status_values_and_silhouettes(result, page):
     assert dict(scores)["Learned"] == f"{known:.3f}"
 
 
-def test_each_group_is_told_by_a_feature_of_its_own(page):
+def test_each_group_is_described_by_its_own_feature(page):
     rows = re.findall(r"<td><bdi>(\w+)</bdi></td>\s*<th[^>]*><bdi>g(\d)</bdi>", page)
     told = {group: int(feature) for group, feature in rows}
     assert set(told) == {"early", "late"}
@@ -223,7 +223,7 @@ def test_names_cannot_leave_their_place(result, tmp_path):
     assert f"<h1>{escape(clean)}</h1>" in page
 
 
-def test_an_existing_file_is_kept_unless_forced(result, tmp_path):
+def test_an_existing_file_is_not_replaced_unless_forced(result, tmp_path):
     path = tmp_path / "r.html"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=r"`path` is .*r.html', which exists; pass force"):

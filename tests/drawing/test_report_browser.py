@@ -286,7 +286,7 @@ def test_nearest_items_of_both_kinds_are_on_screen_side_by_side(visit, result):
     assert visit.title() == f"1 feature: gene {order[0]}"
 
 
-def test_search_says_when_nothing_has_that_name(visit):
+def test_search_reports_an_unknown_name(visit):
     visit.search("cell 3")
     assert visit.title() == "1 sample: cell 3"
     visit.search("no such thing")

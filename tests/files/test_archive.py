@@ -12,7 +12,7 @@ from cometric.files.hdf5 import TooLarge
 
 
 def npy(shape, descr="<f8", data=b""):
-    """An array file that says what it likes."""
+    """An array file with an arbitrary header."""
     file = io.BytesIO()
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -50,7 +50,7 @@ def test_arrays_come_back():
         (b"not an array", "magic string is not correct"),
     ],
 )
-def test_arrays_that_are_not_what_they_say(member, words):
+def test_arrays_that_contradict_their_header(member, words):
     with pytest.raises(ValueError, match=words):
         archive.read_arrays(packed(a=member), "x.npz", 1e6)
 

@@ -78,7 +78,7 @@ def test_a_table_with_features_in_rows(table, tmp_path):
         (',"f\nf",g\na,1,2\nb,3,4\nc,5,6\n', ["a", "b", "c"], ["f\nf", "g"]),
     ],
 )
-def test_names_are_found_where_they_are(tmp_path, text, samples, features):
+def test_names_are_read_from_the_data(tmp_path, text, samples, features):
     (tmp_path / "x.csv").write_text(text, "utf-8")
     if features is None:  # a first cell that is a number under a name is a number
         with pytest.raises(
@@ -600,7 +600,7 @@ def test_a_sparse_matrix_that_claims_to_be_huge_is_refused(tmp_path):
         reading.read(path)
 
 
-def test_a_damaged_length_of_a_name_is_met_before_memory_is_asked_for(tmp_path):
+def test_a_damaged_name_length_is_detected_before_allocation(tmp_path):
     path = tmp_path / "data.h5"
     with h5py.File(path, "w") as file:
         file["names"] = ["n" * 53]

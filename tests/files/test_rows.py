@@ -296,7 +296,7 @@ def test_damaged_files_are_refused(save, path, message, inside):
         store.X[0:5]
 
 
-def test_entries_outside_are_found_when_read(inside):
+def test_entries_out_of_range_are_detected_when_read(inside):
     with h5py.File("x.h5ad", "a") as file:
         file["X/indices"][-1] = M
     with open_store("x.h5ad") as store:

@@ -7,7 +7,7 @@ import pytest
 from cometric.files import writing
 
 
-def test_what_the_disk_says_is_told_with_the_file(tmp_path):
+def test_errors_of_the_disk_name_the_file(tmp_path):
     with (
         pytest.raises(writing.WriteError, match=r"x\.npz` could not be written: No such file"),
         writing.aside(tmp_path / "gone" / "x.npz") as file,

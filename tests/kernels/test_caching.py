@@ -69,7 +69,7 @@ def link_to_nowhere(path):
     [open_to_all, open_to_the_group, link, link_to_nowhere, Path.touch],
     ids=lambda trap: trap.__name__,
 )
-def test_a_folder_that_somebody_else_may_have_made_is_left_alone(nowhere, trap):
+def test_a_folder_that_others_may_have_created_is_left_alone(nowhere, trap):
     known = nowhere / f"cometric-cache-{os.getuid()}"
     trap(known)
     folder = chosen()

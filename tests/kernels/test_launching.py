@@ -98,7 +98,7 @@ except MemoryError as error:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_a_map_without_memory_says_so():
+def test_a_kernel_without_memory_reports_it():
     said = run(STARVED, NUMBA_NUM_THREADS="4")
     assert "not enough memory for the work arrays of a kernel" in said.stdout, said.stderr
 

@@ -102,7 +102,7 @@ def test_an_unbalanced_sweep_is_that_of_numpy(sweeps, logs, ratio, masses):
     assert_allclose(state, expected[2], rtol=1e-12 * scale)
 
 
-def test_an_unbalanced_sweep_in_single_precision_keeps_its_digits():
+def test_an_unbalanced_sweep_in_single_precision_is_accurate():
     hist, cost = problem(SIZES, 3000)
     values, errors, _ = run(hist, cost, np.float32, ratio=10.0)
     assert_allclose(values, damped_twin(hist, cost, 10.0)[0], rtol=1e-5)

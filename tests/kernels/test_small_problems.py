@@ -57,7 +57,7 @@ def test_frozen_couplings_are_linear_whether_written_out_or_read_off_the_trees()
 
 
 @pytest.mark.parametrize("cost", [METRIC, SHORTCUT])
-def test_trees_are_taken_back_and_others_refused_or_harmless(cost):
+def test_trees_are_reused_and_others_refused_or_harmless(cost):
     phi = ExactMap(HIST[:2])
     expected = phi(cost)
     memory = {name: array.copy() for name, array in phi.snapshot().items()}

@@ -86,7 +86,7 @@ def test_uniform_histograms_on_disjoint_bins_are_an_assignment_problem(make_cost
     assert ExactMap(hist).pairs(cost, [[0, 1]])[0] == pytest.approx(best, rel=1e-14)
 
 
-def test_costs_that_differ_in_their_last_digits_are_told_apart():
+def test_costs_that_differ_in_their_last_digits_are_distinguished():
     rng = np.random.default_rng(13)
     size, digit = 8, 2.0**-46
     digits = np.triu(rng.integers(0, 10, (2 * size, 2 * size)), 1)
@@ -184,7 +184,7 @@ def test_the_order_of_a_pair_does_not_matter(lift):
     assert_allclose(there, back, rtol=1e-14, atol=1e-16 * cost.max())
 
 
-def test_a_pair_asked_for_twice_gets_the_same_answer_twice():
+def test_a_repeated_pair_gets_the_same_distance():
     rng = np.random.default_rng(9)
     phi, cost = ExactMap(random_histograms(4, 9, rng)), random_cost(9, rng)
     values = phi.pairs(cost, [[0, 1], [2, 3], [0, 1], [0, 1]])

@@ -27,7 +27,7 @@ def forged(memory, change):
 
 
 @pytest.mark.parametrize("cost", [METRIC, SHORTCUT])
-def test_own_trees_are_taken_back(cost):
+def test_own_trees_are_reused(cost):
     phi = ExactMap(HIST)
     expected = phi(cost)
     again = forged(phi.snapshot(), lambda arrays: None)

@@ -1,4 +1,4 @@
-"""The sketch: who is chosen, what is learned from it, what is said of the rest."""
+"""Sketches: the choice of landmarks, the learned metric, the neighbors of all samples."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_samples_without_a_label_are_in_no_group():
     assert kinds >= {labels[i] for i in known}  # others may be added for the features they have
 
 
-def test_entropic_neighbors_of_a_sketch_are_found_and_told():
+def test_entropic_neighbors_of_a_sketch_are_found_and_described():
     sketch = cm.learn_landmarks(DATA.X, 30, 4, eps=0.1, tol=1e-3, check=10)
     assert sketch.graph.shape == (80, 80)
     assert sketch.neighbors.recall == 1.0

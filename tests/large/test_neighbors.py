@@ -78,7 +78,7 @@ def test_with_all_candidates_everything_is_proved(result):
     assert found.recall == 1.0
 
 
-def test_few_candidates_are_told():
+def test_few_candidates_are_a_warning():
     result = learned(0.0, 0.05)
     found = cm.neighbor_graph(result, X, 5, max_candidates=5, check=60)
     assert found.compared == 5

@@ -67,7 +67,7 @@ def test_bounds_are_below_the_distances(result, device, monkeypatch):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_few_candidates_are_told(device, monkeypatch):
+def test_few_candidates_are_a_warning(device, monkeypatch):
     monkeypatch.setattr(search_torch, "SLOTS", 4)
     result = cm.learn(X[:40], eps=0.1, tol=1e-4, drop_empty=True)
     found = cm.neighbor_graph(result, X, 5, max_candidates=5, check=90, device=device)

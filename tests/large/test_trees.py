@@ -125,7 +125,7 @@ def test_bad_options_are_refused(options, message):
         cm.learn_trees(**{"X": X, **options})
 
 
-def test_too_few_iterations_are_told():
+def test_too_few_iterations_are_a_warning():
     with pytest.warns(ConvergenceWarning, match="Residual .* after 1 iteration,"):
         assert not cm.learn_trees(X, max_iter=1, tol=0).status.ok
 

@@ -72,7 +72,7 @@ def test_the_latest_rate_counts():
         ([(math.nan, 1.0), (math.nan, 2.0), (0.5, 3.0)], 1e-6),
     ],
 )
-def test_it_says_nothing_rather_than_nonsense(records, tol):
+def test_it_makes_no_estimate_rather_than_a_bad_one(records, tol):
     assert seconds_left(records, tol) is None
     assert run_left(records, Ahead(tol, 1000)) is None
 
@@ -158,7 +158,7 @@ def test_a_log_of_pairs_gets_few_lines_in_a_day(monkeypatch, capsys):
     assert 50 < len(capsys.readouterr().err.splitlines()) < 100
 
 
-def test_a_log_says_how_far_a_long_map_is(capsys, chatty, monkeypatch):
+def test_a_log_shows_the_progress_of_a_long_map(capsys, chatty, monkeypatch):
     monkeypatch.setattr("cometric.maps.exact_pairs.CELLS_PER_BLOCK", 200)
     cm.learn(X, eps=0.0, tau=0.1, progress=True)
     said = capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_the_time_left_of_pairs_follows_their_number(monkeypatch, capsys, chatty
 
 
 @pytest.mark.parametrize(("eps", "tau"), [(0.0, 0.1), (0.0, 0.0), (0.1, 0.1), (np.inf, 0.1)])
-def test_certifying_tells_of_all_pairs(eps, tau, capsys, chatty):
+def test_certifying_shows_the_progress_of_all_pairs(eps, tau, capsys, chatty):
     result = cm.learn(X, eps=eps, tau=tau)
     result.certify(progress=True)
     lines = capsys.readouterr().err.splitlines()

@@ -224,7 +224,7 @@ def test_plans_name_all_devices():
     assert planned.total > 0
 
 
-def test_the_estimator_takes_a_list():
+def test_the_estimator_accepts_a_list():
     from sklearn.base import clone
 
     model = clone(cm.WassersteinSingularVectors(device=TWICE, drop_empty=True))

@@ -19,7 +19,7 @@ def test_it_is_the_naive_divergence(lift, eps):
     assert phi.error <= 1e-13
 
 
-def test_small_eps_takes_logarithms_and_agrees(lift):
+def test_small_eps_uses_the_log_domain_and_agrees(lift):
     hist, cost = lift
     scaling, logs = EntropicMap(hist, 0.02, tol=1e-12), EntropicMap(hist, 0.02, tol=1e-12)
     logs.logs = True

@@ -55,7 +55,7 @@ def test_histograms_given_are_left_alone():
     assert_array_equal(given_hist.toarray(), before)
 
 
-def test_it_knows_its_shape_and_says_what_it_is():
+def test_it_has_a_shape_and_a_repr():
     phi = ExactMap(HIST)
     assert phi.shape == (3, 4)
     assert repr(phi) == "ExactMap(3 histograms on 4 bins, 2.7 used by each)"
@@ -144,7 +144,7 @@ def test_frozen_couplings_outlive_later_calls():
     assert_array_equal(frozen(SHORTCUT), before)
 
 
-def test_a_frozen_map_answers_pairs_and_says_what_it_is():
+def test_a_frozen_map_gives_pairs_and_has_a_repr():
     frozen = ExactMap(HIST).freeze(LINE)
     assert_allclose(frozen.pairs(LINE, [[2, 0], [1, 1]]), [1.5, 0.0], rtol=1e-15)
     assert frozen.shape == (3, 4)
@@ -196,7 +196,7 @@ def test_without_room_for_trees_nothing_can_be_frozen():
 # Progress
 
 
-def test_progress_is_told_after_each_block(monkeypatch):
+def test_progress_is_shown_after_each_block(monkeypatch):
     monkeypatch.setattr("cometric.maps.exact_pairs.CELLS_PER_BLOCK", 20.0)
     rng = np.random.default_rng(0)
     hist, told = rng.dirichlet(np.ones(4), 6), []

@@ -74,7 +74,7 @@ def test_blocks_whose_inner_distances_vanish_are_no_success():
 
 @pytest.mark.parametrize("eps", [0.1, 5.0, np.inf])
 @pytest.mark.parametrize("solver", ["power", "anderson"])
-def test_more_than_two_blocks_have_no_one_answer(eps, solver):
+def test_more_than_two_blocks_have_no_unique_solution(eps, solver):
     with pytest.warns(cm.ConvergenceWarning, match="not unique.*Pass `tau` > 0"):
         result = cm.learn(np.eye(4), eps, 0, solver=solver, start="random", random_state=0)
     assert result.status is cm.Status.NON_UNIQUE

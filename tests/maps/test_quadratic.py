@@ -126,7 +126,7 @@ def test_the_laplacian_without_the_norm_is_a_perron_vector():
     assert np.prod(result.values) == pytest.approx(values.real.max())
 
 
-def test_given_metrics_have_such_lifts_too():
+def test_given_metrics_have_quadratic_lifts_too():
     hist, cost = some(3, n=8)
     result = cm.learn(hist, features=cost, transport=cm.Mahalanobis())
     expected = naive("mahalanobis", hist / hist.sum(axis=1, keepdims=True), cost)

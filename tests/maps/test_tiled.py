@@ -1,4 +1,4 @@
-"""Tiles: the bytes of one machine, whoever computes them and whoever dies meanwhile."""
+"""Tiles: the bytes of one process, for any number of workers, even if workers die."""
 
 import os
 import signal
@@ -250,7 +250,7 @@ def start_scheduler():
     "go_on",
     [pytest.param(name, marks=pytest.mark.slow) for name in ("learn", "resume", "resume here")],
 )
-def test_after_a_lost_scheduler_the_checkpoint_goes_on_to_the_same_bytes(go_on, tmp_path):
+def test_after_a_lost_scheduler_the_checkpoint_resumes_to_the_same_bytes(go_on, tmp_path):
     expected = cm.learn(X, client="local", **OPTIONS)
     options = {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}
     process, address = start_scheduler()
@@ -344,7 +344,7 @@ def test_a_worker_that_dies_during_the_check_is_skipped():
     compare_versions(fake_client({"tcp://a": OSError("connection reset"), "tcp://b": software()}))
 
 
-def test_a_worker_without_the_package_says_so():
+def test_a_worker_without_the_package_is_reported():
     with pytest.raises(ModuleNotFoundError, match="No module named 'cometric'"):
         compare_versions(
             fake_client({"tcp://a": ModuleNotFoundError("No module named 'cometric'")})
@@ -378,7 +378,7 @@ def test_what_a_client_cannot_do_is_refused(given, words):
 
 
 @pytest.mark.parametrize("share", [{"restart": 0.1}, {"tau": "auto"}])
-def test_a_client_takes_exact_transport_with_a_restart(share):
+def test_a_client_supports_exact_transport_with_a_restart(share):
     """It was refused as if nothing made the answer unique."""
     tiled = cm.learn(X, eps=0.0, client="local", tol=1e-6, **share)
     assert tiled.converged

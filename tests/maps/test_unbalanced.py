@@ -209,7 +209,7 @@ def test_masses_must_be_positive(lift):
         EntropicMap(2 * lift[0], 0.1)
 
 
-def test_it_says_what_it_is(lift):
+def test_it_has_a_repr(lift):
     assert "eps = 0.1, rho = 2, float64" in repr(EntropicMap(lift[0], 0.1, rho=2.0))
 
 

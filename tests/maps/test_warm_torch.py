@@ -203,7 +203,7 @@ def test_a_killed_worker_changes_no_byte():
         here.close()
 
 
-def test_a_strip_that_moves_takes_its_memory_along():
+def test_a_strip_that_moves_takes_its_state_along():
     with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
         phi, here = (
             TiledTensorMap(HIST, 0.1, at, device="torch:cpu", sweeps=1, strips=8)

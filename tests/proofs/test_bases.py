@@ -145,7 +145,7 @@ def test_bases_are_neither_pickled_nor_copied_nor_saved(result, tmp_path):
     assert_allclose(loaded.certify().value, result.certify().value, rtol=1e-14)
 
 
-def test_large_bases_are_not_kept(result, monkeypatch):
+def test_large_bases_are_not_stored(result, monkeypatch):
     monkeypatch.setattr("cometric.transports.exact.BASES", 10.0)
     X = cm.datasets.simulate_counts(14, 11, density=0.6).X
     again = cm.learn(X, eps=0, tau=0.05, norm="l1", tol=1e-9)

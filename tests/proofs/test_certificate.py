@@ -416,7 +416,7 @@ def test_the_bound_is_tight_enough_to_be_useful():
     assert proof.rate <= 1.2**-2
 
 
-def test_a_bad_answer_gets_no_good_certificate():
+def test_a_bad_result_gets_no_good_certificate():
     result = cm.learn(cm.datasets.torus("bimodal", 12, 10), eps=0, tau=0.1, tol=1e-12)
     worse = perturbed(result, np.random.default_rng(0), 0.1)
     error = cm.hilbert_distance(worse.samples, result.samples)
@@ -454,14 +454,14 @@ def test_the_tridiagonal_example_has_the_known_pair():
 
 
 @pytest.mark.parametrize("X", [np.eye(3), np.eye(3) + 0.3, cm.datasets.block_diagonal()])
-def test_data_without_a_unique_answer_are_called_so(X):
+def test_data_without_a_unique_solution_are_reported(X):
     with pytest.warns(cm.ConvergenceWarning, match="not unique.*Pass `tau` > 0"):
         result = cm.learn(X, eps=0, tau=0)
     assert result.status is cm.Status.NON_UNIQUE
     assert not result.converged
 
 
-def test_distances_that_tend_to_zero_are_called_so():
+def test_distances_that_tend_to_zero_are_reported():
     with pytest.warns(cm.ConvergenceWarning, match="on the boundary"):
         result = cm.learn([[2, 1, 0], [1, 2, 0], [0, 0, 1]], eps=0, tau=0)
     assert result.status is cm.Status.BOUNDARY
@@ -521,7 +521,7 @@ def test_duplicates_are_certified_as_one():
     assert high / low - 1 < 1e-10
 
 
-def test_repeats_that_are_told_apart_cannot_be_certified():
+def test_repeats_with_different_distances_cannot_be_certified():
     X = np.array([[3, 1, 1, 1], [1, 2, 2, 5], [2, 1, 1, 7]], float)
     result = cm.learn(X, eps=0, tau=0.1)
     wrong = result.features.copy()

@@ -1,4 +1,4 @@
-"""What is said of entropic answers: true residuals, bounds that hold, and no promise."""
+"""Diagnoses of entropic results: true residuals, bounds that hold, no further claims."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.5, np.inf])
-def test_a_converged_answer_is_close_to_its_image(eps):
+def test_a_converged_result_is_close_to_its_image(eps):
     result = cm.learn(X, eps=eps, tau=0.1, tol=1e-9)
     told = result.certify()
     assert max(told.residuals) <= 3e-9
@@ -27,7 +27,7 @@ def test_a_converged_answer_is_close_to_its_image(eps):
         assert told.bracket is None
 
 
-def test_the_triangle_is_told_in_words_a_user_can_act_on():
+def test_triangle_violations_are_described_with_a_remedy():
     told = cm.learn(X, eps=0.5, tau=0.1).certify()
     broken = str(replace(told, triangle=(0.1, 0.33)))
     assert "shorter than the direct distance, by up to 33 % of the largest distance" in broken
@@ -36,7 +36,7 @@ def test_the_triangle_is_told_in_words_a_user_can_act_on():
     assert "triangle       the triangle inequality holds" in str(replace(told, triangle=(0, 1e-16)))
 
 
-def test_a_wrong_answer_is_not():
+def test_a_wrong_result_is_far_from_its_image():
     result = cm.learn(X, eps=0.5, tau=0.1)
     lifts = fresh_lifts(result.problem, 0.5)
     bent = result.samples.copy()

@@ -1,4 +1,4 @@
-"""Certificates beside exact arithmetic: what is claimed of the data holds of the data."""
+"""Certificates compared with exact arithmetic: their claims about the data hold."""
 
 import dataclasses
 import warnings
@@ -141,7 +141,7 @@ def test_heavy_columns_cost_no_digits():
     assert proof.samples_error < 1e-9
 
 
-def test_a_certificate_says_of_what_it_speaks():
+def test_a_certificate_says_what_it_is_about():
     X = np.array([[3.0, 1, 1, 1], [1, 2, 2, 5], [2, 1, 1, 7]])
     with pytest.warns(UserWarning, match="repeat"):
         text = str(cm.learn(X, eps=0, tau=0.1).certify())

@@ -40,7 +40,7 @@ def test_workers_share_what_is_stored_and_hold_copies():
     assert predict(LOAD, QUICK, 4).memory == 1e8 + 4e9
 
 
-def test_the_verdict_says_from_how_many_workers_on():
+def test_the_summary_names_the_number_of_workers_that_pays_off():
     times = (OnWorkers(1, 20.0, 0.0), OnWorkers(2, 9.0, 0.0), OnWorkers(4, 5.0, 0.0))
     assert verdict(10.0, times).startswith("a cluster is faster from 2 such workers on; 4 take 5")
     assert verdict(30.0, times).startswith("a cluster is faster from 1 such worker on; 4 take 5")
@@ -57,7 +57,7 @@ def test_the_load_counts_pairs_and_bins():
     assert load.stored >= 2 * 2 * (2 * 3 + 4 + 4 + 2)  # trees: 2 bytes per node of each pair
 
 
-def test_a_probe_takes_time():
+def test_the_probe_measures_time():
     assert probe(1) > 0.0
 
 

@@ -49,7 +49,7 @@ def test_pairs_are_solved_until_their_distances_are_accurate(X, monkeypatch):
 
 
 @pytest.mark.parametrize("stop_after", [1, 45, 46])
-def test_such_a_run_resumes_with_the_same_bits(X, tmp_path, stop_after):
+def test_a_confirmed_run_resumes_with_the_same_bits(X, tmp_path, stop_after):
     whole = cm.learn(X, **OPTIONS)
     assert whole.iterations == 47  # the last two are of the stages that are more accurate
 
@@ -68,7 +68,7 @@ def test_such_a_run_resumes_with_the_same_bits(X, tmp_path, stop_after):
     assert resumed.iterations == whole.iterations
 
 
-def test_what_stays_inaccurate_is_not_called_converged(X, monkeypatch):
+def test_inaccurate_runs_are_not_called_converged(X, monkeypatch):
     monkeypatch.setattr(entropic, "ACCEPTED", 0.0)
     monkeypatch.setattr(diagnosis, "ROUNDING", 0.0)
     with pytest.warns(cm.ConvergenceWarning):

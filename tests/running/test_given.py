@@ -109,7 +109,7 @@ def test_features_at_distance_zero_are_allowed():
     np.testing.assert_allclose(result.samples, oracle(histograms(X), same), atol=1e-12)
 
 
-def test_a_cost_that_is_no_metric():
+def test_a_cost_that_is_not_a_metric():
     cost = C**3
     result = cm.learn(X, features=cost, eps=0)
     expected = oracle(histograms(X), cost)

@@ -53,7 +53,7 @@ def test_acceleration_takes_fewer_iterations():
     assert cm.hilbert_distance(plain.samples, fast.samples) < 1e-4
 
 
-def test_sparse_data_and_threads_do_not_change_the_answer():
+def test_sparse_data_and_threads_do_not_change_the_result():
     X = cm.datasets.simulate_counts(40, 30, density=0.5, random_state=0).X
     one = cm.learn(X, eps=0.1, tau=1e-2, n_threads=1)
     two = cm.learn(X.toarray(), eps=0.1, tau=1e-2, n_threads=2)
@@ -78,7 +78,7 @@ def test_negative_distances_end_the_solve_with_a_count():
     assert result.status is cm.Status.NOT_PSD
 
 
-def test_what_is_proved_for_exact_transport_only_is_not_claimed():
+def test_proofs_for_exact_transport_are_not_claimed():
     result = cm.learn([[3, 1, 1], [1, 2, 1], [1, 1, 4]], eps=0.5, tau=0.1)
     assert str(result.certify()).startswith("Diagnosis: for eps > 0")
     assert " in [" not in str(result)

@@ -57,7 +57,7 @@ def test_the_engine_is_named(options, words):
     assert planned.total_range[0] < planned.total < planned.total_range[1]
 
 
-def test_it_takes_the_arguments_of_learn():
+def test_it_accepts_the_arguments_of_learn():
     ours, theirs = (inspect.signature(f).parameters for f in (cm.plan, cm.learn))
     of_runs_only = {"start", "random_state", "callback", "checkpoint", "checkpoint_every"}
     assert set(ours) == set(theirs) - of_runs_only
@@ -93,7 +93,7 @@ def test_options_that_learn_would_refuse_are_refused(options, words):
     "options",
     [{"eps": 0.0}, {"tau": 1e-3}, {"eps": np.inf}, {"eps": np.inf, "tau": 0}, {"norm": "l2"}],
 )
-def test_a_short_run_is_rehearsed_whole(options):
+def test_a_short_run_is_solved_completely(options):
     planned = cm.plan(SMALL, **options)
     result = cm.learn(SMALL, **({"tau": "auto", "tol": 1e-3} | options))
     assert planned.measured == "the whole problem"
@@ -116,7 +116,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_parts_say_what_the_whole_takes(options, in_parts):
+def test_subproblems_predict_the_whole_problem(options, in_parts):
     planned = cm.plan(X, drop_empty=True, **options)
     assert planned.measured.startswith("2 parts of ")
     low, high = planned.iterations
@@ -127,7 +127,7 @@ def test_parts_say_what_the_whole_takes(options, in_parts):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 def test_predicted_seconds_are_of_the_right_size(options, in_parts):
-    """Slow because a clock says nothing on a machine that is busy with other work."""
+    """Marked slow because timings are meaningless on a busy machine."""
     planned = cm.plan(X, drop_empty=True, **options)
     began = time.perf_counter()
     cm.learn(X, drop_empty=True, **({"tau": "auto", "tol": 1e-3} | options))
@@ -172,7 +172,7 @@ def test_progress_of_a_plan_is_shown_in_a_log_and_on_a_terminal(monkeypatch, cap
     assert "planning: " in capsys.readouterr().err
 
 
-def test_hours_come_with_advice(monkeypatch):
+def test_long_runs_come_with_advice(monkeypatch):
     slow = Estimate((4e3, 9e3, 2e4), (10, 12, 15), 1.0, "2 parts of 24 x 24, solved in 12")
     monkeypatch.setattr(planning, "estimate", lambda *_: slow)
     monkeypatch.setattr(planning, "MANY", 10)
@@ -226,7 +226,7 @@ def test_memory_is_what_arrays_take_at_the_peak(options, shape, in_parts):
     assert peak < planned.memory - planning.OVERHEAD < 1.6 * peak
 
 
-def test_what_does_not_fit_is_not_measured_but_comes_with_advice(small_machine, monkeypatch):
+def test_runs_that_do_not_fit_are_not_measured_but_come_with_advice(small_machine, monkeypatch):
     monkeypatch.setattr(planning, "estimate", lambda *_: pytest.fail("it measured"))
     monkeypatch.setattr(planning, "OVERHEAD", 0.0)
     small_machine(4e6)
@@ -249,7 +249,7 @@ def test_what_does_not_fit_is_not_measured_but_comes_with_advice(small_machine, 
         (3e6, "0.003 GB are available. Pass solver='power', which needs about 0.00.* GB, or take"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_it_is_allocated(
+def test_metrics_that_do_not_fit_are_refused_before_allocation(
     eps, free, words, small_machine, monkeypatch
 ):
     def allocate(*args):
@@ -279,7 +279,7 @@ def test_a_memory_limit_beyond_what_there_is_is_refused(eps, small_machine):
         cm.learn(X, eps, drop_empty=True, memory_limit=1e4, max_iter=1)
 
 
-def test_maps_remember_only_in_what_the_metrics_leave(small_machine):
+def test_maps_store_only_in_memory_left_by_the_metrics(small_machine):
     small_machine(5.0e6)
     with pytest.warns(cm.ConvergenceWarning):
         result = cm.learn(X, 0.0, drop_empty=True, max_iter=1)

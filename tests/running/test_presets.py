@@ -18,12 +18,12 @@ from cometric.running.presets import preset
         (5_000_000, ["more than 500,000", "kmeans++", "open_store(path)", "folder='run'"]),
     ],
 )
-def test_every_size_has_its_advice(samples, words):
+def test_there_is_advice_for_every_size(samples, words):
     text = " ".join(preset(samples))
     assert [word for word in words if word not in text] == []
 
 
-def test_the_command_line_has_its_own_words():
+def test_the_command_line_names_its_own_options():
     text = translate("\n".join(preset(10**6)), {})
     assert "cometric landmarks DATA -o FILE" in text
     assert "--checkpoint run" in text

@@ -33,7 +33,7 @@ def test_both_metrics_solve_the_restarted_equations(eps, solver):
         assert_allclose(image, value * metric, rtol=1e-5, atol=1e-12)
 
 
-def test_an_automatic_tau_is_a_restart_with_the_local_reference_at_every_door(tmp_path):
+def test_an_automatic_tau_is_a_restart_with_the_local_reference_everywhere(tmp_path):
     truth = cm.learn(X, restart=0.5, norm="local", tol=1e-4)
     found = cm.learn(X, tau="auto", tol=1e-4)
     assert found.parameters == truth.parameters
@@ -55,7 +55,7 @@ def test_policy_and_power_find_the_same_from_any_start():
     assert_allclose(one.features, other.features, rtol=1e-10)
 
 
-def test_the_certificate_bounds_the_error_of_a_rough_answer():
+def test_the_certificate_bounds_the_error_of_a_rough_solution():
     truth = cm.learn(X, eps=0, restart=ALPHA, tol=1e-13)
     rough = cm.learn(X, eps=0, restart=ALPHA, tol=1e-3, solver="power")
     proof = rough.certify()
@@ -74,7 +74,7 @@ def test_the_certificate_bounds_the_error_of_a_rough_answer():
 
 
 @pytest.mark.parametrize("eps", [0.3, np.inf])
-def test_the_diagnosis_knows_of_the_restart(eps):
+def test_the_diagnosis_accounts_for_the_restart(eps):
     r = cm.learn(X, eps=eps, restart=ALPHA, tol=1e-8)
     assert max(r.certify().residuals) < 1e-5
     other = cm.learn(X, eps=eps, restart=5 * ALPHA, tol=1e-8)
@@ -84,7 +84,7 @@ def test_the_diagnosis_knows_of_the_restart(eps):
 
 @pytest.mark.parametrize("of", ["samples", "features"])
 @pytest.mark.parametrize("eps", [0.0, 0.3, np.inf])
-def test_items_learned_from_get_their_own_distances(eps, of):
+def test_learned_items_get_their_own_distances(eps, of):
     r = cm.learn(X, eps=eps, restart=ALPHA, tol=1e-10)
     assert_allclose(r.transform(X, of=of), getattr(r, of), atol=1e-6)
 
@@ -107,7 +107,7 @@ def test_a_restart_survives_saving(tmp_path):
         ({"restart": 0.1, "solver": cm.StochasticIteration()}, "Pass `tau`, or another `solver`"),
     ],
 )
-def test_what_a_restart_cannot_do_is_refused(options, words):
+def test_unsupported_restarts_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         cm.learn(X, **options)
 

@@ -150,7 +150,7 @@ def test_the_limits_are_the_plain_map_and_the_discrete_metric():
     assert_allclose(small.values[1], 0.55 * l1.samples.max(), rtol=1e-12)
 
 
-def test_without_norm_term_the_answer_is_unique_where_plain_transport_has_many():
+def test_without_norm_the_solution_is_unique_unlike_for_plain_transport():
     data = np.eye(4) + 0.3  # at tau = 0 every metric is a singular vector (section 4, item 2)
     for seed in range(3):
         found = cm.learn(
@@ -163,7 +163,7 @@ def test_without_norm_term_the_answer_is_unique_where_plain_transport_has_many()
     assert proof.samples_error < 1e-10
 
 
-def test_saturation_keeps_distances_positive_that_die_out_without():
+def test_saturation_prevents_distances_from_tending_to_zero():
     positive = cm.learn(T12, eps=0, tau=0, saturate=0.2, tol=1e-10)
     assert positive.converged
     assert positive.samples[0, 1] == pytest.approx(0.2285710, abs=1e-6)
@@ -175,7 +175,7 @@ def test_saturation_keeps_distances_positive_that_die_out_without():
 
 
 @every_share
-def test_the_certificate_bounds_the_error_of_a_rough_answer(share):
+def test_the_certificate_bounds_the_error_of_a_rough_solution(share):
     truth = cm.learn(X, eps=0, saturate=S, tol=1e-13, **share)
     rough = cm.learn(X, eps=0, saturate=S, tol=1e-3, solver="power", **share)
     proof = rough.certify()
@@ -191,7 +191,7 @@ def test_the_certificate_bounds_the_error_of_a_rough_answer(share):
 
 
 @pytest.mark.parametrize("eps", [0.3, np.inf])
-def test_the_diagnosis_knows_of_the_saturation(eps):
+def test_the_diagnosis_accounts_for_saturation(eps):
     r = cm.learn(X, eps=eps, saturate=S, restart=0.1, tol=1e-8)
     assert max(r.certify().residuals) < 1e-5
     assert r.certify().saturate == S
@@ -202,7 +202,7 @@ def test_the_diagnosis_knows_of_the_saturation(eps):
 
 @every_eps
 @pytest.mark.parametrize("of", ["samples", "features"])
-def test_items_learned_from_get_their_own_distances(eps, of):
+def test_learned_items_get_their_own_distances(eps, of):
     for share in SHARES:
         r = cm.learn(X, eps=eps, saturate=S, tol=1e-10, **share)
         assert_allclose(r.transform(X, of=of), getattr(r, of), atol=1e-6)
@@ -297,7 +297,7 @@ def test_tensors_find_the_same_metrics():
     assert_allclose(found.features, truth.features, atol=1e-5)
 
 
-def test_the_estimator_and_the_command_line_take_it(tmp_path):
+def test_the_estimator_and_the_command_line_accept_it(tmp_path):
     truth = cm.learn(X, saturate=S, tol=1e-4)
     fitted = cm.WassersteinSingularVectors(saturate=S, tol=1e-4).fit(X)
     assert_array_equal(fitted.sample_distances_, truth.samples)
@@ -309,7 +309,7 @@ def test_the_estimator_and_the_command_line_take_it(tmp_path):
     assert_array_equal(found.samples, truth.samples)
 
 
-def test_an_anndata_keeps_it():
+def test_an_anndata_stores_it():
     anndata = pytest.importorskip("anndata")
     import cometric.scverse as cms
 
@@ -320,7 +320,7 @@ def test_an_anndata_keeps_it():
     assert_allclose(result.transform(X), result.samples, atol=1e-4)
 
 
-def test_landmarks_and_plans_take_it():
+def test_landmarks_and_plans_accept_it():
     sketch = cm.learn_landmarks(X, 7, n_neighbors=2, eps=0, tau=0.1, saturate=S)
     assert sketch.result.parameters.saturate == S
     without, planned = (cm.plan(X, eps=np.inf, tau=0, saturate=s) for s in (0.0, S))

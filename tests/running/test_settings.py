@@ -26,7 +26,7 @@ def defaults(function):
     return {name: p.default for name, p in parameters(function).items()}
 
 
-def test_learn_takes_every_setting_in_their_order():
+def test_learn_has_every_setting_in_order():
     assert defaults(cm.learn) == DEFAULTS
     assert list(parameters(cm.learn)) == list(DEFAULTS)
 
@@ -61,7 +61,7 @@ def test_what_mirrors_learn_has_its_options_and_defaults(function, without, own)
 
 
 @pytest.mark.parametrize("kind", [cm.Exact, cm.Limit])
-def test_a_transport_without_parameters_says_what_to_pass(kind):
+def test_a_transport_without_parameters_explains_what_to_pass(kind):
     name = kind.__name__
     with pytest.raises(TypeError, match=rf"{name}\(0.1\): {name} has no .*or cm.Entropic\(0.1\)"):
         kind(0.1)
@@ -71,7 +71,7 @@ def test_a_transport_without_parameters_says_what_to_pass(kind):
     assert kind() == kind()
 
 
-def test_resume_takes_settings_that_do_not_change_the_answer():
+def test_resume_accepts_settings_that_do_not_change_the_result():
     found = defaults(cm.resume)
     for part in options():
         if part.name in found and part.name not in ("max_iter", "checkpoint"):
@@ -127,7 +127,7 @@ def test_unknown_options_are_refused_by_what_mirrors_learn():
         (cm.transfer_labels, "n_neighbours", "n_neighbors"),
     ],
 )
-def test_a_misspelled_option_is_asked_about(function, option, meant):
+def test_a_misspelled_option_gets_a_suggestion(function, option, meant):
     message = f"`{function.__name__}` has no option '{option}'. Did you mean '{meant}'\\?"
     with pytest.raises(TypeError, match=message):
         function(X, **{option: 1})
@@ -142,7 +142,7 @@ def test_a_misspelled_option_is_asked_about(function, option, meant):
         (cm.NeighborsTransformer, "n_landmark", "n_landmarks"),
     ],
 )
-def test_a_misspelled_option_of_an_estimator_is_asked_about(estimator, option, meant):
+def test_a_misspelled_option_of_an_estimator_gets_a_suggestion(estimator, option, meant):
     message = f"`{estimator.__name__}` has no option '{option}'. Did you mean '{meant}'\\?"
     with pytest.raises(TypeError, match=message):
         estimator(**{option: 1})
@@ -183,7 +183,7 @@ def test_settings_are_frozen_and_complete():
     ("eps", "transport"),
     [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())],
 )
-def test_eps_stands_for_a_transport(eps, transport):
+def test_eps_selects_a_transport(eps, transport):
     assert Settings(eps=eps).transport == transport
     assert Settings(transport=transport).eps == eps
     assert Settings(transport=transport, eps=eps).transport == transport
@@ -203,7 +203,7 @@ def test_eps_stands_for_a_transport(eps, transport):
         ("tree(linkage='ward')", cm.Tree("ward")),
     ],
 )
-def test_a_text_stands_for_a_transport(text, transport):
+def test_a_text_describes_a_transport(text, transport):
     assert transports.from_text(text) == transport
 
 

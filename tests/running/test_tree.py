@@ -17,7 +17,7 @@ def l1(vectors):
     return squareform(pdist(vectors.toarray(), "cityblock"))
 
 
-def test_it_works_with_nothing_more_said_and_separates_groups():
+def test_it_works_with_defaults_and_separates_groups():
     result = cm.learn(X, transport=cm.Tree())  # warnings are errors
     assert result.status in (Status.CONVERGED, Status.CHANGING)
     inside = np.median(result.samples[:12, :12])
@@ -58,7 +58,7 @@ def test_single_linkage_converges_from_anywhere_to_one_pair():
     assert low <= one.values[0] * one.values[1] <= high
 
 
-def test_a_run_whose_trees_change_ends_and_says_so():
+def test_a_run_with_changing_trees_ends_with_its_own_status():
     for seed in range(20):
         data = np.random.default_rng(seed).poisson(2.0, (20, 15)) + 0.1
         result = cm.learn(data, transport=cm.Tree("ward"))

@@ -31,7 +31,7 @@ def test_the_learned_metrics_solve_their_equations(X, result):
     assert_allclose((W + 0.05 * R) / result.values[1], result.samples, atol=1e-6)
 
 
-def test_it_says_what_was_learned(result):
+def test_it_describes_the_result(result):
     assert str(TRANSPORT) == "eps = 0.2, rho = 0.5"
     assert "rho = 0.5" in str(result)
     assert result.parameters.transport == TRANSPORT

@@ -112,7 +112,7 @@ def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["anderson, trials that fail", "policy"])
-def test_trials_under_way_and_waits_go_on_where_they_were(name, tmp_path):
+def test_trials_and_waits_in_progress_resume_where_they_were(name, tmp_path):
     data, options = RUNS[name]
     seen = []
     whole = cm.learn(data, callback=lambda now, _: seen.append(now), **options)
@@ -154,7 +154,7 @@ def test_every_stage_on_the_way_to_tau_zero_can_be_resumed(tmp_path):
     assert stages == {1, 2, 3, 4, 5}
 
 
-def test_the_clock_and_the_count_go_on(tmp_path):
+def test_elapsed_time_and_iteration_count_continue(tmp_path):
     start(tmp_path, 3)
     before = latest(tmp_path).history(1)
     after = cm.resume(tmp_path).history
@@ -170,7 +170,7 @@ def test_a_finished_run_is_read_rather_than_repeated(tmp_path):
     assert steps == []
 
 
-def test_more_iterations_may_be_asked_for(tmp_path):
+def test_the_iteration_limit_may_be_raised(tmp_path):
     with pytest.warns(cm.ConvergenceWarning, match="after 4 iterations"):
         cm.learn(X, 0.1, 0.1, max_iter=4, checkpoint=tmp_path)
     with pytest.warns(cm.ConvergenceWarning, match="after 4 iterations"):
@@ -208,7 +208,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     cm.learn(X, checkpoint=tmp_path, **options)
 
 
-def test_a_checkpoint_is_written_so_many_seconds_apart(tmp_path, monkeypatch):
+def test_checkpoints_are_written_at_the_given_interval(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
 
@@ -219,7 +219,7 @@ def test_a_checkpoint_is_written_so_many_seconds_apart(tmp_path, monkeypatch):
     assert latest(tmp_path).number == -(-result.iterations // 4)  # and one at the end
 
 
-def test_the_folder_keeps_two_and_no_scraps(tmp_path):
+def test_the_folder_has_two_checkpoints_and_no_temporary_files(tmp_path):
     for name in (".state-000009.npz.part", ".data.npz.part", ".manifest-000009.part"):
         (tmp_path / name).write_bytes(b"scrap")
     (tmp_path / ".mine.part").write_bytes(b"not ours")
@@ -236,7 +236,7 @@ def test_the_folder_keeps_two_and_no_scraps(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_tensors_go_on_too(device, tmp_path):
+def test_runs_on_tensors_resume_too(device, tmp_path):
     pytest.importorskip("torch")
     options = {"eps": 0.3, "tau": 0.5, "tol": 1e-3, "device": device}
     small = X[:6, :5] + 1
@@ -307,7 +307,7 @@ def sign(folder, path):
 
 
 @pytest.mark.parametrize("schema", [[1, 1], [3, 0], None, "2.0", []])
-def test_another_schema_is_refused_and_not_passed_over(schema, tmp_path):
+def test_another_schema_is_refused_and_not_skipped(schema, tmp_path):
     start(tmp_path)
     rewrite(tmp_path, lambda content: content.update(schema=schema))
     with pytest.raises(CheckpointError, match="manifest-000003` has schema .*; this version reads"):
@@ -320,14 +320,14 @@ def test_a_later_minor_schema_is_read(tmp_path):
     assert_same(cm.resume(tmp_path), cm.learn(X, 0.1, 0.1))
 
 
-def test_other_versions_are_said(tmp_path):
+def test_other_versions_are_reported(tmp_path):
     start(tmp_path)
     rewrite(tmp_path, lambda content: content["versions"].update(numba="0.1"))
     with pytest.warns(CheckpointWarning, match=r"written with numba 0.1 \(now .*to tolerance"):
         cm.resume(tmp_path)
 
 
-def test_a_solver_that_cannot_be_stored_is_asked_for_again(tmp_path):
+def test_a_solver_that_cannot_be_stored_must_be_passed_again(tmp_path):
     solver = cm.StochasticIteration(0.5, step_size=halving)
     whole = cm.learn(X, 0.3, 0.5, tol=1e-2, solver=solver)
     start(tmp_path, eps=0.3, tau=0.5, tol=1e-2, solver=solver)
@@ -341,7 +341,7 @@ def halving(t):
     return 1.0 if t < 20 else 0.5
 
 
-def test_a_state_that_cannot_be_stored_is_found_after_the_first_step(tmp_path):
+def test_a_state_that_cannot_be_stored_is_an_error_after_the_first_step(tmp_path):
     @dataclass(frozen=True)
     class Hoard(Iterate):
         pile: list = field(default_factory=list)
@@ -364,7 +364,7 @@ def test_a_state_that_cannot_be_stored_is_found_after_the_first_step(tmp_path):
         ({"checkpoint_every": "5 s"}, "`checkpoint_every` is '5 s'; pass a number"),
     ],
 )
-def test_what_is_no_checkpoint_option_is_refused(options, words):
+def test_invalid_checkpoint_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         cm.learn(X, **options)
 
@@ -515,7 +515,7 @@ def overlapping(path):
     ],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_forged_file_is_refused_before_room_is_made(forge, words, tmp_path):
+def test_a_forged_file_is_refused_before_memory_is_allocated(forge, words, tmp_path):
     start(tmp_path, 1)
     path = newest(tmp_path, "state")
     forge(path)
@@ -530,7 +530,7 @@ def forged(path, name, change):
     np.savez(path, **{**arrays, name: change(arrays[name])})
 
 
-def test_histograms_that_are_none_are_refused(tmp_path):
+def test_invalid_histograms_are_refused(tmp_path):
     start(tmp_path, 1)
     path = tmp_path / "data.npz"
     forged(path, "samples_hist_data", lambda data: -data)
@@ -540,7 +540,7 @@ def test_histograms_that_are_none_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("change", [np.negative, lambda array: array * np.nan, np.triu])
-def test_metrics_that_are_none_are_refused(tmp_path, change):
+def test_invalid_metrics_are_refused(tmp_path, change):
     start(tmp_path, 1)
     path = newest(tmp_path, "state")
     forged(path, "iterate.metrics.0", change)
@@ -577,7 +577,7 @@ def test_a_manifest_of_other_types_is_refused(key, value, tmp_path):
         cm.resume(tmp_path)
 
 
-def test_a_manifest_that_is_no_object_is_refused(tmp_path):
+def test_a_manifest_that_is_not_an_object_is_refused(tmp_path):
     start(tmp_path, 1)
     for body, words in (
         (b"[1]", "not a JSON object"),
@@ -649,7 +649,7 @@ def test_a_failing_disk_leaves_the_run_and_the_old_checkpoint_alone(
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_a_disk_that_stays_full_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_disk_that_stays_full_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     start(tmp_path, 2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -721,7 +721,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_raises(tmp_path):
     assert_same(cm.resume(tmp_path), cm.learn(X, 0.1, 0.1))
 
 
-def test_ctrl_c_in_the_last_iteration_is_no_success(tmp_path):
+def test_ctrl_c_in_the_last_iteration_is_not_success(tmp_path):
     whole = cm.learn(X, 0.1, 0.1)
     with pytest.raises(cm.Interrupted):
         cm.learn(X, 0.1, 0.1, checkpoint=tmp_path, callback=press(whole.iterations))
@@ -748,7 +748,7 @@ def test_without_a_checkpoint_ctrl_c_raises_where_it_comes():
         cm.learn(X, 0.1, 0.1, callback=press(1))
 
 
-def test_what_is_ignored_stays_ignored(tmp_path):
+def test_ignored_signals_stay_ignored(tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert cm.learn(X, 0.1, 0.1, checkpoint=tmp_path, callback=press(2)).converged
@@ -784,7 +784,7 @@ def test_the_digest_sees_names_types_shapes_and_numbers():
 # What is told, what is noted, what is removed
 
 
-def test_the_size_is_told_before_the_first_is_written(tmp_path, capsys, monkeypatch):
+def test_the_size_is_shown_before_the_first_checkpoint_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cm.learn(X, eps=0.1, tau=0.1, checkpoint="run", progress=True)
     said = capsys.readouterr().err
@@ -798,7 +798,7 @@ def test_the_size_is_told_before_the_first_is_written(tmp_path, capsys, monkeypa
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_noted_stays_through_a_resume(tmp_path):
+def test_the_recorded_origin_survives_a_resume(tmp_path):
     with module.noting({"path": "here"}):
         start(tmp_path)
     assert latest(tmp_path).origin == {"path": "here"}
@@ -809,7 +809,7 @@ def test_what_is_noted_stays_through_a_resume(tmp_path):
     assert digest(arrays) == latest(tmp_path).options["data"]
 
 
-def test_where_nothing_was_noted_nothing_is_known(tmp_path):
+def test_without_a_recorded_origin_there_is_none(tmp_path):
     assert source(tmp_path) == ({}, {})
     start(tmp_path)
     assert source(tmp_path)[0] == {}
@@ -828,7 +828,7 @@ def test_removing_leaves_nothing(tmp_path):
     assert_same(again, whole)
 
 
-def test_removing_spares_what_is_not_ours(tmp_path):
+def test_removing_leaves_other_files_alone(tmp_path):
     folder, elsewhere = tmp_path / "run", tmp_path / "precious.npz"
     cm.learn(X, eps=0.1, tau=0.1, checkpoint=folder)
     elsewhere.write_text("mine")
@@ -850,7 +850,7 @@ def test_removing_spares_what_is_not_ours(tmp_path):
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
-def test_there_must_be_something_to_remove(make, tmp_path):
+def test_removing_without_checkpoints_is_an_error(make, tmp_path):
     make(tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds no checkpoint; nothing was removed"):
         cm.remove_checkpoint(tmp_path / "run")

@@ -98,7 +98,7 @@ def test_connectivities_are_those_of_umap(case):
     assert_allclose(ours.toarray(), theirs.toarray(), atol=5e-5)
 
 
-def test_scanpy_follows_directly(learned):
+def test_scanpy_functions_work_on_the_result(learned):
     pytest.importorskip("igraph")
     adata = learned.copy()
     sc.tl.umap(adata, maxiter=10)
@@ -117,7 +117,7 @@ def test_the_result_is_that_of_the_landmarks(learned):
     assert str(result.problem.features.item_names[3]) == "gene3"
 
 
-def test_a_file_keeps_it_all(learned, tmp_path):
+def test_a_file_holds_everything(learned, tmp_path):
     learned.write_h5ad(tmp_path / "x.h5ad")
     back = anndata.read_h5ad(tmp_path / "x.h5ad")
     assert_array_equal(cms.get.result(back).features, cms.get.result(learned).features)
@@ -201,7 +201,7 @@ def test_another_name_for_the_graph(learned):
     assert_array_equal(cms.get.distances(adata).toarray(), learned.obsp["distances"].toarray())
 
 
-def test_a_graph_that_was_replaced_is_not_taken_for_ours(learned):
+def test_a_replaced_graph_is_recognized(learned):
     adata = learned.copy()
     cms.pp.neighbors(adata, 4, key_added="fewer")
     assert set(np.diff(adata.obsp["fewer_distances"].indptr)) == {3}
@@ -293,7 +293,7 @@ def test_bad_data_are_named():
         cms.tl.landmarks(adata, L, **QUICK)
 
 
-def test_cells_and_genes_that_changed_are_found(learned):
+def test_changed_cells_and_genes_are_detected(learned):
     with pytest.raises(ValueError, match="has 39 genes, but its landmarks have 40"):
         cms.get.result(learned[:, :39].copy())
     turned = learned[::-1].copy()

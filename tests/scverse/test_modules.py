@@ -117,7 +117,7 @@ def test_cells_without_a_label_are_in_no_group(adata):
         found.table([None] * 60)
 
 
-def test_metrics_of_data_that_were_scaled_since_say_so(adata):
+def test_metrics_of_data_scaled_since_then_are_refused(adata):
     adata.X = adata.X - adata.X.mean(axis=0)
     for step in (cms.tl.modules, cms.get.result):
         with pytest.raises(
@@ -139,7 +139,7 @@ def test_the_heat_map_shows_the_table(adata):
     assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b", "c"]
 
 
-def test_mistakes_are_told(adata):
+def test_mistakes_are_reported(adata):
     with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
         cms.tl.rank_features(adata, "type")
     adata.obs["depth"] = 1.5

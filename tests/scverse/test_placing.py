@@ -275,7 +275,7 @@ def test_cells_without_a_label_lower_the_confidence(new, reference):
     assert (new.obs["cometric_some_confidence"][~labeled] == 0).all()
 
 
-def test_scanpy_goes_on_from_the_labels(new, reference):
+def test_scanpy_works_with_the_labels(new, reference):
     cms.tl.transfer_labels(new, reference, "kind")
     sc.pp.log1p(new)
     sc.tl.rank_genes_groups(new, "cometric_kind")

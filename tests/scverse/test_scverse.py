@@ -145,7 +145,7 @@ def test_raw_with_other_genes_goes_to_uns(adata, tmp_path):
     assert len(cms.get.result(again).features) == 18
 
 
-def test_large_data_keep_their_nearest_neighbors(adata, tmp_path):
+def test_for_large_data_the_nearest_neighbors_are_stored(adata, tmp_path):
     full = cms.tl.learn(adata, copy=True, **QUICK)
     with (
         pytest.warns(UserWarning, match="36 cells are more than `max_dense` = 20: .* the 9 neare"),
@@ -169,7 +169,7 @@ def test_large_data_keep_their_nearest_neighbors(adata, tmp_path):
         cms.get.result(again)
 
 
-def test_empty_cells_and_genes_are_at_no_distance(adata):
+def test_empty_cells_and_genes_have_no_distance(adata):
     dense = adata.X.toarray()
     dense[3], dense[:, 5] = 0, 0
     adata.X = sparse.csr_matrix(dense)
@@ -306,14 +306,14 @@ def test_numbers_of_any_kind_can_be_written(adata, tmp_path):
     assert anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric"]["params"]["eps"] == 0.5
 
 
-def test_data_that_changed_give_no_result(adata):
+def test_changed_data_give_no_result(adata):
     cms.tl.learn(adata, **QUICK)
     adata.X = adata.X.sqrt()
     with pytest.raises(ValueError, match="entries have changed since"):
         cms.get.result(adata)
 
 
-def test_norm_matrices_are_not_kept(adata):
+def test_norm_matrices_are_not_stored(adata):
     norms = tuple(1.0 - np.eye(k) for k in (36, 18))
     cms.tl.learn(adata, norm=norms, **QUICK)
     with pytest.raises(ValueError, match="given as matrices, which an AnnData does not store"):
@@ -373,7 +373,7 @@ def test_there_are_no_other_namespaces():
         cms.ql  # noqa: B018
 
 
-def test_a_misspelled_option_or_column_brings_the_right_one(adata):
+def test_a_misspelled_option_or_column_gets_a_suggestion(adata):
     with pytest.raises(TypeError, match="`learn` has no option 'epss'. Did you mean 'eps'\\?"):
         cms.tl.learn(adata, epss=0.1)
     with pytest.raises(TypeError, match="`landmarks` has no option 'serch'. Did you mean 'search'"):
@@ -396,7 +396,7 @@ def test_genes_that_were_not_learned_from_are_colors_if_they_are_in_raw(adata, p
         plots.embedding(some, color=gene)
 
 
-def test_scaled_data_are_refused_with_a_way_out():
+def test_scaled_data_are_refused_with_a_remedy():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
     with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* learn before scaling"):
         cms.tl.learn(adata)
@@ -431,7 +431,7 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
         cms.get.result(adata)
 
 
-def test_data_without_layers_say_so():
+def test_data_without_layers_are_an_error():
     with pytest.raises(ValueError, match="`layer` is 'counts', but `adata` has no layers. Leave"):
         cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")
 
@@ -456,7 +456,7 @@ def test_several_columns_are_refused(adata, several):
         cms.tl.transfer_labels(adata.copy(), adata, several)
 
 
-def test_copies_of_backed_data_are_refused_before_any_work(adata, tmp_path, monkeypatch):
+def test_copies_of_backed_data_are_refused_before_any_computation(adata, tmp_path, monkeypatch):
     cms.tl.learn(adata, **QUICK)
     adata.write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")

@@ -79,7 +79,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_whatever_extrapolations_meet_it_is_at_worst_power_iteration(answer):
+def test_at_worst_it_is_power_iteration(answer):
     """The bound of the docstring, on a contraction that fools every extrapolation."""
     phi, _ = linear_map()
     plain = steps_until(PowerIteration(), phi, 1e-6)
@@ -114,7 +114,7 @@ def place(state):
 
 
 @pytest.mark.parametrize("least", [0.05, 0.02, 0.002])
-def test_it_passes_where_steps_are_small_without_a_fixed_point(least):
+def test_it_passes_regions_of_small_steps_without_a_fixed_point(least):
     """Least squares alone return to s = 0, where the step is smallest: it took 1688 of them."""
     phi = flow(lambda s: (least + s * s) * (2.0 - s) / 8.0)
     start = Metrics(triangle(-1.0, 0.3), triangle(-1.0, 0.3))

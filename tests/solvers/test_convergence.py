@@ -28,7 +28,7 @@ def test_a_few_dozen_random_problems_converge(convergence):
     assert "auto" in convergence.table(found)
 
 
-def test_a_failure_is_one(convergence):
+def test_a_failure_is_reported(convergence):
     good = convergence.Ending("power", "CONVERGED", 1e-7, 10, 10)
     bad = convergence.Ending("auto", "MAX_ITER", 1e-2, 3000, 3000)
     loose = convergence.Ending("auto", "INNER_NOT_CONVERGED", 1e-7, 30, 30)
@@ -45,20 +45,20 @@ def test_problems_depend_on_seed_and_number_alone(convergence):
 
 
 @pytest.mark.parametrize("number", [72, 888])
-def test_problems_left_unsolved_in_tiles_do_not_hold_up_a_run(convergence, number):
+def test_problems_left_unsolved_in_tiles_do_not_stall_a_run(convergence, number):
     """Tiles solved to a margin only: a residual of 6e-6, one of 0.6, for ever."""
     seed = {72: 10, 888: 11}[number]
     problem = convergence.draw(seed, number)
     assert convergence.solve(problem, "tiles", client="local", max_iter=300).status == "CONVERGED"
 
 
-def test_distances_made_negative_by_unsolved_problems_begin_anew(convergence):
+def test_negative_distances_from_unsolved_problems_restart_the_run(convergence):
     problem = convergence.draw(11, 440)
     result = cm.learn(problem.X, client="local", **problem.options)
     assert result.converged
 
 
-def test_negative_distances_that_extrapolation_led_to_are_left_behind(convergence):
+def test_negative_distances_from_extrapolation_are_recovered_from(convergence):
     """Plain steps never see one; after an extrapolation it comes a few steps later."""
     problem = convergence.draw(0, 3424)
     power, anderson = (

@@ -52,7 +52,7 @@ def test_the_loop_stops_at_the_tolerance_and_not_before():
     assert end.iterate.residual == end.history[-1].residual
 
 
-def test_a_loop_without_a_lower_residual_ends_where_it_is_told_to():
+def test_a_loop_without_a_lower_residual_ends_at_its_limit():
     one, other = START + 1.0 - np.eye(4), (START + 1.0 - np.eye(4)) ** 2
     turns = iter(range(100))
     cycle = Coupled(lambda _: (other, one)[next(turns) % 2], lambda matrix: matrix)
@@ -84,7 +84,7 @@ def test_the_callback_sees_every_iterate_with_its_record():
     assert_array_equal(seen[-1][0].metrics.samples, result.samples)
 
 
-def test_what_a_callback_raises_comes_through():
+def test_exceptions_of_a_callback_propagate():
     def fail(now, record):
         raise RuntimeError("enough")
 
@@ -112,7 +112,7 @@ def test_solvers_agree():
     assert policy.history[-1].sweeps < power.history[-1].sweeps
 
 
-def test_the_parameters_say_what_was_asked_for():
+def test_the_parameters_record_the_options():
     asked = quick(norm="l2", tol=1e-5, max_iter=77).parameters
     assert (asked.eps, asked.tau, asked.norm) == (0, 0.1, "l2")
     assert (asked.solver, asked.tol, asked.max_iter) == ("PowerIteration", 1e-5, 77)
@@ -133,7 +133,7 @@ def test_one_thread_and_two_learn_the_same_bits():
 # Endings other than success
 
 
-def test_an_iteration_limit_that_comes_first_warns_and_is_no_success():
+def test_reaching_the_iteration_limit_first_is_a_warning_and_not_success():
     words = "iteration limit was reached first. Residual .* after 3 iterations, tolerance 1e-12"
     with pytest.warns(ConvergenceWarning, match=words):
         result = quick(tol=1e-12, max_iter=3)
@@ -144,7 +144,7 @@ def test_an_iteration_limit_that_comes_first_warns_and_is_no_success():
 
 
 @every_solver
-def test_ctrl_c_ends_with_what_was_reached_and_is_no_success(solver):
+def test_ctrl_c_ends_with_the_last_iterate_and_is_not_success(solver):
     def press(now, record):
         if record.iteration == 2:
             raise KeyboardInterrupt
@@ -177,7 +177,7 @@ def test_ctrl_c_within_compiled_code_is_ctrl_c():
         quick(tol=0, callback=fail)
 
 
-def test_ctrl_c_in_the_very_step_that_converges_is_still_no_success():
+def test_ctrl_c_in_the_converging_step_is_still_not_success():
     def press(now, record):
         if record.residual <= 1e-6:
             raise KeyboardInterrupt
@@ -219,7 +219,7 @@ def test_ctrl_c_on_the_way_to_tau_zero_is_not_lost(at):
     ],
     ids=["no positive pair", "identity", "identity plus constant", "blocks"],
 )
-def test_at_tau_zero_data_without_one_answer_are_no_success(solver, data, status):
+def test_at_tau_zero_data_without_a_unique_solution_are_not_success(solver, data, status):
     with pytest.warns(ConvergenceWarning, match="Pass `tau` > 0"):
         result = quick(data, tau=0.0, solver=solver)
     assert result.status is status
@@ -296,7 +296,7 @@ def test_a_start_covers_repeated_items_too():
         (0.0 * START, "maximum 0.0"),
     ],
 )
-def test_what_is_no_start_is_refused(start, words):
+def test_an_invalid_start_is_refused(start, words):
     with pytest.raises(ValueError, match=words):
         quick(start=start)
 
@@ -344,7 +344,7 @@ def test_norm_matrices_cover_repeated_items_too():
         ({"norm": "euclidean"}, "`norm` is 'euclidean'; pass 'l1'"),
     ],
 )
-def test_what_is_no_option_is_refused(options, words):
+def test_an_unknown_option_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         quick(**options)
 
@@ -358,7 +358,7 @@ def test_options_of_the_problem_reach_it():
     assert_allclose(balanced.sum(axis=0), 4 / 3, rtol=1e-3)
 
 
-def test_histograms_may_be_given_themselves():
+def test_histograms_may_be_given_directly():
     A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
     assert_allclose(quick((A, B), tol=1e-12).samples, quick(tol=1e-12).samples, rtol=1e-10)
 
@@ -371,5 +371,5 @@ def test_the_input_is_left_alone():
     assert_array_equal(start, START)
 
 
-def test_warmup_says_how_long_it_took():
+def test_warmup_returns_the_time_it_took():
     assert 0.0 < cm.warmup() < 600.0

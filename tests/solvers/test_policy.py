@@ -59,7 +59,7 @@ class Astray(PolicyIteration):
         return now.metrics.samples * (noise + noise.T)
 
 
-def test_frozen_solves_that_lead_astray_are_thrown_away():
+def test_frozen_solves_without_progress_are_discarded():
     X = np.random.default_rng(1).gamma(0.5, size=(8, 6))
     astray = cm.learn(X, eps=0, tau=0.1, tol=1e-9, solver=Astray())
     power = cm.learn(X, eps=0, tau=0.1, tol=1e-9, solver="power")
@@ -83,7 +83,7 @@ class Creeping(PolicyIteration):
         return (self.calls[0] + one) ** (1 - share) * (self.answer + one) ** share - one
 
 
-def test_frozen_solves_that_gain_next_to_nothing_give_way_to_power_steps():
+def test_slow_frozen_solves_give_way_to_power_steps():
     """Each one narrows the bracket, by a thousandth: that alone took a thousand of them."""
     X = np.random.default_rng(1).gamma(0.5, size=(8, 6))
     power = cm.learn(X, eps=0, tau=0.01, tol=1e-9, solver="power")
@@ -93,7 +93,7 @@ def test_frozen_solves_that_gain_next_to_nothing_give_way_to_power_steps():
     assert creeping.history[-1].sweeps <= power.iterations + 10 * failures
 
 
-def test_couplings_that_do_not_fit_are_read_off_the_trees():
+def test_couplings_that_do_not_fit_are_computed_from_the_trees():
     X = cm.datasets.torus("bimodal", 24, 20)
     need = sum(lift.memory.trees for lift in exact_lifts(cm.Problem.from_data(X)))
     written = cm.learn(X, eps=0, tau=0.01, tol=1e-10)
@@ -151,7 +151,7 @@ def test_eigenvectors_are_the_case_of_equal_sides():
 
 
 @pytest.mark.parametrize("start", ["random", "matrix", "pair"])
-def test_every_start_leads_to_the_same_answer(start):
+def test_every_start_leads_to_the_same_solution(start):
     X = np.random.default_rng(2).gamma(0.5, size=(7, 6))
     rng = np.random.default_rng(0)
     D, C = (np.triu(rng.random((k, k)) + 0.1, 1) for k in (7, 6))

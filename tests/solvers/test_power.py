@@ -25,7 +25,7 @@ def phi():
     return regularize(*exact_lifts(problem), TAU, norm_matrices(problem, "l1"))
 
 
-def test_it_begins_where_it_is_told(phi):
+def test_it_begins_at_the_given_start(phi):
     now = PowerIteration().init(phi, START)
     assert_array_equal(now.metrics.samples, START.samples)
     assert now.residual == np.inf

@@ -88,7 +88,7 @@ def test_sides_take_turns():
 
 
 @pytest.mark.parametrize("eps", [0, 0.2])
-def test_what_maps_remember_of_a_part_changes_no_answer(eps):
+def test_stored_parts_of_a_map_do_not_change_results(eps):
     problem = cm.Problem.from_data(X)
     lift = fresh_lifts(problem, eps)[0]
     index = np.array([[0, 3], [5, 2], [7, 7], [4, 19]])
@@ -104,7 +104,7 @@ def test_a_step_of_all_pairs_is_a_power_step():
 
 @pytest.mark.parametrize("eps", [0, 0.2])
 @pytest.mark.parametrize("fraction", [0.1, 0.35])
-def test_it_finds_the_answer_of_the_full_solve(eps, fraction):
+def test_it_finds_the_solution_of_the_full_solve(eps, fraction):
     full = cm.learn(X, eps=eps, tau=TAU, tol=1e-8)
     result = cm.learn(X, eps=eps, tau=TAU, solver=StochasticIteration(fraction), tol=1e-5)
     assert result.converged
@@ -113,7 +113,7 @@ def test_it_finds_the_answer_of_the_full_solve(eps, fraction):
     assert cm.hilbert_distance(result.features, full.features) < 1e-4
 
 
-def test_whole_images_leave_the_paper_far_behind(truth):
+def test_full_steps_converge_much_faster_than_those_of_the_paper(truth):
     ours = steps(StochasticIteration(0.1), 150)
     paper = steps(StochasticIteration.paper(0.1), 150)
     apart = [cm.hilbert_distance(end.metrics.samples, truth.samples) for end in (ours, paper)]
@@ -144,7 +144,7 @@ def test_seeds_and_nothing_else_decide():
     assert not np.array_equal(one.metrics.samples, other.metrics.samples)
 
 
-def test_no_residual_is_told_before_an_epoch_is_over():
+def test_there_is_no_residual_before_an_epoch_is_over():
     assert steps(StochasticIteration(0.25), 3).residual == np.inf
     assert steps(StochasticIteration(0.25), 4).residual < np.inf
 
@@ -162,7 +162,7 @@ def test_bad_options_are_refused(options, words):
         StochasticIteration(**options)
 
 
-def test_where_samples_lead_astray_full_sweeps_begin_anew():
+def test_after_misleading_samples_full_sweeps_restart():
     """At a large eps the divergences of parts of the pairs may all but vanish on the way."""
     rng = np.random.default_rng(3)
     X = rng.poisson(1.0, (12, 34)) + np.eye(12, 34) + (np.arange(34) >= 12)

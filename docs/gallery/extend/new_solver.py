@@ -3,8 +3,8 @@ A new solver
 ============
 
 A solver is a frozen dataclass with two methods, ``init`` and ``step``. A step takes the two maps
-and an iterate and returns the next iterate; the loop counts, times, stops and handles Ctrl-C. This
-one is damped power iteration: the geometric mean of an iterate and its image. It is slower, but
+and an iterate and returns the next iterate; the loop counts, times, stops and handles Ctrl-C. The
+example is damped power iteration, the geometric mean of an iterate and its image: slower, but it
 damps oscillations.
 """
 
@@ -35,7 +35,7 @@ class DampedIteration:
 
 
 # %%
-# ``learn`` takes an instance in place of a name.
+# ``learn`` accepts an instance instead of a name.
 
 X = cm.datasets.torus("bimodal", 30, 24)
 figure, panel = plt.subplots(figsize=(6.5, 3.4), layout="constrained")

@@ -2,11 +2,11 @@
 Blood cells, from raw counts to figures
 =======================================
 
-What scanpy users do with `cometric`, line by line: filter and normalize counts, learn a distance
-between cells and one between *genes*, then a map, clusters, named modules of genes, the genes of a
-cluster, a page to share, and labels for new cells. The data are 2,700 blood cells, "PBMC 3k" of 10x
-Genomics. The times printed are those of the machine that built this page; see :doc:`/howlong` for
-others. What each step prints is in comments that begin with ``# >``.
+A complete analysis with scanpy and `cometric`: filter and normalize counts, learn a distance
+between cells and one between *genes*, then a map, clusters, named gene modules, the genes of a
+cluster, a report to share, and labels for new cells. The data are 2,700 blood cells, "PBMC 3k" of
+10x Genomics. The times printed are those of the machine that built this page; see :doc:`/howlong`
+for others. Comments that begin with ``# >`` show the output.
 
 .. code-block:: sh
 
@@ -40,9 +40,8 @@ def clock(what):
 # %%
 # The counts
 # ----------
-# ``sc.datasets.pbmc3k()`` downloads them, 6 MB, once. Here a copy is used if there is one; without
-# a copy and without a network, this page falls back to 700 cells that come with scanpy, which are
-# filtered and normalized already.
+# ``sc.datasets.pbmc3k()`` downloads 6 MB, once. Without a network, this page falls back to 700
+# cells that come with scanpy, already filtered and normalized.
 
 here = Path("../../../../shared/data/pbmc3k_raw.h5ad")
 try:
@@ -58,12 +57,12 @@ print(adata)
 # --------------------
 # As in scanpy's own tutorial: cells with too few or too many genes, or with many mitochondrial
 # counts, are dropped, and so are genes in fewer than three cells. Counts are scaled to the same sum
-# in each cell, and logarithms taken. Then the thousand most variable genes are kept: time and
+# in each cell and log-transformed. Then the thousand most variable genes are selected: time and
 # memory grow with the square of the number of genes, and rare genes are mostly noise.
 #
-# **Add the markers that you want to see.** Every selection of variable genes leaves out some that
-# have a name: this one CD3D and IL7R, and scanpy's default, ``flavor="seurat"``, also MS4A1, CD8A
-# and CD14. A gene that was not learned from is in no module and has no nearest genes. All genes
+# **Add the markers that you want to see.** A selection of variable genes leaves out some known
+# markers: this one CD3D and IL7R, and scanpy's default, ``flavor="seurat"``, also MS4A1, CD8A
+# and CD14. A gene that is not used for learning is in no module and has no nearest genes. All genes
 # stay in ``adata.raw``, for colors.
 #
 # **Do not scale** (``sc.pp.scale``): the data must be nonnegative, since each cell is read as a
@@ -125,8 +124,7 @@ print(cms.get.result(adata))
 # %%
 # A map and clusters of the cells
 # -------------------------------
-# Neighbors are written where scanpy expects them, so everything of scanpy that builds on neighbors
-# works from here.
+# Neighbors are stored where scanpy expects them, so all of its functions that use neighbors work.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # scanpy's, about its own future
@@ -143,11 +141,10 @@ for ax, color in zip(axes, ["leiden", *markers], strict=True):
 # %%
 # Modules of genes
 # ----------------
-# The distance between genes is what other tools do not give. ``tl.modules`` joins each gene with
-# its nearest ones and clusters this graph. Genes that are not more alike in near cells than in
-# others belong to no module ("background"). A module is named by its three most central genes: a
-# biologist recognizes B cells by CD79A and MS4A1, natural killer cells by NKG7 and GZMB, monocytes
-# by CST3 and S100A9, platelets by PF4, T cells by CD3D.
+# ``tl.modules`` joins each gene with its nearest genes, by the learned distance, and clusters this
+# graph. Genes whose values are no more alike in near cells than in others belong to no module
+# ("background"). A module is named by its three most central genes: CD79A and MS4A1 mark B cells,
+# NKG7 and GZMB natural killer cells, CST3 and S100A9 monocytes, PF4 platelets, CD3D T cells.
 
 found = cms.tl.modules(adata)
 print(found)
@@ -186,10 +183,10 @@ clock("maps of cells and genes")
 cms.pl.modules(adata, "leiden")
 
 # %%
-# Do modules match gene sets that you know? Give a dictionary, or the path of a GMT or JSON file
+# Do modules match known gene sets? Pass a dictionary, or the path of a GMT or JSON file
 # (hypergeometric tests, q-values of Benjamini and Hochberg). ``enrichment`` returns a tuple of
 # rows, the smallest p-value first; ``pd.DataFrame(found.enrichment(sets))`` is a table. Genes of a
-# set that were not learned from are left out of its test, and each row says how many are.
+# set that were not used for learning are not tested; each row says how many were.
 
 for row in found.enrichment(MARKERS)[:7]:
     print(row)
@@ -203,7 +200,7 @@ for row in found.enrichment(MARKERS)[:7]:
 # > module 3 (S100A8, LGALS2, S100A9): monocytes, 4 of 9 tested (9 in the set), q = 0.0008
 
 # %%
-# The genes nearest to one, or to several: a program of a few genes can be extended this way.
+# The genes nearest to one or several, for example to extend a program of a few genes.
 
 for gene in ("CD3D", "MS4A1", "GZMB", "LYZ"):
     if gene in adata.var_names:
@@ -217,8 +214,8 @@ for gene in ("CD3D", "MS4A1", "GZMB", "LYZ"):
 # %%
 # The genes of a cluster
 # ----------------------
-# By distance to the cluster; ``times`` is how much larger the mean share of the gene is inside than
-# outside, shrunk toward 1. For p-values of differences use ``sc.tl.rank_genes_groups``.
+# Genes ranked by distance to the cluster; ``times`` is the ratio of the gene's mean share inside to
+# that outside, shrunk toward 1. For p-values of differences use ``sc.tl.rank_genes_groups``.
 
 ranks = cms.tl.rank_features(adata, "leiden", n_features=6)
 for group, rows in ranks.groupby("group", observed=True):
@@ -247,7 +244,7 @@ page = cm.report.write(
     "cells.html",
     clusters=adata.obs["leiden"][result.problem.samples.kept],  # shown, but not scored
     words=("cells", "genes"),
-    X=adata.raw if raw else None,  # to color by more genes than were learned from
+    X=adata.raw if raw else None,  # to color by all genes
     title="Blood cells and their genes",
     force=True,
 )
@@ -262,10 +259,10 @@ clock("report")
 # New cells
 # ---------
 # Name the clusters by hand, or, as here, by the markers that are largest in each compared with the
-# other clusters. Then label the cells that were set aside: each gets the label that its nearest
-# cells vote for, the probability that this is right, and a novelty, which is near 1 for cells
-# unlike all known ones. Learning did not see these cells. As a check that uses no distance: the
-# markers of each new cell alone.
+# other clusters. Then label the cells that were set aside, which learning did not see: each gets
+# the label that its nearest cells vote for, the probability that this is right, and a novelty,
+# which is near 1 for cells unlike all known ones. A check without distances uses only the markers
+# of each new cell.
 
 
 def by_markers(table):

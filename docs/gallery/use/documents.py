@@ -57,7 +57,7 @@ print(known.groupby("module").size().to_string())
 # --------------------
 # Every word is a feature. Words in more than a quarter of the documents are left out, since they
 # say little, and so are words in fewer than eight, which have too little data. Nothing is weighted
-# or stemmed. Where words only appear together, or documents have equal counts, the first is kept.
+# or stemmed. Of words with proportional counts, and of such documents, only the first is used.
 
 vectorizer = CountVectorizer(
     stop_words="english", token_pattern=r"\b[a-z]{3,}\b", min_df=8, max_df=0.25
@@ -114,10 +114,10 @@ cm.plot.embedding(result, method="tsne", labels=known["module"])
 # %%
 # Topics
 # ------
-# Modules of words that are near one another, at most 8 of them: those that correlate most are
-# joined. Words of all documents alike belong to no module ("background"). The score of a module in
-# a document is how much more of its words the document has than others; here its mean over the
-# functions of each module of NumPy and SciPy.
+# Modules of words near one another; the most correlated ones are merged until 8 remain. Words that
+# are evenly spread over the documents belong to no module ("background"). The score of a module in
+# a document says how much more of its words the document has than others; the table shows the mean
+# over the functions of each module of NumPy and SciPy.
 
 topics = cm.modules(result).merge(8)
 print(topics)
@@ -161,14 +161,14 @@ for question, row in zip(questions, result.transform(table(questions, None)), st
     print(f"{question}\n   {', '.join(X.index[np.argsort(row)[:4]])}")
 
 # %%
-# Beside LSA and NMF
-# ------------------
+# Comparison with LSA and NMF
+# ---------------------------
 # The same vote, and clusters of the documents by the graph of their 15 nearest neighbors, from the
 # learned distances and from others: LSA (tf-idf and truncated SVD, 10 to 100 components) and NMF
 # (of tf-idf, 8 topics). *Usual clusters* are the largest topic for the learned distances and for
-# NMF, and k-means for LSA. Clusters are compared with the modules by the adjusted Rand index, and
-# scores are higher if better. *Plurals* says how often, for a word such as *filter*, its plural is
-# one of the 10 nearest words, and vice versa.
+# NMF, and k-means for LSA. Clusters are compared with the modules by the adjusted Rand index.
+# *Plurals* is how often, for a word such as *filter*, its plural is one of the 10 nearest words,
+# and vice versa. Higher scores are better.
 
 
 def clusters(distances, count=8, k=15):
@@ -219,5 +219,5 @@ print(f"{len(new)} held-out documents, {len(pairs)} pairs of words")
 # %%
 # One held-out document is 0.01: documents are placed about as well as by the best LSA. Nearest
 # words are better than those of any number of components, and no number had to be chosen. For
-# clusters, LSA with few components is simpler and as good or better. On other collections
-# (BBC news, Classic3, CSTR) it is much the same: see :doc:`/usefulness`.
+# clusters, LSA with few components is simpler and as good or better. Results for other collections
+# (BBC news, Classic3, CSTR) are similar: see :doc:`/usefulness`.

@@ -5,7 +5,7 @@ What eps and tau do
 Two parameters decide what is learned. ``eps``, the entropic regularization, blurs the transport
 plans: 0 is exact transport, infinity leaves one axis of correspondence analysis. ``tau`` adds a
 plain norm between histograms. Here both are varied on a bump translated around a circle, where
-we know what to expect: distances that grow up to half a turn.
+distances should grow up to half a turn.
 """
 
 import matplotlib.pyplot as plt
@@ -39,8 +39,8 @@ left.legend(frameon=False)
 
 # %%
 # **tau.** With any positive ``tau`` distances are positive, and for ``eps=0`` the solution is
-# unique (a theorem). If it is too large, the plain l1 distance (gray line) dominates, which is the
-# same between all histograms with disjoint supports. A larger ``tau`` converges faster.
+# unique (a theorem). If it is too large, the plain l1 distance (gray line) dominates, which is
+# constant for histograms with disjoint supports. A larger ``tau`` converges faster.
 
 _, right = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for tau, shade in zip((1e-3, 1e-2, 0.1, 1, 10), shades, strict=True):

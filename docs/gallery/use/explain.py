@@ -2,9 +2,9 @@
 Why are these two far apart?
 ============================
 
-A transport distance comes with an explanation: the optimal plan, which says how much mass moves
-from where to where, and at what cost. Here are nine notes of a few words each. The words "cat" and
-"kitten" occur with the same other words, which is enough to learn that they are close.
+A transport distance comes with an explanation: the optimal plan, which shows how much mass moves
+from where to where, and at what cost. The data are nine notes of a few words each. The words "cat"
+and "kitten" occur with the same other words, which is enough to learn that they are close.
 """
 
 import pandas as pd
@@ -37,9 +37,9 @@ r = cm.learn(X, eps=0, tau=1e-2)
 print(pd.Series(r.features[list(X.columns).index("cat")], X.columns).sort_values().head(6))
 
 # %%
-# From the note on cats to the one on kittens, the mass that they share stays in place, and the rest
-# moves a short distance. To the note on stocks all mass moves, and far. The explanation lists first
-# the net changes, words that one note has more of than the other, then the flows of mass.
+# From the note on cats to the one on kittens, the common mass stays in place, and the rest
+# moves a short distance. To the note on stocks all mass moves far. The explanation first lists
+# the net changes, the words that one note has more of than the other, then the flows of mass.
 
 print(r.explain("cat", "kitten"))
 print()

@@ -1,6 +1,6 @@
 """
-A metric that is known
-======================
+A known metric
+==============
 
 If a distance between features is known, it need not be learned. Here the features are pixels, and
 their distance is the one on the image: ``learn(X, features=C)`` gives the earth mover's distances
@@ -28,7 +28,7 @@ print(result)
 print(result.certify())
 
 # %%
-# All that works with a learned metric works here. ``norm=(None, C)`` is the alternative: both
+# All functions for learned metrics work here, too. Alternatively, with ``norm=(None, C)`` both
 # metrics are learned, and the known one is a prior for the features.
 
 learned = cm.learn(digits.X, eps=0.1, norm=(None, C))

@@ -2,9 +2,9 @@
 Modules of features
 ===================
 
-A learned distance between features says which of them belong together. :func:`cometric.modules`
-turns it into modules, such as programs of genes or topics of words, and sets apart the features
-that belong to none. Here the data are simulated counts of five types of cells; a quarter of the
+A learned distance between features shows which of them belong together. :func:`cometric.modules`
+turns it into modules, such as gene programs or word topics, and a background of features
+that belong to none. The data are simulated counts of five cell types; a quarter of the
 genes are markers of a type.
 """
 
@@ -33,14 +33,14 @@ print(f"{(background & (marks == -1)).sum()} of {(marks == -1).sum()} other gene
 cm.plot.modules(found, data.labels)
 
 # %%
-# Which given sets of genes are in which module? Sets may also come from a GMT or JSON file.
+# Which known gene sets match which module? Sets can also be read from a GMT or JSON file.
 
 sets = {f"markers of type {kind}": np.flatnonzero(marks == kind).astype(str) for kind in range(5)}
 for row in found.enrichment(sets)[:5]:
     print(f"module {row.module}, {row.set}: {len(row.shared)} of {row.size}, q = {row.q:.1e}")
 
 # %%
-# Modules that occur in the same samples can be joined.
+# Modules with high scores in the same samples can be merged.
 
 print(found.merge(3))
 

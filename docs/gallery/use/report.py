@@ -30,6 +30,6 @@ cm.report.write(
 # %%
 # .. raw:: html
 #
-#    <p><a href="../report.html"><strong>Open the report</strong></a> (5 MB). Its first map:</p>
+#    <p><a href="../report.html"><strong>Open the report</strong></a>. Its first map:</p>
 
 cm.plot.embedding(r, method="tsne", labels=[f"type {label}" for label in cells.labels])

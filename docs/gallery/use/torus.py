@@ -3,8 +3,9 @@ A circle, recovered from data
 =============================
 
 Each sample is a bump on a circle, translated a little further than the last one and evaluated at
-evenly spaced points, the features. The method is not told that there is a circle, or which columns
-are neighbors. This is the first experiment of the paper, with exact transport, on fewer points.
+evenly spaced points, the features. The method does not know that there is a circle, or which
+columns are neighbors. This is the first experiment of the paper, with exact transport, on fewer
+points.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-Samples that share only a part
-==============================
+Samples that only partly overlap
+================================
 
-Balanced transport matches all mass, so that a contamination counts with the whole distance at which
-it lies. ``Unbalanced(eps, rho=...)`` leaves mass unmatched where that is cheaper.
+Balanced transport matches all mass, so a contamination far away dominates the distance.
+``Unbalanced(eps, rho=...)`` leaves mass unmatched where that is cheaper.
 """
 
 import matplotlib.pyplot as plt
@@ -16,14 +16,14 @@ cost = np.abs(place[:, None] - place)
 bump, shifted = (np.exp(-(((place - middle) / 0.05) ** 2)) for middle in (0.2, 0.3))
 shares = np.linspace(0, 0.3, 7)
 samples = [bump / bump.sum()]
-for share in shares:  # a part of the second sample lies at the other end
+for share in shares:  # of the second sample lies at the other end
     mixed = (1 - share) * shifted / shifted.sum()
     mixed[-1] += share
     samples.append(mixed)
 
 # %%
-# The distance to the first sample grows with the contamination, the less the smaller ``rho``. The
-# smaller ``rho``, the less mass is matched.
+# The distance to the first sample grows with the contamination, more slowly for smaller ``rho``,
+# with which less mass is matched.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
 for rho in (None, 1.0, 0.3, 0.1):
@@ -34,11 +34,11 @@ for rho in (None, 1.0, 0.3, 0.1):
     left.plot(shares, distances / distances[0], "o-", label=label)
     right.plot(shares, matched, "o-", label=label)
 left.set(title="Distance, relative to no contamination", xlabel="contamination")
-right.set(title="Mass that is matched", xlabel="contamination", ylim=(0, 1.05))
+right.set(title="Matched mass", xlabel="contamination", ylim=(0, 1.05))
 left.legend(frameon=False)
 
 # %%
-# Distances are learned in the same way; the explanation of a distance counts what is not matched.
+# Learning works in the same way; the explanation of a distance includes the unmatched mass.
 
 X = cm.datasets.torus("unimodal", 20, 16)
 result = cm.learn(X, transport=cm.Unbalanced(0.05, rho=0.2), tau=0.01)

@@ -24,7 +24,7 @@ def check_is_result(value: Any) -> None:
 
 
 def check_labels(labels: Any) -> None:
-    """Raise unless labels can be several; one text would be the name of a column."""
+    """Raise if the labels are a single text, which would be the name of a column."""
     if isinstance(labels, str):
         raise ValueError(
             f"`labels` is {labels!r}; pass the label of each sample, such as "

@@ -34,8 +34,8 @@ class Change(NamedTuple):
     """How much more or less mass the second item has on one bin than the first.
 
     ``change`` is ``second - first``: negative for a loss, positive for a gain. ``distance`` is the
-    mean distance that the mass moves which leaves the bin (loss) or arrives there (gain), and
-    ``share`` the fraction of the transport cost that this takes, from 0 to 1.
+    mean distance moved by the mass that leaves the bin (loss) or arrives there (gain), and
+    ``share`` its fraction of the transport cost, from 0 to 1.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Mass that moves from one bin to another, and its part of the transport cost."""
+    """Mass that moves from one bin to another, and its share of the transport cost."""
 
     source: str
     target: str
@@ -80,11 +80,11 @@ class Explanation:
     changes
         A :class:`Change` for each bin on which the two differ, the largest first.
     learned
-        The learned distance of the two, the entry of ``result.samples`` (or ``features``): more
-        than the cost of the plan goes into it, and it is scaled to a maximum of 1.
+        The learned distance of the two, the entry of ``result.samples`` (or ``features``). Unlike
+        the cost of the plan it includes the norm R, and is scaled to a maximum of 1.
     alike
-        The bins that were merged with another, by the name of that one: their counts are the same
-        up to scale, so its mass is that of all of them.
+        For each bin that stands for several with proportional counts, the names of the others; its
+        mass is that of all of them.
     """
 
     items: tuple[str, str]

@@ -42,10 +42,10 @@ def rank_features(
 ) -> tuple[Ranked, ...]:
     """The features nearest to each group of samples, group by group, the nearest first.
 
-    Groups are in the order of pandas' categories; otherwise numbers ascend, texts are sorted.
+    Groups are in the order of pandas categories, otherwise sorted.
 
-    A group is compared with features as if it were one: the feature that has the same mass in all
-    samples of the group and none elsewhere. Its distances to the learned features are those of
+    A group is treated as a feature that has the same mass in all samples of the group and none
+    elsewhere. Its distances to the learned features are those of
     ``result.transform(..., of="features")``. So a feature is near if its mass lies on the samples
     of the group or on samples near to them.
 

@@ -55,14 +55,14 @@ def modules(
     min_size: int = 5,
     random_state: int = 0,
 ) -> Modules:
-    """Modules of features that are near one another: programs of genes, topics of words.
+    """Modules of features that are near one another: gene programs, word topics.
 
-    First the background is set apart: features that are not more alike in near samples than in
-    others, which Moran's I measures. The features are divided into two halves at random, and those
-    of one half are judged by the graph of the 15 nearest samples, by 20 principal components of the
-    other half. A feature is background if its I is below ``coherence``, or less than 3 standard
-    deviations above its mean for shuffled samples: features with the same share of all samples,
-    and rare ones that occur here and there. The others are joined with their nearest features, by
+    First the background is removed: features whose values are no more alike in near samples than
+    in others, as measured by Moran's I. The features are divided into two halves at random, and
+    those of one half are judged by the graph of the 15 nearest samples in 20 principal components
+    of the other half. A feature is background if its I is below ``coherence``, or less than 3
+    standard deviations above its mean for shuffled samples: typically features with the same share
+    in all samples, and rare, scattered ones. The others are joined to their nearest features, by
     the learned distances, with the weights of :func:`smooth`, and this graph is clustered by the
     Leiden algorithm.
 
@@ -71,15 +71,15 @@ def modules(
     result
         What :func:`learn` returned; for many samples the ``result`` of :func:`learn_landmarks`.
     of
-        "features"; with "samples", clusters of samples, and features and samples change places
-        in all that is said here.
+        "features"; "samples" gives clusters of samples, with the roles of features and samples
+        exchanged throughout.
     n_neighbors
-        Nearest features that a feature is joined with.
+        Number of nearest features that each feature is joined to.
     resolution
         Larger values give more and smaller modules (modularity).
     coherence
-        Least Moran's I of a feature in a module; 0.05 by default, and 0 leaves only the comparison
-        with shuffled samples. For ``of="samples"`` the default is to cluster all samples.
+        Minimum Moran's I of a feature in a module: 0.05 by default; with 0, only the comparison
+        with shuffled samples counts. For ``of="samples"`` the default is to cluster all samples.
     min_size
         Smaller modules become background.
     random_state
@@ -188,7 +188,7 @@ class Modules:
 
         A score is the mean over the features of the module, each standardized: the root of its
         share of the sample, minus the mean of that in the learned data, divided by the standard
-        deviation there. So 0 is average, and each feature counts the same.
+        deviation there. So 0 is average, and all features have the same weight.
 
         Parameters
         ----------
@@ -226,7 +226,7 @@ class Modules:
         return enriched(self.members, self.names, self._items.item_names, sets, min_size)
 
     def merge(self, n_modules: int) -> Modules:
-        """At most ``n_modules`` modules: those that correlate most are joined, as in ``tree``."""
+        """At most ``n_modules`` modules: the most correlated are merged, as in ``tree``."""
         check_count("n_modules", n_modules)
         if n_modules >= len(self):
             return self

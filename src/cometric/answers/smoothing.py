@@ -60,7 +60,7 @@ def smooth(
         Share of the mass of each sample to keep, at most 1: its largest entries that together have
         this share, scaled to the same sum as before. The largest entry of each feature is kept as
         well, so no feature becomes empty. Averages have several times as many
-        nonzero entries as the data, and learning from them takes longer in proportion or worse.
+        nonzero entries as the data, and learning from them takes at least that much longer.
 
     Returns
     -------

@@ -30,7 +30,7 @@ SURE, NOVEL = 0.9, 0.95
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transfer:
-    """Labels of new items, and how sure they are.
+    """Labels of new items, with their confidence.
 
     Attributes
     ----------
@@ -85,12 +85,12 @@ def transfer_labels(
     The weight of a neighbor at distance d is exp(-2 (d / r)^2), with r the distance to the farthest
     of the ``n_neighbors`` nearest. The label with the largest sum of weights wins, and its
     share s of all weights becomes the confidence: with ``within``, each labeled item is
-    given a label by its neighbors as well, itself left out, and the confidence is the frequency
-    with which labels of the share s are then right, as a nondecreasing function of s (isotonic
+    also given a label by its neighbors, itself left out, and the confidence is the frequency
+    with which labels with the share s are then right, as a nondecreasing function of s (isotonic
     regression). Without ``within`` it is s itself.
 
-    Confidence is for items of the labeled kinds. Other items are given one of their labels as well,
-    often with high confidence; their ``novelty`` is near 1.
+    The confidence is meaningful only for items of the labeled kinds. Other items also get one of
+    these labels, often with high confidence; their ``novelty`` is near 1.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def transfer_labels(
         distances of any other origin. A sparse matrix has the distances of nearest items
         only, as ``result.transform(new, n_neighbors=15)``.
     labels
-        One for each column. Items with the label None or NaN take part in the vote, for no label:
-        confidence is lower near them.
+        One for each column. Items with the label None or NaN count in the vote, but for no label,
+        which lowers the confidence near them.
     n_neighbors
         Number of neighbors that vote: by default 15, or all if there are fewer.
     within

@@ -1,4 +1,4 @@
-"""The answer of ``choose``: a table of candidates, the best one, and what to do with it."""
+"""The result of ``choose``: a table of candidates, the best one, and advice."""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ def choose(
     """Compare settings of ``learn``, and common distances, without labels.
 
     Half of the features are hidden. Each candidate gives distances between samples from the other
-    half. What is hidden of a sample is a vector v_i of length 1, its first ten components by
-    latent semantic analysis of the hidden half; it is predicted by the mean p_i of those of its
-    nearest samples. The loss is one minus the cosine, averaged over samples and over splits: ::
+    half. The hidden half of a sample is summarized by a vector v_i of length 1, its first ten
+    components by latent semantic analysis; the prediction p_i is the mean of these vectors over
+    its nearest samples. The loss is one minus the cosine, averaged over samples and splits: ::
 
         1 - <v_i, p_i> / |p_i|.
 
@@ -102,8 +102,8 @@ def choose(
         defaults of ``learn`` and a few values of ``restart``, ``norm``, ``eps`` and ``tau``.
         Baselines are always compared as well.
     n_samples, n_features
-        Size of the part of the data that is used: random samples, and the features that vary the
-        most, this many to learn from and as many to hide. By default at most 500 of each; fewer
+        Size of the part of the data that is used: random samples, and the most variable features,
+        this many to learn from and as many to hide. By default at most 500 of each; fewer
         if more than 40,000 of the entries to learn from are nonzero.
     n_splits
         Number of random splits into a visible and a hidden half.

@@ -28,8 +28,8 @@ def choose(
 ) -> None:
     """Compare settings of `learn`, and common distances, by how they predict hidden data.
 
-    Needs no labels: half of the features are hidden, and the nearest samples predict them. Takes
-    half a minute to two, on a part of the data, and says which options to learn with, if any.
+    Needs no labels: half of the features are hidden, and predicted from the nearest samples. Uses
+    a part of the data, takes half a minute to two minutes, and recommends settings or a baseline.
     """
     _, matrix = read_source(console, path, source)
     choice = cometric.choose(

@@ -40,7 +40,9 @@ def modules(
     ] = "features",
     n_neighbors: Annotated[
         int,
-        o.of_kind("--n-neighbors", Count(), "-n", help="Nearest items that each is joined with."),
+        o.of_kind(
+            "--n-neighbors", Count(), "-n", help="Number of neighbors of each item in the graph."
+        ),
     ] = 15,
     resolution: Annotated[
         float,
@@ -55,8 +57,8 @@ def modules(
         o.of_kind(
             "--coherence",
             Number("a number, at least 0"),
-            help="Items below this coherence are background. Default: 0.05 for features, none of "
-            "the samples.",
+            help="Items below this coherence are background. Default: 0.05 for features; samples "
+            "have no background.",
         ),
     ] = None,
     min_size: Annotated[
@@ -73,7 +75,7 @@ def modules(
     ] = None,
     force: o.Force = False,
 ) -> None:
-    """Find modules of features of RESULT that are near one another, such as programs of genes."""
+    """Find modules of features of RESULT that are near one another, such as gene programs."""
     writing.check(output, files.TABLES, [output], force=force)
     if sets is not None and of == "samples":
         raise ValueError("`sets` are sets of features; leave out `of`.")

@@ -117,7 +117,7 @@ def learn_landmarks(
 ) -> Sketch:
     """The feature metric learned from some samples, and a neighbor graph of all samples.
 
-    For data whose n x n distances do not fit into memory, which grows with n times
+    For data whose n x n distances do not fit into memory: it needs memory in proportion to n times
     ``n_neighbors``.
 
     Parameters
@@ -131,8 +131,8 @@ def learn_landmarks(
         same label (metacells; samples whose label is missing are in none of them); or a matrix of
         metacells over the same features.
     n_landmarks
-        The same as a number of ``landmarks``. With labels, samples are drawn instead of summed:
-        from each label a share of this number, in proportion to its size and at least one.
+        The number of landmarks. Together with labels, samples are drawn instead of summed: from
+        each label in proportion to its size, and at least one.
     method
         For a number of landmarks: "uniform" draws them at random, "kmeans++" draws each with a
         probability proportional to its squared distance from those before it, measured in a random

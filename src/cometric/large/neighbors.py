@@ -141,7 +141,7 @@ def neighbor_graph(
     max_candidates
         Largest number of distances to compute per sample. By default 40 times ``n_neighbors`` in
         an exhaustive search, where the neighbors of samples that need more are not ``proved``; 10
-        times with an index, most of which are left out.
+        times with an index, which needs far fewer as a rule.
     check
         Number of random samples to compare with all others, to measure the recall.
     random_state
@@ -153,15 +153,14 @@ def neighbor_graph(
         clusters of samples; "auto" takes the index for more than 5,000 samples on a CPU, and bounds
         of all pairs on a GPU.
     folder
-        Where completed parts are stored. A run that was interrupted, even by kill -9, continues
-        when called again with the same arguments; the result is the same, bit by bit. Searches on a
-        GPU are not stored.
+        Where completed parts are stored. After an interruption, even kill -9, the same call
+        continues, with a bitwise identical result. Searches on a GPU are not stored.
     device
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
         for the norms "l1", "local", "lsa", "cosine" and "hellinger". The CPU by default.
     memory_limit
-        Bytes to stay below, about; the free memory by default. Stored samples that would take too
-        large a part of it are moved to a temporary file.
+        Approximate limit of memory in bytes, by default the free memory. Stored samples that would
+        take too large a part of it are moved to a temporary file.
 
     Examples
     --------

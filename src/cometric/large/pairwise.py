@@ -41,7 +41,7 @@ def distances_to_zarr(
 
     They are those of :meth:`Result.transform`, Phi_A(C) / mu, symmetric with a zero diagonal. One
     tile is in memory at a time. After an interruption, even kill -9, the same call continues with
-    the missing tiles; the bytes are those of an uninterrupted call.
+    the missing tiles, with a bitwise identical result.
 
     Parameters
     ----------

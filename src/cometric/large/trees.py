@@ -128,7 +128,7 @@ def learn_trees(
         groups of at most 64 joined by average linkage.
     group_power
         Lengths are multiplied by the number of items below the edge to this power. Positive values,
-        such as 0.5, bring out large groups: higher silhouettes, but poorer nearest neighbors.
+        such as 0.5, emphasize large groups: higher silhouettes, but poorer nearest neighbors.
     tol, max_iter
         Stop when the Hilbert distance between the lengths and their image is at most ``tol``.
     drop_empty

@@ -101,14 +101,14 @@ def learn(
         proportions. All theorems for eps = 0 remain; see docs/theory.md, section 2.2.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete"; a reference: "lsa" (TF-IDF and 30
-        singular vectors), "cosine", "hellinger", or "local", which combines several distances and
-        makes them relative to those in the neighborhood; or two matrices (samples, features), one
+        singular vectors), "cosine", "hellinger", or "local", which combines several distances,
+        each scaled by those to the nearest neighbors; or two matrices (samples, features), one
         of which may be a name, or None for "auto": a known metric that guides one side only.
         "auto" is "local" for ``tau="auto"`` and "l1" otherwise.
     samples, features
-        A metric C between the features that is known, so that it is not learned: ``samples`` of
+        A known metric C between the features, which is then not learned: ``samples`` of
         the result is its lift Phi_A(C), in the units of C, and ``features`` is C itself. For
-        example the distances of word vectors, for Word Mover's distances. A square matrix, or a
+        example, distances of word vectors give Word Mover's distances. A square matrix, or a
         DataFrame whose names are matched with those of ``X``. Here the default is tau = 0: R is
         added if ``tau``, ``restart`` or ``norm`` is passed. ``samples=D`` likewise.
     solver

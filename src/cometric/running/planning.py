@@ -126,12 +126,12 @@ class Plan:
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.
 
-    Two parts of the problem, with random samples and features, are solved to the tolerance with
-    the same options, for the number of iterations and the time of each in calls of the maps. Calls
-    for some of the histograms give the time of a call for all of them. The number of iterations of
-    a part is close to that of the whole but not equal, so the plan has a range. A plan takes about
-    8 % of the time it predicts, but at least about 5 and at most about 30 seconds (and a minute to
-    compile kernels, the first time).
+    Two subproblems, with random samples and features, are solved to the tolerance with
+    the same options, to find the number of iterations and the cost of each in calls of the maps.
+    The time of a call is extrapolated from calls for some of the histograms. The number of
+    iterations of a subproblem is close to that of the whole problem but not equal, so the plan has
+    a range. A plan takes about 8 % of the time it predicts, within limits of about 5 and 30 seconds
+    (and a minute to compile kernels, the first time).
 
     With ``client``, the speed of its workers and of the network and the time of an empty task are
     measured as well. From these, time and memory are predicted for 1 to 64 such workers, for exact

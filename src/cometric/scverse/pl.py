@@ -77,9 +77,9 @@ def embedding(
     ----------
     color
         A column of ``obs`` (or of ``var`` for genes); for cells also the name of a gene, in the
-        data learned from or else in ``adata.raw``, or of a module, such as "module_0".
-        ``modules_key``, the ``key_added`` of ``tl.modules``, stands for modules, with their names:
-        that of each gene, or the module of largest score of each cell.
+        learned data or else in ``adata.raw``, or of a module, such as "module_0".
+        ``modules_key``, the ``key_added`` of ``tl.modules``, colors each gene by its module, and
+        each cell by the module with the largest score.
     mark, n_names, method, random_state
         See :func:`cometric.plot.embedding`.
     """

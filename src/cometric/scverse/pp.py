@@ -47,7 +47,7 @@ def neighbors(
     -------
     None, or a copy. Written are ``uns["neighbors"]``, ``obsp["distances"]`` and
     ``obsp["connectivities"]`` (with ``key_added``: ``uns[key_added]`` and so on), so that
-    ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy follow directly.
+    ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy can be used directly.
     """
     if key_added is not None and slots.distances_key(key_added) == slots.distances_key(key):
         raise ValueError(

@@ -188,7 +188,7 @@ def transform(
     Parameters
     ----------
     new
-        New cells. Genes are matched by name, in any order and number: learned genes that ``new``
+        New cells. Genes are matched by name, in any order: learned genes that ``new``
         lacks count as zero, genes that were not learned are ignored, with a warning.
     reference
         Metrics have been learned for it by :func:`learn` or :func:`landmarks`; they do not change.
@@ -199,7 +199,7 @@ def transform(
         Number of nearest cells of the reference whose distances are stored; None for all, as a
         dense matrix.
     layer, use_raw
-        Use ``new.layers[layer]`` or ``new.raw``; ``use_raw=False`` alone stands for ``new.X``. By
+        Use ``new.layers[layer]`` or ``new.raw``; ``use_raw=False`` alone means ``new.X``. By
         default those that the reference was learned from.
     key
         The ``key_added`` that :func:`learn` was given; also the prefix of what is written.
@@ -295,7 +295,7 @@ def transfer_labels(
     ``obs["cometric_cell_type"]``
         The labels, with the categories of the reference.
     ``obs["cometric_cell_type_confidence"]``
-        Probability that the label is right, estimated by leaving each cell of the reference out.
+        Probability that the label is right, estimated by leaving out each cell of the reference.
     ``obs["cometric_cell_type_novelty"]``
         Near 1 for cells unlike all those of the reference, whatever their confidence; see
         :class:`cometric.Transfer`.

@@ -32,17 +32,17 @@ def landmarks(
     copy: bool = False,
     **options: Any,
 ) -> AnnData | None:
-    """Learn from some cells, and find the neighbors of all; for more cells than :func:`learn` can.
+    """Learn from some cells, and find the neighbors of all: for data too large for :func:`learn`.
 
-    After it, ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy follow directly, and so do
-    :func:`modules`, :func:`rank_features`, :func:`transform` and :func:`transfer_labels`, for which
-    the landmarks stand for the reference.
+    Then ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy can be used directly, and so can
+    :func:`modules`, :func:`rank_features`, :func:`transform` and :func:`transfer_labels`, where
+    the landmarks are the reference.
 
     Parameters
     ----------
     adata
         Nonnegative data, cells by genes: counts, or their logarithms ``log1p``. It may be backed
-        (``anndata.read_h5ad(path, backed="r")``) or lazy: then a part of it is in memory at a time.
+        (``anndata.read_h5ad(path, backed="r")``) or lazy, and is then read in parts.
     n_landmarks
         The number of cells to learn from, by default that of :func:`cometric.learn_landmarks`; or
         a column of ``obs``, to learn from the sums of the cells with the same label (metacells).

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def modules(
     adata: AnnData, *, key: str = "cometric", key_added: str = "cometric_modules", **options: Any
 ) -> Modules:
-    """Modules of genes that are near one another, with a score of each cell for each module.
+    """Modules of genes near one another, and the score of each cell for each module.
 
     Parameters
     ----------
