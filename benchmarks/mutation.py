@@ -58,7 +58,7 @@ MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/ce
 ALSO = {"inputs": "problem", "sides": "problem"}
 """Modules that the tests of another module also cover."""
 EXAMPLES = 25  # of Hypothesis, a quarter of those of the tests, which detect at least as much
-SECONDS = 60  # of processor time; the tests of a module take less than 10
+SECONDS = 30  # of processor time; the tests of a module take less than 10
 COMPILING = 600  # the same, where kernels may have to be compiled first
 MEMORY = 32 << 30  # of address space: some mutants allocate without limit
 
