@@ -577,6 +577,16 @@ def test_a_manifest_of_other_types_is_refused(key, value, tmp_path):
         cm.resume(tmp_path)
 
 
+@pytest.mark.parametrize("option", ["transport", "solver"])
+def test_options_of_a_later_version_are_refused(option, tmp_path):
+    cm.learn(X, 0.5, 0.5, solver=cm.PowerIteration(), checkpoint=tmp_path)
+    kinds = {"transport": "entropic", "solver": "cometric.solvers.power.PowerIteration"}
+    later = {"kind": kinds[option], "later": 1}
+    rewrite(tmp_path, lambda content: content["asked"].update({option: later}))
+    with pytest.raises(CheckpointError, match="options that this version does not know: .*'later'"):
+        cm.resume(tmp_path)
+
+
 def test_a_manifest_that_is_no_object_is_refused(tmp_path):
     start(tmp_path, 1)
     for body, words in (
