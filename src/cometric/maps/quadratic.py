@@ -112,7 +112,8 @@ class MahalanobisMap(QuadraticMap):
         self.scale = scale
 
     def _matrix(self, cost: Matrix) -> Matrix:
-        kernel: Matrix = np.exp(-cost / (self.scale * float(cost.max())))
+        top = float(cost.max()) or 1.0
+        kernel: Matrix = np.exp(-cost / (self.scale * top))
         return kernel
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:

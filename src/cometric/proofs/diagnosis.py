@@ -150,7 +150,8 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
     if isinstance(phi, BoundedMap):
         low, high = phi.bounds(saturated, index)
     image = _combine(transport, cost, formula, R, index)
-    ratios = image / metric[i, j]
+    with np.errstate(divide="ignore", invalid="ignore"):  # of distances that are 0
+        ratios = image / metric[i, j]
     return _Side(
         residual=log_width((float(ratios.min()), float(ratios.max()))),
         width=float((high - low).max() / image.max()) if high is not low else None,
