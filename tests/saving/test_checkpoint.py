@@ -808,6 +808,15 @@ def test_the_size_is_told_before_the_first_is_written(tmp_path, capsys, monkeypa
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_the_size_includes_what_strips_store(eps, tmp_path, capsys):
+    data = cm.datasets.simulate_counts(50, 40, density=0.5, random_state=1).X
+    for client in (None, "local"):
+        cm.learn(data, eps, 0.1, client=client, checkpoint=tmp_path / f"{client}", progress=True)
+    one, strips = map(float, re.findall(r"about ([\d.]+) kB each", capsys.readouterr().err))
+    assert 0.7 * one < strips < 1.5 * one
+
+
 def test_what_is_noted_stays_through_a_resume(tmp_path):
     with module.noting({"path": "here"}):
         start(tmp_path)
