@@ -310,8 +310,8 @@ def test_columns_without_end_are_refused_before_they_are_named(inside):
     parts = {name: getattr(inside.X, name) for name in ("data", "indices", "indptr")}
     np.savez("wide.npz", **arrays, **parts)
     np.save("long.npy", np.empty((10**9, 0)))
-    for path in ("wide.npz", "long.npy"):
-        with pytest.raises(ValueError, match=f"`{path}` holds .* above the limit"):
+    for path, fault in (("wide.npz", "holds .* above the limit"), ("long.npy", "has shape")):
+        with pytest.raises(ValueError, match=f"`{path}` {fault}"):
             open_store(path, limit=1e9).__enter__()
 
 
@@ -465,6 +465,13 @@ def test_dask_blocks_must_be_as_they_say(matrix):
         as_rows(wrong)[0:10]
     with pytest.raises(ValueError, match="dtype"):
         as_rows(whole.astype("U3"))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_data_without_rows_or_columns_are_refused(shape, inside):
+    message = rf"`X` has shape \({shape[0]}, {shape[1]}\); need at least 1 row and 1 column"
+    with h5py.File("empty.h5", "w") as file, pytest.raises(ValueError, match=message):
+        cm.plan(file.create_dataset("x", data=np.zeros(shape)))
 
 
 def test_groups_that_are_no_matrix(inside):

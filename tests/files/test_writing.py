@@ -1,6 +1,7 @@
 """What could not be written is refused before any work; the command line's tests have the rest."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,13 @@ def test_errors_of_the_disk_name_the_file(tmp_path):
         writing.aside(tmp_path / "gone" / "x.npz") as file,
     ):
         file.write(b"")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".CSV.gz", ".tsv.GZ"])
+def test_tables_keep_their_name_and_ending(ending):
+    """Of capital letters too whose lower case is longer: Turkish I with a dot."""
+    names = [path.name for path in writing.targets(Path(f"\u0130{ending}"))]
+    assert names == [f"\u0130.samples{ending}", f"\u0130.features{ending}"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -203,6 +204,35 @@ def test_certifying_shows_the_progress_of_all_pairs(eps, tau, capsys, chatty):
         assert lines[-1].endswith(f" % of {pairs} pairs")
     result.certify()
     assert capsys.readouterr().err == ""
+
+
+@dataclass(frozen=True)
+class Immutable:
+    """A map of a user, which takes no further attributes."""
+
+    phi: cm.ExactMap
+
+    @property
+    def shape(self):
+        return self.phi.shape
+
+    def __call__(self, cost):
+        return self.phi(cost)
+
+    def pairs(self, cost, index):
+        return self.phi.pairs(cost, index)
+
+
+class Own(cm.Transport):
+    def lift(self, hist, resources):
+        return Immutable(cm.ExactMap(hist))
+
+
+@pytest.mark.parametrize("show", [False, True])
+def test_maps_that_cannot_report_are_no_obstacle(show, capsys, chatty):
+    result = cm.learn(X, transport=Own(), tau=0.1, progress=show)
+    assert "residual" in str(result.certify(progress=show))
+    assert ("learning: " in capsys.readouterr().err) == show
 
 
 def test_neighbors_and_recall_are_named(capsys, chatty):

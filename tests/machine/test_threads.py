@@ -97,6 +97,18 @@ def test_blas_is_put_back_by_the_last_of_several_users():
     assert blas_threads() == before
 
 
+def test_blas_is_limited_again_after_a_limit_that_failed(monkeypatch):
+    def fail(**_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threadpoolctl.threadpool_limits", fail)
+        with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
+            pass
+    with threads.one_blas_thread():
+        assert set(blas_threads()) == {1}
+
+
 def test_several_threads_may_learn_at_once():
     truth = {name: bits(cm.learn(X, **RUNS[name])) for name in ("policy", "entropic")}
     before = blas_threads()

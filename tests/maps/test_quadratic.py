@@ -60,6 +60,7 @@ def test_laws(name):
     assert not np.diagonal(distances).any()
     assert (distances + np.eye(9) > 0).all()
     np.testing.assert_allclose(phi(40.0 * cost), 40.0 * distances, rtol=1e-12)
+    assert not phi(0.0 * cost).any()
 
 
 def test_the_laplacian_is_linear_and_monotone():

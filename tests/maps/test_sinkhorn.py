@@ -98,7 +98,7 @@ def test_without_costs_nothing_is_swept():
 
 def test_tasks_without_a_mark_are_not_selected():
     masks = [np.array([False, False]), np.array([True, False])]
-    assert select(["a", "b"], masks) == [("b", masks[1], 1)]
+    assert select(["a", "b"], masks) == [("b", masks[1])]
     assert select([], []) == []
 
 

@@ -45,6 +45,13 @@ def test_a_wrong_result_is_far_from_its_image():
     assert told.residuals[0] >= 0.99 * np.log(2)
 
 
+def test_distances_of_zero_have_no_finite_residual():
+    with pytest.warns(cm.ConvergenceWarning, match="not unique"):
+        result = cm.learn(np.eye(3), eps=np.inf, tau=0)
+    assert not result.samples[np.triu_indices(3, 1)].all()
+    assert result.certify().residuals == (np.inf, np.inf)
+
+
 @pytest.mark.parametrize("eps", [0.05, 0.3, np.inf])
 @pytest.mark.parametrize("of", ["samples", "features"])
 def test_the_plan_shown_has_the_right_marginals(eps, of):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import sparse
 
 import cometric as cm
 from cometric.core.formula import Formula
@@ -144,6 +145,16 @@ def test_matrices_as_norms_are_cut_to_the_parts(in_parts):
     for side, matrix in zip((part.samples, part.features), part.formula.norm, strict=True):
         assert matrix.shape == (len(side.labels),) * 2
         assert_allclose(side.hist.sum(axis=1), 1.0)
+
+
+def test_parts_of_very_sparse_data_have_some_items(in_parts):
+    """Of 2 entries in a row, hardly any are among the first columns drawn."""
+    entries = sparse.random(600, 600, 1 / 600, random_state=0) + sparse.eye(600)
+    planned = cm.plan(entries, tau=0.1, tol=0.1)
+    assert planned.measured.startswith("2 parts of ")
+    assert planned.total > 0
+    part = take_part(cm.Problem.from_data(entries), (30, 30), seed=0)
+    assert min(part.samples.kept.sum(), part.features.kept.sum()) >= 8
 
 
 def test_a_plan_stops_where_learn_would(in_parts):

@@ -577,6 +577,16 @@ def test_a_manifest_of_other_types_is_refused(key, value, tmp_path):
         cm.resume(tmp_path)
 
 
+@pytest.mark.parametrize("option", ["transport", "solver"])
+def test_options_of_a_later_version_are_refused(option, tmp_path):
+    cm.learn(X, 0.5, 0.5, solver=cm.PowerIteration(), checkpoint=tmp_path)
+    kinds = {"transport": "entropic", "solver": "cometric.solvers.power.PowerIteration"}
+    later = {"kind": kinds[option], "later": 1}
+    rewrite(tmp_path, lambda content: content["asked"].update({option: later}))
+    with pytest.raises(CheckpointError, match="options that this version does not know: .*'later'"):
+        cm.resume(tmp_path)
+
+
 def test_a_manifest_that_is_not_an_object_is_refused(tmp_path):
     start(tmp_path, 1)
     for body, words in (
@@ -796,6 +806,15 @@ def test_the_size_is_shown_before_the_first_checkpoint_is_written(tmp_path, caps
     assert "each, after each iteration; two are kept" in capsys.readouterr().err
     cm.learn(X, eps=0.1, tau=0.1, checkpoint="quiet")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_the_size_includes_what_strips_store(eps, tmp_path, capsys):
+    data = cm.datasets.simulate_counts(50, 40, density=0.5, random_state=1).X
+    for client in (None, "local"):
+        cm.learn(data, eps, 0.1, client=client, checkpoint=tmp_path / f"{client}", progress=True)
+    one, strips = map(float, re.findall(r"about ([\d.]+) kB each", capsys.readouterr().err))
+    assert 0.7 * one < strips < 1.5 * one
 
 
 def test_the_recorded_origin_survives_a_resume(tmp_path):

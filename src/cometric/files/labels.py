@@ -19,8 +19,8 @@ def read_labels(path: Path, column: str, names: Sequence[str], limit: float) -> 
     if not path.exists():
         raise missing(path)
     with errors_naming(path):
-        found = _read(path, column, limit)
-    without = [name for name in names if name not in found]
+        labels = _read(path, column, limit)
+    without = [name for name in names if name not in labels]
     if len(without) == len(names):
         raise ValueError(
             f"`{path}` has none of the {len(names)} samples in its first column (the first sample "
@@ -28,13 +28,13 @@ def read_labels(path: Path, column: str, names: Sequence[str], limit: float) -> 
         )
     if without:
         warn(f"`{path}` has no line for {len(without)} of the samples ({quoted(without)}).")
-    labels = (found.get(name) for name in names)
-    return [float("nan") if label is None else label for label in labels]
+    chosen = (labels.get(name) for name in names)
+    return [float("nan") if label is None else label for label in chosen]
 
 
 def _read(path: Path, column: str, limit: float) -> dict[str, str | None]:
     """The labels in a column of a table, by the name in its first column."""
-    found: dict[str, str | None] = {}
+    labels: dict[str, str | None] = {}
     with table_rows(path, limit) as rows:
         header: list[str] = next(rows, [])
         first: list[str] = next(rows, [])
@@ -49,8 +49,8 @@ def _read(path: Path, column: str, limit: float) -> dict[str, str | None]:
         for line in filter(None, chain([first], rows)):
             name, text = unquoted(line[0]), line[place] if place < len(line) else ""
             label = None if text in MISSING else unquoted(text)
-            known = found.setdefault(name, label)
+            known = labels.setdefault(name, label)
             if label is not None and known not in (None, label):
                 raise ValueError(f"`{path}` has two labels for {name!r}: {known!r}, {label!r}.")
-            found[name] = known if label is None else label
-    return found
+            labels[name] = known if label is None else label
+    return labels

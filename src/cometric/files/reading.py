@@ -289,9 +289,10 @@ def _head(path: Path, limit: float) -> _Head:
     short = len(header) == len(first) - 1  # as R writes it: no cell above the names
     named = short or not _is_number(first[0]) or header[0] == ""
     has_header = short or header[0] == "" or not all(map(_is_number, header[int(named) :]))
-    if has_header and len(header) not in (len(first), len(first) - 1):
+    if len(header) not in (len(first), len(first) - 1):
+        top = "header" if has_header else "first line"
         raise ValueError(
-            f"`{path}` has a header of {len(header)} cells above lines of {len(first)}."
+            f"`{path}` has a {top} of {len(header)} cells above lines of {len(first)}."
         )
     numbers = len(first) - named
     features = [unquoted(name) for name in header[-numbers:]] if has_header else None

@@ -113,7 +113,7 @@ class CsrRows(Source):
             raise self._damaged("its pointers do not increase from 0")
         if self._indptr[-1] > data.shape[0]:
             raise self._damaged(f"it has {data.shape[0]} values, but points to more")
-        _check_type(self.dtype, name)
+        _check(self.shape, self.dtype, name)
 
     @property
     def entries(self) -> int:
@@ -129,8 +129,8 @@ class CsrRows(Source):
             return self._read(0, 0)
         between = self._indptr[numbers[1:]] - self._indptr[numbers[:-1] + 1]
         parts = np.split(numbers, np.flatnonzero(between > GAP) + 1)
-        found = [self._read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in parts]
-        return sparse.csr_array(sparse.vstack(found, format="csr"))
+        blocks = [self._read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in parts]
+        return sparse.csr_array(sparse.vstack(blocks, format="csr"))
 
     def _read(self, start: int, stop: int) -> sparse.csr_array:
         low, high = int(self._indptr[start]), int(self._indptr[stop])
@@ -157,7 +157,7 @@ class DenseRows(Source):
         self._array, self._name = array, name
         self.shape = int(array.shape[0]), int(array.shape[1])
         self.dtype = np.dtype(array.dtype)
-        _check_type(self.dtype, name)
+        _check(self.shape, self.dtype, name)
 
     @property
     def entries(self) -> int:
@@ -174,12 +174,12 @@ class DenseRows(Source):
         step = max(1, int((getattr(self._array, "chunks", None) or (1,))[0]))
         parts = np.split(numbers, np.flatnonzero(np.diff(numbers // step)) + 1)
         with errors_naming(self._name):
-            found = [
+            blocks = [
                 np.asarray(self._array[part[0] : part[-1] + 1])[part - part[0]]
                 for part in parts
                 if len(part)
             ]
-        return np.concatenate(found) if found else np.empty((0, self.shape[1]), self.dtype)
+        return np.concatenate(blocks) if blocks else np.empty((0, self.shape[1]), self.dtype)
 
 
 class DaskRows(Source):
@@ -195,7 +195,7 @@ class DaskRows(Source):
         self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), np.dtype(array.dtype)
         self._edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(np.int64)
         self._block: tuple[int, Any] | None = None
-        _check_type(self.dtype, name)
+        _check(self.shape, self.dtype, name)
 
     @property
     def entries(self) -> int:
@@ -208,16 +208,16 @@ class DaskRows(Source):
             numbers = np.arange(start, stop)
         else:
             numbers = _numbers(rows, self.shape[0])
-        blocks = np.searchsorted(self._edges, numbers, side="right") - 1
-        found = [
-            self._read(int(block))[numbers[blocks == block] - self._edges[block]]
-            for block in np.unique(blocks)
+        block_of = np.searchsorted(self._edges, numbers, side="right") - 1
+        blocks = [
+            self._read(int(block))[numbers[block_of == block] - self._edges[block]]
+            for block in np.unique(block_of)
         ]
-        if not found:
+        if not blocks:
             return np.empty((0, self.shape[1]), self.dtype)
-        if sparse.issparse(found[0]):
-            return sparse.csr_array(sparse.vstack(found, format="csr"))
-        return np.concatenate(found)
+        if sparse.issparse(blocks[0]):
+            return sparse.csr_array(sparse.vstack(blocks, format="csr"))
+        return np.concatenate(blocks)
 
     def _read(self, block: int) -> Any:
         """One row of blocks; the last one is kept, since chunks of rows are read in order."""
@@ -265,6 +265,8 @@ def _is_mapped(array: Any) -> bool:
     return False
 
 
-def _check_type(dtype: np.dtype[Any], name: str) -> None:
+def _check(shape: tuple[int, int], dtype: np.dtype[Any], name: str) -> None:
+    if 0 in shape:
+        raise ValueError(f"`{name}` has shape {shape}; need at least 1 row and 1 column.")
     if dtype.kind not in "biuf":
         raise ValueError(f"`{name}` has dtype {dtype}; pass real numbers.")

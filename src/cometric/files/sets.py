@@ -35,7 +35,7 @@ def read_sets(sets: Any) -> dict[str, list[str]]:
     if not path.exists():
         raise missing(path)
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some programs begin a file with a mark
     except UnicodeDecodeError:
         raise ValueError(f"`{path}` is not text in UTF-8.") from None
     return _from_json(path, text) if kind == ".json" else _from_gmt(path, text)
@@ -53,7 +53,7 @@ def _from_json(path: Path, text: str) -> dict[str, list[str]]:
 
 def _from_gmt(path: Path, text: str) -> dict[str, list[str]]:
     sets = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # `splitlines` cuts at U+2028, too
         if not line.strip():
             continue
         name, *rest = line.split("\t")

@@ -38,8 +38,8 @@ def targets(output: Path) -> list[Path]:
     kind = kind_of(output)
     if kind not in SEPARATORS:
         return [output]
-    end = output.name.lower().rindex(kind)
-    stem, ending = output.name[:end], output.name[end:]
+    size = len(kind) + len(".gz") * (output.suffix.lower() == ".gz")
+    stem, ending = output.name[:-size], output.name[-size:]
     return [output.with_name(f"{stem}.{side}{ending}") for side in ("samples", "features")]
 
 

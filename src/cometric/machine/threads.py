@@ -34,9 +34,9 @@ class _OneBlasThread:
         from threadpoolctl import threadpool_limits
 
         with self._lock:
-            self._users += 1
-            if self._users == 1:
+            if self._users == 0:
                 self._limits = threadpool_limits(limits=1, user_api="blas")
+            self._users += 1
         try:
             yield
         finally:

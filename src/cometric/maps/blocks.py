@@ -75,8 +75,8 @@ class Task:
         rows = mask.sum(1)
         places = [part.block.first - self.first for part in self.parts]
         counts = np.add.reduceat(to_numpy(rows), places)
-        found = zip(self.parts, places, counts, strict=True)
-        return [(part, rows[place:], int(count)) for part, place, count in found if count]
+        blocks = zip(self.parts, places, counts, strict=True)
+        return [(part, rows[place:], int(count)) for part, place, count in blocks if count]
 
 
 @dataclass

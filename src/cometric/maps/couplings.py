@@ -44,6 +44,7 @@ class ReplayedMap:
     def __init__(self, shape: tuple[int, int], batch: PairBatch) -> None:
         self.shape = shape
         self._batch = copy(batch)
+        self._batch.on_progress = None  # a map reports its own calls only
         self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
 
     def __repr__(self) -> str:

@@ -171,23 +171,21 @@ class EntropicMap(SinkhornMap):
         scalings, values = own
         order = np.argsort(self._rank)
         starts = np.concatenate([[0], np.cumsum(np.diff(self._rows[0])[self._rank])])
-        given = sparse.csr_array((scalings, self._bins_as_given(), starts), self.shape)
+        bins = self._hist[self._rank].indices
+        given = sparse.csr_array((scalings, bins, starts), self.shape)
         self._self_scalings = given[order].data.astype(np.float64)
         return partial(self._pairs, cost, (values[order], np.zeros(len(order))))
 
     def own_terms(self, cost: Matrix) -> tuple[Vector, Vector]:
         """The entries of :meth:`own_scalings`, and the cost over eps of each to itself."""
         terms = self._self_terms_under(check_cost(cost, self.shape[1]))
-        scalings: Vector = sparse.csr_array((self._self_scalings, *self._rows[1::-1]), self.shape)[
-            self._rank
-        ].data
-        zero = np.zeros(self.shape[0])
-        return scalings, zero if terms is None else terms[0][self._rank]
+        costs = np.zeros(self.shape[0]) if terms is None else terms[0][self._rank]
+        return self._scalings_as_given().data, costs
 
-    def _bins_as_given(self) -> NDArray[np.int32]:
-        """The bins of the histograms in the order in which they were passed."""
-        bins: NDArray[np.int32] = self._hist[self._rank].indices
-        return bins
+    def _scalings_as_given(self) -> sparse.csr_array:
+        """The scalings of the histograms to themselves, in the order in which these were passed."""
+        indptr, bins, _ = self._rows
+        return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
         """Divergences of each part of the pairs as a function of the cost, scalings stored."""
@@ -257,8 +255,7 @@ class EntropicMap(SinkhornMap):
         With ``rho``, u (K u) = a (K u)^(eps / (eps + rho)).
         """
         self._self_terms_under(check_cost(cost, self.shape[1]))
-        indptr, bins, _ = self._rows
-        return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
+        return self._scalings_as_given()
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""

@@ -155,7 +155,6 @@ class ExactMap:
         batch = self._batch(check_index(index, self.shape[0]))
         batch.on_progress = self.on_progress
         batch.solve(cost)
-        batch.on_progress = None  # only solving reports progress, not reading the plans
         return batch.plans(cost)
 
     def freeze(self, cost: Matrix) -> FrozenMap | ReplayedMap:
@@ -184,7 +183,6 @@ class ExactMap:
         batch = self._batch(all_pairs(self.shape[0]))
         batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]), pivots=False)
-        batch.on_progress = None
         return self._couplings_of(batch)
 
     def couplings(self) -> FrozenMap | ReplayedMap:

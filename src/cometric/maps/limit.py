@@ -8,14 +8,11 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, eigs
 
-from cometric.core.types import Index, Matrix, Metrics, Vector
-from cometric.maps.checks import check_cost, check_histograms, check_index
-
-CELLS_PER_BLOCK = 200_000
-"""Entries of dense rows that are in memory at a time."""
+from cometric.core.types import Matrix, Metrics, Vector
+from cometric.maps.quadratic import QuadraticMap
 
 
-class LimitMap:
+class LimitMap(QuadraticMap):
     """``phi(cost)_ij = -1/2 <cost (a_i - a_j), a_i - a_j>``, linear in the cost.
 
     It is the limit of the Sinkhorn divergence as eps grows: a maximum mean discrepancy. It is not
@@ -34,52 +31,14 @@ class LimitMap:
            [2., 0.]])
     """
 
-    def __init__(self, hist: Any) -> None:
-        self._hist = check_histograms(hist)
+    def _matrix(self, cost: Matrix) -> Matrix:
+        return cost
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
-
-    def __repr__(self) -> str:
-        return f"LimitMap({self.shape[0]} histograms on {self.shape[1]} bins)"
-
-    def __call__(self, cost: Matrix) -> Matrix:
-        cost = check_cost(cost, self.shape[1])
-        gram = self._hist @ (self._hist @ cost).T
-        gram = 0.5 * (gram + gram.T)  # exactly symmetric: iterations amplify rounding errors
-        squares = np.diagonal(gram)
-        distances: Matrix = gram - 0.5 * (squares[:, None] + squares[None, :])
-        np.fill_diagonal(distances, 0.0)
-        return distances
-
-    @property
-    def histograms(self) -> sparse.csr_array:
-        """The histograms, one per row."""
-        return self._hist
-
-    def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        """Distances from the histograms ``rows`` to the histograms ``columns``."""
-        first, second = self._hist[rows], self._hist[columns]
-        image = first @ check_cost(cost, self.shape[1])
-        first_squares = np.asarray(first.multiply(image).sum(axis=1))
-        second_squares = np.asarray(second.multiply(second @ cost).sum(axis=1))
-        squares = first_squares[:, None] + second_squares
-        distances: Matrix = (second @ image.T).T - 0.5 * squares
-        return distances
-
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        image = self._hist @ check_cost(cost, self.shape[1])
-        i, j = check_index(index, self.shape[0]).T
-        squares = self._hist.multiply(image).sum(axis=1)
-        products = np.empty(len(i))
-        step = max(1, CELLS_PER_BLOCK // self.shape[1])
-        for start in range(0, len(i), step):
-            part = slice(start, start + step)
-            products[part] = self._hist[i[part]].multiply(image[j[part]]).sum(axis=1)
-        distances: Vector = products - 0.5 * (squares[i] + squares[j])
-        distances[i == j] = 0.0
-        return distances
+    def _distances(self, forms: Any, cost: Matrix) -> Any:
+        """Minus half of the forms; distances may be negative, which callers report."""
+        forms *= -0.5
+        forms += 0.0  # no -0.0
+        return forms
 
 
 class Correspondence(NamedTuple):

@@ -131,18 +131,18 @@ class TensorNorm:
 
     def _distances(self, rows: Any, targets: Any, others: list[Any]) -> list[Any]:
         """Distances of each kind, to ``targets`` of ``others``, which has a matrix per kind."""
-        found = []
+        distances = []
         for part, other in zip(self._kinds(), others, strict=True):
             if part is self.place:
-                found.append(_euclidean(part[rows], other, targets))
+                distances.append(_euclidean(part[rows], other, targets))
                 continue
             least = part is self.least
             products = self._sums(
                 part.dense(rows), other.indptr, other.indices, other.data, targets, least
             )
             squares = (2.0 - 2.0 * products).clamp_(min=0.0)
-            found.append(squares if least else squares.sqrt_())
-        return found
+            distances.append(squares if least else squares.sqrt_())
+        return distances
 
     def __call__(self, rows: Any, targets: Any) -> Any:
         """R from the histograms ``rows`` to ``targets``: (n, c), or (c,) for all rows the same."""
@@ -178,15 +178,15 @@ def _euclidean(rows: Any, others: Any, targets: Any) -> Any:
         other = others[targets]
         squares = squares + (other * other).sum(1) - 2.0 * (rows @ other.T)
         return squares.clamp_(min=0.0).sqrt_()
-    found = torch.empty(targets.shape, dtype=rows.dtype, device=rows.device)
+    distances = torch.empty(targets.shape, dtype=rows.dtype, device=rows.device)
     step = max(1, 50_000_000 // (targets.shape[1] * rows.shape[1]))
     for start in range(0, len(rows), step):
         some = slice(start, start + step)
         other = others[targets[some].long()]
         products = torch.einsum("ij,icj->ic", rows[some], other)
         part = squares[some] + (other * other).sum(2) - 2.0 * products
-        found[some] = part.clamp_(min=0.0).sqrt_()
-    return found
+        distances[some] = part.clamp_(min=0.0).sqrt_()
+    return distances
 
 
 def _nearest(distances: Any, same: Any, count: int) -> Any:

@@ -17,8 +17,7 @@ CELLS_PER_BLOCK = 200_000
 class QuadraticMap:
     """``phi(cost)_ij = <z, M z>`` with ``z = a_i - a_j`` and a matrix M that depends on the cost.
 
-    Subclasses define M, and may change the form into a distance. Values below 0 are set to 0: they
-    are rounding errors where M is positive semidefinite.
+    Subclasses define M, and may change the form into a distance.
     """
 
     def __init__(self, hist: Any) -> None:
@@ -41,8 +40,11 @@ class QuadraticMap:
         raise NotImplementedError
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:
-        """The distances, given the forms, which are nonnegative."""
-        return forms
+        """The distances, given the forms, which may be changed.
+
+        Values below 0 are set to 0: they are rounding errors where M is positive semidefinite.
+        """
+        return np.maximum(forms, 0.0)
 
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
@@ -51,7 +53,7 @@ class QuadraticMap:
         squares = np.diagonal(gram)
         forms = squares[:, None] + squares[None, :] - 2.0 * gram
         np.fill_diagonal(forms, 0.0)
-        distances: Matrix = self._distances(np.maximum(forms, 0.0), cost)
+        distances: Matrix = self._distances(forms, cost)
         return distances
 
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
@@ -62,7 +64,7 @@ class QuadraticMap:
         squares = np.asarray(first.multiply(image).sum(axis=1))[:, None]
         squares = squares + np.asarray(second.multiply(second @ M).sum(axis=1))
         forms = squares - 2.0 * (second @ image.T).T
-        distances: Matrix = self._distances(np.maximum(forms, 0.0), cost)
+        distances: Matrix = self._distances(forms, cost)
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
@@ -77,7 +79,7 @@ class QuadraticMap:
             products[part] = self._hist[i[part]].multiply(image[j[part]]).sum(axis=1)
         forms = squares[i] + squares[j] - 2.0 * products
         forms[i == j] = 0.0
-        distances: Vector = self._distances(np.maximum(forms, 0.0), cost)
+        distances: Vector = self._distances(forms, cost)
         return distances
 
 
@@ -110,8 +112,9 @@ class MahalanobisMap(QuadraticMap):
         self.scale = scale
 
     def _matrix(self, cost: Matrix) -> Matrix:
-        kernel: Matrix = np.exp(-cost / (self.scale * float(cost.max())))
+        top = float(cost.max()) or 1.0
+        kernel: Matrix = np.exp(-cost / (self.scale * top))
         return kernel
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:
-        return float(cost.max()) * np.sqrt(forms)
+        return float(cost.max()) * np.sqrt(super()._distances(forms, cost))

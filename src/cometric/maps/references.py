@@ -359,8 +359,8 @@ def _damping(known: sparse.csr_array) -> Embedding:
 def _tfidf(damp: Embedding, known: sparse.csr_array) -> Embedding:
     """Entries weighted by how few of the learned items have them, each row of length 1."""
     n, d = known.shape
-    found = np.bincount(known.indices, minlength=d)
-    weight = np.log((1.0 + n) / (1.0 + found)) + 1.0
+    holders = np.bincount(known.indices, minlength=d)
+    weight = np.log((1.0 + n) / (1.0 + holders)) + 1.0
 
     def embed(rows: sparse.csr_array) -> sparse.csr_array:
         damped = damp(rows)

@@ -155,9 +155,9 @@ class SinkhornMap(ABC):
         self._repair(tasks)
         for limit, tol in self._negative_rounds():
             selected = select(tasks, [self._is_negative(task, levels) for task in tasks])
-            for task, mask, _ in selected:
+            for task, mask in selected:
                 self._sweep_negative(task, mask, kernel, limit, tol)
-            tasks = [task for task, _, _ in selected]
+            tasks = [task for task, _ in selected]
 
     @property
     def _is_warm(self) -> bool:
@@ -236,9 +236,10 @@ def _largest_log(rows: sparse.csr_array, eps: float, rho: float | None) -> float
     return float(1.0 + 0.5 * rho * np.log(masses.max() / masses.min())) / eps
 
 
-def select(tasks: list[Any], masks: list[Any]) -> list[tuple[Any, Any, int]]:
-    """Tasks with a nonempty mask, their masks and counts, in one device synchronization."""
+def select(tasks: list[Any], masks: list[Any]) -> list[tuple[Any, Any]]:
+    """Tasks with a nonempty mask, and their masks, in one device synchronization."""
     if not tasks:
         return []
     counts = namespace(masks[0]).stack([mask.sum() for mask in masks]).tolist()
-    return [item for item in zip(tasks, masks, counts, strict=True) if item[2]]
+    counted = zip(tasks, masks, counts, strict=True)
+    return [(task, mask) for task, mask, count in counted if count]

@@ -73,10 +73,10 @@ class Store:
 
     def latest(self, number: int, chain: Sequence[int]) -> Entry | None:
         """The entry of the latest of these calls, own or copied."""
-        found = [self.entries.get(number), self.copies.get(number)]
+        entries = [self.entries.get(number), self.copies.get(number)]
         if chain[0] == START:
-            found.append(Entry(START, None))
-        known = [entry for entry in found if entry is not None and entry.call in chain]
+            entries.append(Entry(START, None))
+        known = [entry for entry in entries if entry is not None and entry.call in chain]
         return max(known, key=lambda entry: chain.index(entry.call)) if known else None
 
     def freeze(self, rows: Rows, call: int, memory: dict[str, Any]) -> None:

@@ -379,6 +379,13 @@ class _Fetched:
     def __init__(self, phi: StripMap, rows: Rows, name: str, call: int, held: list[Any]) -> None:
         self._phi, self._rows, self._name, self._call, self._held = phi, rows, name, call, held
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, about: its share of what is modeled for the strip."""
+        _, first, last = self._rows
+        memory = self._phi._phi.row_memory()[first:last].sum()
+        return int(memory / len(self._phi.names))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if self._held[0] != self._rows.number:
             self._held[:] = self._rows.number, self._phi._fetch(self._rows, self._call)

@@ -150,7 +150,8 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
     if isinstance(phi, BoundedMap):
         low, high = phi.bounds(saturated, index)
     image = _combine(transport, cost, formula, R, index)
-    ratios = image / metric[i, j]
+    with np.errstate(divide="ignore", invalid="ignore"):  # of distances that are 0
+        ratios = image / metric[i, j]
     return _Side(
         residual=log_width((float(ratios.min()), float(ratios.max()))),
         width=float((high - low).max() / image.max()) if high is not low else None,
@@ -181,10 +182,11 @@ def residual_of_some(
     transport = lift(used).pairs(formula.saturated(cost), places.reshape(-1, 2))
     image = _combine(transport, cost, formula, R, index)
     known, rounding = metric[tuple(index.T)], ROUNDING * float(cost.max())
-    low, high = float(((image - rounding) / known).max()), float(((image + rounding) / known).min())
-    if high <= 0.0:  # a distance is negative
+    largest = float(((image - rounding) / known).max())  # of all ratios, at least
+    smallest = float(((image + rounding) / known).min())  # at most
+    if smallest <= 0.0:  # a distance is negative
         return math.inf
-    return max(0.0, math.log(low / high)) if low > 0.0 else 0.0
+    return max(0.0, math.log(largest / smallest)) if largest > 0.0 else 0.0
 
 
 def _smallest_and_others(metric: Matrix) -> Index:

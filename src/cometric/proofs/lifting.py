@@ -78,8 +78,8 @@ def check_lift(
     if R is not None:
         top = float(cost.max())
         low, high = (formula.distances(part, R[i, j], top) for part in (low, high))
-    found = metric[i, j]
-    error = float(np.maximum(abs(found - low), abs(high - found)).max())
+    computed = metric[i, j]
+    error = float(np.maximum(abs(computed - low), abs(high - computed)).max())
     return LiftCheck(
         of=of,
         error=error / float(metric.max()),

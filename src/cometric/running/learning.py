@@ -242,6 +242,11 @@ def resume(
         raise CheckpointError(f"`{folder}`: {error}.") from error
     except KeyError as missing:
         raise CheckpointError(f"`{folder}` holds a checkpoint without {missing}.") from missing
+    except (AttributeError, TypeError) as error:  # parameters that were added later
+        raise CheckpointError(
+            f"`{folder}` holds a checkpoint with options that this version does not know: {error}. "
+            "Resume with the version of cometric that wrote it."
+        ) from error
     problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
     run = Run.prepare(settings, problem)
     return _learn_with_checkpoints(run, saved)

@@ -23,6 +23,9 @@ from cometric.transports.base import Lifts
 
 SIDES = ("samples", "features")
 
+LEAST = 8
+"""Items of a side that a part has at least, if there are as many."""
+
 clock = time.perf_counter
 
 
@@ -188,20 +191,21 @@ def rehearse(
 
 
 def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
-    """Random samples and features of a problem, with R between them if given as matrices."""
+    """Random samples and features of a problem, with R between them if given as matrices.
+
+    Those without mass on the others are left out. If the data are so sparse that hardly any are
+    left, more than ``count`` are drawn.
+    """
     sides, norm = (problem.samples, problem.features), problem.formula.norm
     rng = np.random.default_rng(seed)
-    rows, columns = (
-        np.sort(rng.permutation(side.hist.shape[0])[:k])
-        for side, k in zip(sides, count, strict=True)
-    )
-    while True:  # drop items without mass on the others
-        A = sides[0].hist[rows][:, columns]
-        B = sides[1].hist[columns][:, rows]
-        filled = np.diff(A.indptr) > 0, np.diff(B.indptr) > 0
-        if all(map(np.all, filled)):
-            break
-        rows, columns = rows[filled[0]], columns[filled[1]]
+    orders = [rng.permutation(side.hist.shape[0]) for side in sides]
+    n, m = count
+    rows, columns = _with_mass(problem, orders[0][:n], orders[1][:m])
+    while len(rows) < min(LEAST, len(orders[0])) or len(columns) < min(LEAST, len(orders[1])):
+        n, m = 2 * n, 2 * m
+        rows, columns = _with_mass(problem, orders[0][:n], orders[1][:m])
+    A = sides[0].hist[rows][:, columns]
+    B = sides[1].hist[columns][:, rows]
     if isinstance(norm, tuple | list):
         norm = tuple(
             side.reduce(np.asarray(R))[np.ix_(chosen, chosen)] if np.ndim(R) == 2 else R
@@ -212,6 +216,18 @@ def take_part(problem: Problem, count: tuple[int, int], seed: int) -> Problem:
         return Problem.from_data(
             (_histograms(A), _histograms(B)), formula=replace(problem.formula, norm=norm)
         )
+
+
+def _with_mass(problem: Problem, rows: Index, columns: Index) -> tuple[Index, Index]:
+    """Those of some samples and features that have mass on one another, in their order."""
+    rows, columns = np.sort(rows), np.sort(columns)
+    while True:
+        A = problem.samples.hist[rows][:, columns]
+        B = problem.features.hist[columns][:, rows]
+        filled = np.diff(A.indptr) > 0, np.diff(B.indptr) > 0
+        if all(map(np.all, filled)):
+            return rows, columns
+        rows, columns = rows[filled[0]], columns[filled[1]]
 
 
 def _histograms(matrix: sparse.csr_array) -> sparse.csr_array:

@@ -70,7 +70,8 @@ class Run:
                 saved = self.checkpoint is not None and self.checkpoint.flush()
             finally:
                 for lift in lifts:
-                    getattr(lift, "close", bool)()  # workers of a cluster drop what they store
+                    if hasattr(lift, "close"):  # workers of a cluster drop what they store
+                        lift.close()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
             solution = solution._replace(status=Status.INTERRUPTED)

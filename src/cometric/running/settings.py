@@ -417,10 +417,10 @@ class Settings:
         if self.client is not None and self.client != "local":
             return ()
         try:
-            found = tuple(map(torch_device, self.devices))
+            devices = tuple(map(torch_device, self.devices))
         except RuntimeError as problem:
             raise ValueError(f"`device` is {self._device_text}; pass 'cpu' or 'cuda'.") from problem
-        return found if self.client is None else ()
+        return devices if self.client is None else ()
 
 
 POSITIONAL = ("eps", "tau")

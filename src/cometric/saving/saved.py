@@ -189,9 +189,9 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
 def _warn_of_other_versions(written_with: dict[str, str]) -> None:
     now = versions()
     others = [
-        f"{name} {version} (now {now.get(name)})"
-        for name, version in written_with.items()
-        if now.get(name) != version
+        f"{name} {then} (now {now.get(name)})"
+        for name, then in written_with.items()
+        if now.get(name) != then
     ]
     if others:
         warn(

@@ -79,10 +79,10 @@ def without_parameters(kind: type[Kind]) -> type[Kind]:
     @wraps(plain)
     def init(self: Any, *given: Any, **named: Any) -> None:
         if given or named:
-            found = ", ".join([*map(shown, given), *(f"{k}={shown(v)}" for k, v in named.items())])
+            text = ", ".join([*map(shown, given), *(f"{k}={shown(v)}" for k, v in named.items())])
             name = kind.__name__
             raise TypeError(
-                f"{name}({found}): {name} has no parameters, its eps is {kind.eps:g}. Pass "
+                f"{name}({text}): {name} has no parameters, its eps is {kind.eps:g}. Pass "
                 f"cm.{name}(), or cm.Entropic(0.1) for an eps of 0.1."
             )
         plain(self)
