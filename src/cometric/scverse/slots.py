@@ -12,7 +12,7 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
-from cometric.core.digest import fingerprint
+from cometric.core.digest import digest, fingerprint
 from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.core.sides import Side
 from cometric.core.text import storable
@@ -217,6 +217,16 @@ def places(adata: AnnData, key: str) -> str:
     slot = distances_key(key)
     features = f"uns[{key!r}]['features']" if "features" in adata.uns[key] else f"varp[{slot!r}]"
     return f"obsp[{slot!r}], {features}, uns[{key!r}]"
+
+
+def checksum(result: Result) -> str:
+    """A checksum of the distances between genes, and of the data they were learned from."""
+    return digest(
+        {
+            "data": np.array(fingerprint(result.problem)),
+            "distances": np.asarray(result.features),
+        }
+    )
 
 
 def stored_distances(
