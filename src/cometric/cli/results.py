@@ -95,7 +95,10 @@ def transform(
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
-    """Compute distances of the new samples in DATA to the samples of RESULT."""
+    """Compute distances of the new samples in DATA to the samples of RESULT.
+
+    Of an .h5ad DATA that layer, or .raw, is used which an .h5ad RESULT was learned from.
+    """
     from cometric.scverse import slots
 
     if drop_empty and of == "features":
@@ -104,9 +107,7 @@ def transform(
     writing.check(output, kinds, [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)
-    data = files.read_new(result, new, source, drop_empty)
-    matrix = slots.matrix(data, **source.matrix)
-    files.warn_of_other_source(reference, stored.key, source.matrix, new)
+    data, matrix = files.read_new(result, new, source, drop_empty, reference, stored.key)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
