@@ -115,7 +115,7 @@ def _like_learned(
 ) -> dict[str, Any]:
     """The matrix learned from, unless another was chosen or the data do not have it: a warning."""
     layer, use_raw = params.get("layer"), bool(params["use_raw"])
-    learned = {"layer": layer, "use_raw": use_raw}
+    learned: dict[str, Any] = {"layer": layer, "use_raw": use_raw}
     if given == learned:
         return given
     has_it = layer in data.layers if layer is not None else use_raw and data.raw is not None

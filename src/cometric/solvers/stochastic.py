@@ -84,7 +84,8 @@ class StochasticIteration:
     fraction
         Fraction of the pairs of either side that a step evaluates.
     step_size
-        alpha: a number up to 1, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the step.
+        alpha: a number up to 1, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the
+        step.
     multiplicative
         How a pair moves when alpha < 1.
     draw
