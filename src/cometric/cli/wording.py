@@ -39,6 +39,7 @@ PHRASES = (
     (r"Learn with a larger `max_dense`, or use `cometric\.learn`", "Write the result as .npz"),
     (r"Use `cometric\.learn` and `Result\.save`", "Write the result as .npz"),
     (r"are more than `max_dense` = (\d+)", r"are more than \1"),
+    (r"run `landmarks`", "run cometric landmarks"),
     (r", or learn with a larger `n_neighbors` or `max_dense`", ", or write the result as .npz"),
     (
         r"Leave them out: `adata = adata\[.*\]`\.",
