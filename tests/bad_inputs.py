@@ -107,7 +107,9 @@ def options():
         for value in NOT_NUMBERS:
             if (name, value is None) != ("memory_limit", True):
                 yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; pass a number"
-        for value in (-1, -1e-12, -np.inf, np.nan, np.float32(-2)):
+        for value in (np.nan, np.float32(np.nan)):
+            yield f"{name} = {value!r}", {name: value}, f"`{name}` is nan; pass a number"
+        for value in (-1, -1e-12, -np.inf, np.float32(-2)):
             yield f"{name} = {value!r}", {name: value}, f"`{name}` is .*; it must not be negative"
         yield f"{name} = 10**400", {name: 10**400}, f"`{name}` is 1000.*; it is too large"
     for value in NOT_NUMBERS:
@@ -119,7 +121,7 @@ def options():
     for value in NOT_NUMBERS:
         yield f"saturate = {value!r}", {"saturate": value}, "`saturate` is .*; pass a number"
     yield "saturate < 0", {"saturate": -0.1}, "`saturate` is -0.1; it must not be negative"
-    yield "saturate, NaN", {"saturate": np.nan}, "`saturate` is nan; it must not be negative"
+    yield "saturate, NaN", {"saturate": np.nan}, "`saturate` is nan; pass a number"
     yield "saturate, inf", {"saturate": np.inf}, "`saturate` is inf; it must be finite"
     yield "restart = 1", {"restart": 1.0, "tau": 0.0}, "`restart` is .*below 1"
     yield (
@@ -267,7 +269,7 @@ def transports():
 
 def others():
     for value in (-0.1, 1, 1.5, np.nan, np.inf):
-        words = "`restart` is .*; it must (not be negative|be below 1|be finite)"
+        words = "`restart` is .*; (it must (not be negative|be below 1|be finite)|pass a number)"
         yield f"restart = {value!r}", {"restart": value, "tau": 0.0}, words
     for value in ("Auto", "AUTO", "none", "", "0.1"):
         yield f"tau = {value!r}", {"tau": value}, "`tau` is .*; pass a number, at least 0, 'auto'"

@@ -273,6 +273,14 @@ def test_bad_options_are_refused(result, options, words):
         cm.modules(result, **options)
 
 
+def test_too_few_items_to_judge_by_are_refused():
+    X = np.random.default_rng(0).uniform(0.1, 1.0, (20, 3))
+    with pytest.raises(ValueError, match="has 3 features; modules of samples need at least 4"):
+        cm.modules(cm.learn(X), of="samples")
+    with pytest.raises(ValueError, match="has 3 samples; modules of features need at least 4"):
+        cm.modules(cm.learn(X.T))
+
+
 @pytest.mark.parametrize("count", [0, 2.5, "two", None, True])
 def test_bad_numbers_of_merged_modules_are_refused(found, count):
     with pytest.raises(ValueError, match="`n_modules` is .*; pass a whole number, at least 1"):

@@ -107,6 +107,15 @@ def test_norm_matrices_are_read_back_too(tmp_path, pair):
         assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("eps", [0, 0.1])
+def test_a_pair_of_named_norms_comes_back(tmp_path, eps):
+    given = learn(X, eps=eps, tau=0.1, norm=("lsa", 2.5))
+    given.save(tmp_path / "pair.npz")
+    back = load(tmp_path / "pair.npz")
+    assert_same(back, given)
+    assert str(back.certify()) == str(given.certify())
+
+
 def test_a_name_without_ending_is_used_as_it_is(result, tmp_path):
     result.save(os.fspath(tmp_path / "metrics"))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics"]

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
@@ -61,6 +62,23 @@ def test_the_file_has_the_data_and_the_graph(data):
     sketch = cm.learn_landmarks(data, 30, **SAME)
     assert_array_equal(cms.get.result(found).features, sketch.features)
     assert_array_equal(found.varp["cometric_distances"], sketch.features)
+
+
+def test_neighbors_are_those_of_all_samples(data):
+    run("landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK)
+    said = run("neighbors", "out.h5ad", "-o", "y.csv", "-n", 4).stdout
+    assert "The 3 nearest of each of 80 samples are in y.csv." in said
+    found = anndata.read_h5ad("out.h5ad")
+    table = pd.read_csv("y.csv")
+    assert list(table["sample"]) == list(np.repeat(found.obs_names, 3))
+    for name, own in table.groupby("sample"):
+        row = found.obsp["distances"][found.obs_names.get_loc(name)]
+        assert_allclose(own["distance"], np.sort(row.data)[:3])
+    said = run("neighbors", "out.h5ad", "-o", "z.csv", "-n", 7, code=2).stderr
+    assert "--n-neighbors is 7, but only the 5 nearest of each" in said
+    assert "Pass fewer, or run cometric landmarks with a larger --n-neighbors." in said
+    run("neighbors", "out.h5ad", "-o", "genes.csv", "--of", "features")
+    assert len(pd.read_csv("genes.csv")) == 30 * 14
 
 
 def test_tl_landmarks_writes_the_same_slots(data):

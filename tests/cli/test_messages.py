@@ -96,6 +96,14 @@ BAD_VALUES = [
     ),
     (["--transport", "exact(1)"], "--transport: 'exact(1)' has other parameters than exact; write"),
     (["--transport", "unbalanced(0.1, rho=-1)"], "--transport: `rho` is -1; it must be positive"),
+    (
+        ["--transport", "unbalanced(0.1, rho=0)"],
+        "--transport: `rho` is 0; it must be positive and finite. Use entropic for transport that",
+    ),
+    (
+        ["--transport", "entropic(nan)"],
+        "--transport: --eps is nan; it must be positive and finite. Use exact for 0, limit for inf",
+    ),
     (["--transport", "tree(nearest)"], "--transport: `linkage` is 'nearest'; choose 'average'"),
     (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),
     (["--restart", "1"], "--restart is '1'; pass a number, at least 0 and below 1."),

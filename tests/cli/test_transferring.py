@@ -112,14 +112,41 @@ def test_a_report_takes_labels_from_a_table():
 
 
 @pytest.mark.parametrize("command", ["transfer", "transform"])
-def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
-    if not Path("layer.h5ad").exists():
-        run("learn", "x.h5ad", "-o", "layer.h5ad", "--layer", "counts", *QUICK)
+@pytest.mark.parametrize("place", ["layer", "raw"])
+def test_new_data_are_read_from_where_the_learned_were(command, place):
+    """Elsewhere they have other numbers, here those of the opposite kinds of samples."""
+    source = ["--layer", "counts"] if place == "layer" else ["--use-raw"]
+    known, new = anndata.read_h5ad("x.h5ad"), anndata.read_h5ad("new.h5ad")
+    for data in (known, new):
+        data.raw = data.copy()
+        data.X = data.X[::-1].copy()
+        data.write_h5ad(f"{place}-{len(data)}.h5ad")
+    if not Path(f"{place}.h5ad").exists():
+        run("learn", f"{place}-30.h5ad", "-o", f"{place}.h5ad", *source, *QUICK)
     labels = ["--labels", "kind"] if command == "transfer" else []
-    words = [command, "layer.h5ad", "new.h5ad", *labels, "-o", "z.csv", "--force"]
+    words = [command, f"{place}.h5ad", f"{place}-9.h5ad", *labels, "--force"]
+    assert "warning" not in run(*words, "-o", "z.csv").stderr
+    run(*words, "-o", "same.csv", *source, "--drop-empty")
+    assert Path("z.csv").read_text() == Path("same.csv").read_text()
+    if command == "transfer":
+        assert list(pd.read_csv("z.csv").label) == list(np.repeat(KINDS, 3))
+
+
+@pytest.mark.parametrize("command", ["transfer", "transform"])
+def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
+    if not Path("layer2.h5ad").exists():
+        run("learn", "x.h5ad", "-o", "layer2.h5ad", "--layer", "counts", *QUICK)
+    without = anndata.read_h5ad("new.h5ad")
+    del without.layers["counts"]
+    without.write_h5ad("without.h5ad")
+    labels = ["--labels", "kind"] if command == "transfer" else []
+    words = [command, "layer2.h5ad", "without.h5ad", *labels, "-o", "z.csv", "--force"]
     said = run(*words).stderr
-    assert "warning: The result was learned from the layer 'counts'; `new.h5ad` is read " in said
-    assert "warning" not in run(*words, "--layer", "counts").stderr
+    assert "warning: The result was learned from the layer 'counts'; `without.h5ad` is " in said
+    words = [command, "out.h5ad", "new.h5ad", *labels, "-o", "z.csv", "--force"]
+    said = run(*words, "--layer", "counts").stderr
+    assert "warning: The result was learned from .X; `new.h5ad` is read from the layer" in said
+    assert "warning" not in run(*words).stderr
 
 
 @pytest.mark.parametrize("command", ["transfer", "transform"])

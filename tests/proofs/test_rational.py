@@ -118,18 +118,29 @@ def test_no_certificate_of_saturated_costs_is_exceeded(seed):
     assert not wrong
 
 
-def test_nearly_equal_rows_widen_the_bounds_and_no_more_than_they_must():
+@pytest.mark.parametrize("norm", ["l1", ("l1", "l1"), ("l1", 1)])
+def test_nearly_equal_rows_widen_the_bounds_and_no_more_than_they_must(norm):
     # Differences of 1e-12 between masses near 1, which float64 keeps to 1e-16.
     X = np.array(
         [[1, 2.821807935651275e-07], [1, 3.4598397126748776e-11], [1, 3.5168044845111906e-11]]
     )
-    result = cm.learn(X, eps=0, tau=0.01, tol=1e-12)
+    result = cm.learn(X, eps=0, tau=0.01, tol=1e-12, norm=norm)
     proof = result.certify()
+    assert proof.rounding == cm.learn(X, eps=0, tau=0.01, tol=1e-12).certify().rounding
     truth = rational.singular_vectors(result.problem, X, tau=0.01)
     error = rational.hilbert(result.samples, truth.samples)
     assert 1e-8 < error <= proof.samples_error < 1e-3
     assert 1e-7 < proof.rounding < 1e-5
     assert proof.value[0] <= truth.value <= proof.value[1]
+
+
+def test_only_norms_of_differences_are_rounded():
+    X = np.random.default_rng(0).uniform(0.1, 1.0, (6, 5))
+    for side, norm in enumerate([("l1", "lsa"), ("lsa", "l1")]):
+        result = cm.learn(X, eps=0, tau=0.1, norm=norm)
+        rounding = certificate.rounding_errors(result.problem)
+        assert rounding[side].norms.any()
+        assert not rounding[1 - side].norms.any()
 
 
 def test_heavy_columns_cost_no_digits():

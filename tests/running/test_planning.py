@@ -69,7 +69,7 @@ def test_it_accepts_the_arguments_of_learn():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"eps": np.nan}, "`eps` is nan; it must not be negative"),
+        ({"eps": np.nan}, "`eps` is nan; pass a number"),
         ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto' or 'paper'"),
         ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both determine"),
         ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),

@@ -333,7 +333,7 @@ def test_landmarks_and_plans_accept_it():
     ("saturate", "words"),
     [
         (-0.1, "`saturate` is -0.1; it must not be negative"),
-        (np.nan, "`saturate` is nan; it must not be negative"),
+        (np.nan, "`saturate` is nan; pass a number"),
         (np.inf, "`saturate` is inf; it must be finite"),
         ("median", "`saturate` is 'median'; pass a number"),
         (None, "`saturate` is None; pass a number"),

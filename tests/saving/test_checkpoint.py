@@ -360,7 +360,7 @@ def test_a_state_that_cannot_be_stored_is_an_error_after_the_first_step(tmp_path
         ({"checkpoint": 3}, "`checkpoint` is 3; pass the path of a folder"),
         ({"checkpoint": __file__}, "`checkpoint` is '.*', which is a file; pass a folder"),
         ({"checkpoint_every": -1}, "`checkpoint_every` is -1; it must not be negative"),
-        ({"checkpoint_every": np.nan}, "`checkpoint_every` is nan; it must not be"),
+        ({"checkpoint_every": np.nan}, "`checkpoint_every` is nan; pass a number"),
         ({"checkpoint_every": "5 s"}, "`checkpoint_every` is '5 s'; pass a number"),
     ],
 )

@@ -175,6 +175,15 @@ def test_modules_are_read_back(adata, tmp_path):
         cms.get.modules(adata)
 
 
+def test_modules_of_an_earlier_metric_are_not_read_back(adata):
+    found = cms.tl.modules(adata)
+    cms.tl.learn(adata, tau=0.5, norm="l1", tol=0.1)
+    with pytest.raises(ValueError, match=r"modules under 'cometric_modules' of other metrics than"):
+        cms.get.modules(adata)
+    del adata.uns["cometric_modules"]["checksum"]  # as in older files
+    assert_array_equal(cms.get.modules(adata).labels, found.labels)
+
+
 def test_maps_are_colored_by_columns_genes_and_modules(adata):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

@@ -333,7 +333,7 @@ def test_norm_matrices_cover_repeated_items_too():
     [
         ({"eps": -0.1}, "`eps` is -0.1; it must not be negative"),
         ({"tau": -1.0}, "`tau` is -1.0; it must not be negative"),
-        ({"tau": np.nan}, "`tau` is nan; it must not be negative"),
+        ({"tau": np.nan}, "`tau` is nan; pass a number"),
         ({"tau": np.inf}, "`tau` is inf; it must be finite"),
         ({"tol": -1e-9}, "`tol` is -1e-09; it must not be negative"),
         ({"max_iter": 0}, "`max_iter` is 0; pass a whole number, at least 1"),
@@ -373,3 +373,28 @@ def test_the_input_is_left_alone():
 
 def test_warmup_returns_the_time_it_took():
     assert 0.0 < cm.warmup() < 600.0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: cm.StochasticIteration("a"), "`fraction` is 'a'; pass a number"),
+        (lambda: cm.StochasticIteration(True), "`fraction` is True; pass a number"),
+        (lambda: cm.StochasticIteration(0), "`fraction` is 0; it must be above 0"),
+        (lambda: cm.StochasticIteration(step_size=np.nan), "`step_size` is nan; pass a number"),
+        (lambda: cm.StochasticIteration(step_size=None), "`step_size` is None; pass a number"),
+        (lambda: cm.StochasticIteration(step_size=0.0), "`step_size` is 0.0; it must be above 0"),
+        (lambda: cm.StochasticIteration(step_size=1.5), "`step_size` is 1.5; .* at most 1"),
+        (lambda: cm.StochasticIteration(random_state=None), "`random_state` is None; pass a whole"),
+        (lambda: cm.StochasticIteration(random_state=-1), "`random_state` is -1; it must not be"),
+        (lambda: cm.AndersonIteration(0), "`memory` is 0; pass a whole number, at least 1"),
+        (lambda: cm.AndersonIteration(tolerance=np.nan), "`tolerance` is nan; pass a number"),
+        (lambda: cm.AndersonIteration(begin="x"), "`begin` is 'x'; pass a number"),
+        (lambda: cm.PolicyIteration(-1), "`frozen_steps` is -1; it must not be negative"),
+        (lambda: cm.PolicyIteration(accuracy=-1.0), "`accuracy` is -1.0; it must not be negative"),
+        (lambda: cm.PolicyIteration(far=np.nan), "`far` is nan; pass a number"),
+    ],
+)
+def test_solvers_refuse_what_is_no_parameter(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

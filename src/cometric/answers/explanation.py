@@ -47,7 +47,10 @@ class Change(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Mass that moves from one bin to another, and its share of the transport cost."""
+    """Mass that moves from one bin to another, and its share of the transport cost.
+
+    ``cost`` is that of a unit of mass.
+    """
 
     source: str
     target: str
@@ -206,7 +209,7 @@ def explain(
     bins = [other.item_names[item] for item in other.first]
     items = side.item_names[i], side.item_names[j]
     if first == second:  # equal histograms: nothing moves
-        return Explanation(items, 0.0, 1.0, [])
+        return Explanation(items, 0.0, 1.0, [], learned=0.0)
     pair = side.histograms.take([first, second])
     cost = problem.formula.saturated(cost)
     source, target, mass = transport.plan(pair, cost)

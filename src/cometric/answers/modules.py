@@ -13,11 +13,13 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric.answers.checks import check_is_result, check_labels
+from cometric.answers.coherence import FEWEST as FEWEST_JUDGES
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
+from cometric.core.inputs import counted
 from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order, groups_of
 from cometric.core.names import checks_options, distinct_prefixes
@@ -99,7 +101,13 @@ def modules(
         check_count(name, value)
     check_number("resolution", resolution)
     Count(0).check("random_state", random_state)
-    profiles = _profiles(getattr(result.problem, other_side(of)))
+    judges = other_side(of)
+    profiles = _profiles(getattr(result.problem, judges))
+    if profiles.shape[0] < FEWEST_JUDGES:
+        raise ValueError(
+            f"`result` has {counted(profiles.shape[0], judges[:-1])}; modules of {of} need at "
+            f"least {FEWEST_JUDGES}."
+        )
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
     if coherence is None and of == "samples":
         foreground = np.arange(len(values))

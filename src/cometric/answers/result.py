@@ -85,7 +85,9 @@ class Parameters:
     @property
     def formula(self) -> Formula:
         """The formula of distances; norms given as matrices by name only."""
-        return Formula(self.tau, self.restart, self.norm, self.saturate)
+        names = self.norm.split(", ")  # of a pair, one for each side
+        norm = self.norm if len(names) == 1 else tuple(names)
+        return Formula(self.tau, self.restart, norm, self.saturate)
 
 
 def _number(stored: Mapping[str, Any], name: str) -> float:
@@ -438,7 +440,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
     if "samples_norm" in arrays:
         norms = (arrays["samples_norm"], arrays["features_norm"])
     parameters = Parameters.from_json(header["parameters"])
-    formula = replace(parameters.formula, norm=norms or parameters.norm)
+    formula = parameters.formula if norms is None else replace(parameters.formula, norm=norms)
     result = Result(
         samples=arrays["samples"],
         features=arrays["features"],

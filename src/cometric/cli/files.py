@@ -90,17 +90,51 @@ def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | Non
     return cometric.load(path, limit=read_limit * 1e9), None
 
 
-def read_new(result: Result, path: Path, source: Source, drop_empty: bool) -> AnnData:
-    """New data; ``drop_empty`` leaves out samples without mass on anything learned."""
+def read_new(
+    result: Result,
+    path: Path,
+    source: Source,
+    drop_empty: bool,
+    reference: AnnData | None,
+    key: str,
+) -> tuple[AnnData, Any]:
+    """New data, and the matrix of them to use: that which the result was learned from, if there.
+
+    ``reference`` are the data of the result, if its file has them; ``drop_empty`` leaves out
+    samples without mass on anything learned.
+    """
+    from cometric.scverse import slots
+
     data = read(path, source.transpose, source.read_limit)
-    return _without_unknown(result, data, source, path) if drop_empty else data
+    chosen = source.matrix
+    if reference is not None and reading.kind_of(path) == ".h5ad":
+        chosen = _like_learned(slots.read(reference, key)["params"], data, chosen, path)
+    if drop_empty:
+        data = _without_unknown(result, data, chosen, path)
+    return data, slots.matrix(data, **chosen)
 
 
-def _without_unknown(result: Result, data: AnnData, source: Source, path: Path) -> AnnData:
+def _like_learned(
+    params: dict[str, Any], data: AnnData, given: dict[str, Any], path: Path
+) -> dict[str, Any]:
+    """The matrix learned from, unless another was chosen or the data do not have it: a warning."""
+    layer, use_raw = params.get("layer"), bool(params["use_raw"])
+    learned: dict[str, Any] = {"layer": layer, "use_raw": use_raw}
+    if given == learned:
+        return given
+    has_it = layer in data.layers if layer is not None else use_raw and data.raw is not None
+    if given == {"layer": None, "use_raw": False} and has_it:
+        return learned
+    places = _place(**learned), _place(**given)
+    warn(f"The result was learned from {places[0]}; `{path}` is read from {places[1]}.")
+    return given
+
+
+def _without_unknown(result: Result, data: AnnData, source: dict[str, Any], path: Path) -> AnnData:
     """New samples, except those that have no mass on anything learned; warns of these."""
     from cometric.scverse import slots
 
-    matrix = slots.matrix(data, **source.matrix)
+    matrix = slots.matrix(data, **source)
     rows, columns = read_names(matrix)
     counts, features = read_matrix(matrix, "X", least=(1, 1)), result.problem.features
     places = find_bins(
@@ -113,21 +147,6 @@ def _without_unknown(result: Result, data: AnnData, source: Source, path: Path) 
     left_out = counted(int((~known).sum()), "sample")
     warn(f"`{path}` has {left_out} without mass on anything learned, left out: {names}.")
     return data[known].copy()
-
-
-def warn_of_other_source(
-    reference: AnnData | None, key: str, source: dict[str, Any], new: Path
-) -> None:
-    """Warn if new data in an .h5ad file are read from elsewhere than those of the result."""
-    if reference is None or reading.kind_of(new) != ".h5ad":
-        return
-    from cometric.scverse import slots
-
-    learned = slots.read(reference, key)["params"]
-    layer, use_raw = learned.get("layer"), bool(learned["use_raw"])
-    if (layer, use_raw) != (source["layer"], source["use_raw"]):
-        places = _place(layer, use_raw), _place(source["layer"], source["use_raw"])
-        warn(f"The result was learned from {places[0]}; `{new}` is read from {places[1]}.")
 
 
 def _place(layer: str | None, use_raw: bool) -> str:

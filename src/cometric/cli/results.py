@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cometric.answers.result import Result
 from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command
 from cometric.cli.console import Console
 from cometric.core.nearest import check_neighborhood, nearest, neighbor_matrix
+from cometric.core.types import Index, Matrix
 from cometric.files import reading, writing
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 
 @command()
@@ -47,11 +52,9 @@ def neighbors(
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        result, _ = files.load(path, stored.key, stored.read_limit)
-        distances, names = getattr(result, of), list(getattr(result.problem, of).item_names)
+        result, data = files.load(path, stored.key, stored.read_limit)
+        near, names = _nearest(result, data, of, n_neighbors, stored.key)
         count = len(names)
-        check_neighborhood(n_neighbors, count, of[:-1])
-        near = nearest(distances, n_neighbors - 1, skip_self=True)
         writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     console.answer(
         f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}.",
@@ -64,6 +67,25 @@ def neighbors(
             "n_neighbors": n_neighbors,
         },
     )
+
+
+def _nearest(
+    result: Result, data: AnnData | None, of: str, n_neighbors: int, key: str
+) -> tuple[tuple[Index, Matrix], list[str]]:
+    """Numbers and distances of the nearest items, and the names of all.
+
+    After `landmarks` the samples are all of the ``data``, of which neighbors are stored.
+    """
+    if data is not None and of == "samples":
+        from cometric.scverse import get, sketches, slots
+
+        if sketches.has_landmarks(data, key):
+            check_neighborhood(n_neighbors, data.n_obs, "sample")
+            graph = get.distances(data, key=key)
+            return slots.nearest_cells(data, graph, n_neighbors - 1, key), get.names(data, key=key)
+    names = list(getattr(result.problem, of).item_names)
+    check_neighborhood(n_neighbors, len(names), of[:-1])
+    return nearest(getattr(result, of), n_neighbors - 1, skip_self=True), names
 
 
 @command()
@@ -93,7 +115,10 @@ def transform(
     n_threads: o.Threads = None,
     force: o.Force = False,
 ) -> None:
-    """Compute distances of the new samples in DATA to the samples of RESULT."""
+    """Compute distances of the new samples in DATA to the samples of RESULT.
+
+    Of an .h5ad DATA that layer, or .raw, is used which an .h5ad RESULT was learned from.
+    """
     from cometric.scverse import slots
 
     if drop_empty and of == "features":
@@ -104,9 +129,7 @@ def transform(
     writing.check(output, kinds, [output], force=force)
     result, reference = files.load(path, stored.key, stored.read_limit)
     console.use_source(new)
-    data = files.read_new(result, new, source, drop_empty)
-    matrix = slots.matrix(data, **source.matrix)
-    files.warn_of_other_source(reference, stored.key, source.matrix, new)
+    data, matrix = files.read_new(result, new, source, drop_empty, reference, stored.key)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress

@@ -47,7 +47,8 @@ def transfer(
     """Label the new samples in DATA by a vote of the nearest labeled samples of RESULT.
 
     Confidence is the probability that a label is right, estimated from the labeled samples. Samples
-    of a kind that RESULT does not have are given a label, too; their novelty is near 1.
+    of a kind that RESULT does not have are given a label, too; their novelty is near 1. Of an .h5ad
+    DATA that layer, or .raw, is used which an .h5ad RESULT was learned from.
     """
     import pandas as pd
 
@@ -60,9 +61,7 @@ def transfer(
     n_neighbors = default_neighbors(n_neighbors, others)
     check_neighbors(n_neighbors, others)
     console.use_source(new)
-    data = files.read_new(result, new, source, drop_empty)
-    matrix = slots.matrix(data, **source.matrix)
-    files.warn_of_other_source(reference, stored.key, source.matrix, new)
+    data, matrix = files.read_new(result, new, source, drop_empty, reference, stored.key)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress

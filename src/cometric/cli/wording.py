@@ -29,6 +29,11 @@ PHRASES = (
     (r"\bsearch='(\w+)'", r"--search \1"),
     (r"\bmethod='(kmeans\+\+)' or labels as landmarks", r"--method \1"),
     (r"a cluster: learn\(\.\.\., client=\.\.\.\)", "a cluster, from Python"),
+    (
+        r"Use ExactMap or Exact\(\) for 0, LimitMap or Limit\(\) for infinity",
+        "Use exact for 0, limit for infinity",
+    ),
+    (r"Use EntropicMap without `rho`, or Entropic\(eps\),", "Use entropic"),
     (r"`adata\.X` is None", "{file} has no X"),
     (r"`adata\.raw` is None", "{file} has no raw data"),
     (r"`adata\.layers` has", "the layers of {file} are"),
@@ -39,6 +44,7 @@ PHRASES = (
     (r"Learn with a larger `max_dense`, or use `cometric\.learn`", "Write the result as .npz"),
     (r"Use `cometric\.learn` and `Result\.save`", "Write the result as .npz"),
     (r"are more than `max_dense` = (\d+)", r"are more than \1"),
+    (r"run `landmarks`", "run cometric landmarks"),
     (r", or learn with a larger `n_neighbors` or `max_dense`", ", or write the result as .npz"),
     (
         r"Leave them out: `adata = adata\[.*\]`\.",

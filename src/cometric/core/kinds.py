@@ -341,7 +341,9 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {shown(value)}; pass a number.")
     _check_size(name, value)
-    if not float(value) >= 0.0:  # catches NaN, too
+    if math.isnan(value):
+        raise ValueError(f"`{name}` is {value}; pass a number.")
+    if value < 0.0:
         raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
         raise ValueError(f"`{name}` is {value}; it must be finite.")

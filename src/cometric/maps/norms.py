@@ -30,9 +30,12 @@ def side_norm(problem: Problem, norm: Any, of: str, device: Any = None) -> Matri
         raise ValueError(
             "`norm` is one matrix; pass two, (for samples, for features), or None for one of them."
         )
-    if is_pair(norm):
-        norm = norm[0 if of == "samples" else 1]
-    return _norm(getattr(problem, of), norm, device, of)
+    return _norm(getattr(problem, of), norm_for(norm, of), device, of)
+
+
+def norm_for(norm: Any, of: str) -> Any:
+    """The norm of one side, from that of both or a pair."""
+    return norm[0 if of == "samples" else 1] if is_pair(norm) else norm
 
 
 def is_pair(norm: Any) -> bool:

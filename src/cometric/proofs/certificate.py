@@ -19,7 +19,7 @@ from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.maps.exact import ExactMap
-from cometric.maps.norms import norm_matrices, norm_power
+from cometric.maps.norms import norm_for, norm_matrices, norm_power
 from cometric.proofs.diagnosis import describe_triangle, triangle_violations
 from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
@@ -213,17 +213,19 @@ def pairs_to_certify(problem: Problem) -> int:
 
 def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
     """Bounds on the rounding errors of the histograms of samples and of features."""
-    computed = norm_power(problem.formula.norm) is not None  # from the masses of the histograms
 
-    def bound(side: Side, relative: float) -> Rounding:
+    def bound(side: Side, of: str, relative: float) -> Rounding:
         masses = quantization_errors(side.full, relative)
-        if not computed:  # R does not depend on masses
+        if norm_power(norm_for(problem.formula.norm, of)) is None:  # R is taken as it is
             return Rounding(masses, np.zeros_like(masses), 0.0)
         terms = 2 * int(np.diff(side.full.indptr).max())  # of a sum, each of which is rounded
         return Rounding(masses, masses, (terms + 8) * 2.0**-53)
 
     samples, features = problem.mass_errors()
-    return bound(problem.samples, samples), bound(problem.features, features)
+    return (
+        bound(problem.samples, "samples", samples),
+        bound(problem.features, "features", features),
+    )
 
 
 def about(problem: Problem) -> str:

@@ -70,7 +70,8 @@ def modules(
     """The modules that ``tl.modules`` returned, rebuilt from ``adata``.
 
     ``key`` and ``modules_key`` are the ``key_added`` of ``tl.learn`` and of ``tl.modules``. The
-    data must be those that were learned from; this is checked.
+    data must be those that were learned from, and the metrics those that modules were made of;
+    both are checked.
     """
     if modules_key not in adata.uns or "genes" not in adata.uns[modules_key]:
         raise KeyError(f"`adata` has no modules under {modules_key!r}. Run `tl.modules` first.")
@@ -81,6 +82,12 @@ def modules(
         raise ValueError(
             f"`adata` has modules of {len(genes)} genes under {modules_key!r}, but metrics of "
             f"{len(kept)} under {key!r}. Run `tl.modules` again."
+        )
+    stored = adata.uns[modules_key].get("checksum")  # not in older files
+    if stored is not None and stored != slots.checksum(learned):
+        raise ValueError(
+            f"`adata` has modules under {modules_key!r} of other metrics than those under {key!r}. "
+            "Run `tl.modules` again."
         )
     texts = genes["module"].astype(str).to_numpy()[kept]
     labels = np.array([BACKGROUND if text == "background" else int(text) for text in texts])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.nearest import check_neighborhood, nearest, nearest_stored, neighbor_matrix
+from cometric.core.nearest import check_neighborhood, neighbor_matrix
 from cometric.scverse import get, slots
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def neighbors(
     distances = get.distances(adata, key=key)
     slots.check_copy(adata, copy)
     check_neighborhood(n_neighbors, adata.n_obs, "cell")
-    index, near = _nearest(distances, n_neighbors - 1, key)
+    index, near = slots.nearest_cells(adata, distances, n_neighbors - 1, key)
     import scanpy as sc
 
     adata = adata.copy() if copy else adata
@@ -86,22 +86,3 @@ class _Precomputed:
 
     def fit_transform(self, X: Any) -> sparse.csr_matrix:
         return self._graph
-
-
-def _nearest(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
-    values = distances.data if sparse.issparse(distances) else distances
-    if np.isnan(values).any():
-        raise ValueError(
-            f"`adata` has cells without counts, whose distances are NaN. Leave them out: "
-            f"`adata = adata[~np.isnan(adata.obsp[{slots.distances_key(key)!r}]).all(axis=1)]`."
-        )
-    if not sparse.issparse(distances):
-        return nearest(distances, count, skip_self=True)
-    sizes = np.diff(distances.indptr)
-    if sizes.min() < count:
-        raise ValueError(
-            f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
-            "stored. Pass fewer, or learn with a larger `n_neighbors` or `max_dense`."
-        )
-    return nearest_stored(distances, count)

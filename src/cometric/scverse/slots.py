@@ -12,8 +12,8 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
-from cometric.core.digest import fingerprint
-from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.core.digest import digest, fingerprint
+from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
@@ -219,6 +219,16 @@ def places(adata: AnnData, key: str) -> str:
     return f"obsp[{slot!r}], {features}, uns[{key!r}]"
 
 
+def checksum(result: Result) -> str:
+    """A checksum of the distances between genes, and of the data they were learned from."""
+    return digest(
+        {
+            "data": np.array(fingerprint(result.problem)),
+            "distances": np.asarray(result.features),
+        }
+    )
+
+
 def stored_distances(
     items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
 ) -> Matrix | sparse.csr_matrix:
@@ -236,6 +246,32 @@ def stored_distances(
         f"{min(n_neighbors, n - 1)} nearest are stored, as a sparse graph."
     )
     return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
+
+
+def nearest_cells(
+    adata: AnnData, distances: Any, count: int, key: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
+    values = distances.data if sparse.issparse(distances) else distances
+    if np.isnan(values).any():
+        raise ValueError(
+            f"`adata` has cells without counts, whose distances are NaN. Leave them out: "
+            f"`adata = adata[~np.isnan(adata.obsp[{distances_key(key)!r}]).all(axis=1)]`."
+        )
+    if not sparse.issparse(distances):
+        return nearest(distances, count, skip_self=True)
+    sizes = np.diff(distances.indptr)
+    if sizes.min() < count:
+        more = (
+            ", or run `landmarks` with a larger `n_neighbors`"
+            if "landmarks" in read(adata, key)
+            else ", or learn with a larger `n_neighbors` or `max_dense`"
+        )
+        raise ValueError(
+            f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
+            f"stored. Pass fewer{more}."
+        )
+    return nearest_stored(distances, count)
 
 
 def _storable_option(value: Any) -> Any:

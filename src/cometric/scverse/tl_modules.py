@@ -49,7 +49,8 @@ def modules(
         The module of each gene: "0", "1" and so on, or "background". Where the metrics come from
         ``adata.raw`` and that has other genes, the column is in the table ``genes`` in ``uns``.
     ``uns["cometric_modules"]``
-        ``names`` of the modules, and ``genes``, a table: ``module`` and ``coherence`` of each gene.
+        ``names`` of the modules, ``genes``, a table: ``module`` and ``coherence`` of each gene, and
+        a ``checksum`` of the metric.
     """
     import pandas as pd
 
@@ -76,7 +77,11 @@ def modules(
         index=get.names(adata, "features", key=key),
     )
     adata.obsm[key_added] = pd.DataFrame(scores, adata.obs_names, columns)
-    adata.uns[key_added] = {"names": np.array(found.names, dtype=object), "genes": genes}
+    adata.uns[key_added] = {
+        "names": np.array(found.names, dtype=object),
+        "genes": genes,
+        "checksum": slots.checksum(result),
+    }
     if "features" not in slots.read(adata, key):
         adata.var[key_added] = genes["module"].array
     log.info("added obsm[%r], var[%r], uns[%r]", key_added, key_added, key_added)

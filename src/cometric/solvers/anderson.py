@@ -8,6 +8,7 @@ import numpy as np
 
 from cometric.core.arrays import namespace, numbers, symmetric, to_numpy, upper
 from cometric.core.cones import touches_boundary
+from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Traits, Vector
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
@@ -66,6 +67,11 @@ class AndersonIteration:
     memory: int = 5
     tolerance: float = 1.2
     begin: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_count("memory", self.memory)
+        check_number("tolerance", self.tolerance, finite=False)
+        check_number("begin", self.begin, finite=False)
 
     @property
     def traits(self) -> Traits:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cometric.core.arrays import upper
 from cometric.core.cones import normalize
+from cometric.core.kinds import Count, check_number
 from cometric.core.types import Coupled, DistanceMap, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
@@ -55,6 +56,11 @@ class PolicyIteration:
     far: float = 0.2
     inner: AndersonIteration = field(default_factory=AndersonIteration)
     traits: ClassVar[Traits] = Traits(freezes=True)
+
+    def __post_init__(self) -> None:
+        Count(0).check("frozen_steps", self.frozen_steps)
+        check_number("accuracy", self.accuracy)
+        check_number("far", self.far, finite=False)
 
     def init(self, phi: Coupled, start: Metrics) -> PolicyIterate:
         return PolicyIterate(start, values=(1.0, 1.0))

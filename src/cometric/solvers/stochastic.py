@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cometric.core.cones import log_width
+from cometric.core.kinds import Count, check_number
 from cometric.core.types import (
     Coupled,
     DistanceMap,
@@ -83,7 +84,8 @@ class StochasticIteration:
     fraction
         Fraction of the pairs of either side that a step evaluates.
     step_size
-        alpha: a number, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the step.
+        alpha: a number up to 1, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the
+        step.
     multiplicative
         How a pair moves when alpha < 1.
     draw
@@ -106,13 +108,15 @@ class StochasticIteration:
     traits: ClassVar[Traits] = Traits(samples_pairs=True, keeps_history=False)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise ValueError(f"`fraction` is {self.fraction}; it must be above 0 and at most 1.")
+        _check_share("fraction", self.fraction)
         if isinstance(self.step_size, str) and self.step_size not in STEP_SIZES:
             raise ValueError(
                 f"`step_size` is {self.step_size!r}; choose 'sqrt', 'harmonic', a number or a "
                 "function of the step."
             )
+        if not isinstance(self.step_size, str) and not callable(self.step_size):
+            _check_share("step_size", self.step_size)
+        Count(0).check("random_state", self.random_state)
         if self.draw not in DRAWS:
             raise ValueError(f"`draw` is {self.draw!r}; choose {', '.join(map(repr, DRAWS))}.")
 
@@ -257,6 +261,13 @@ def _spread(seen: Matrix) -> float:
     if np.isnan(seen).any():
         return math.inf
     return log_width((float(seen[:, 3].min()), float(seen[:, 4].max())))
+
+
+def _check_share(name: str, value: Any) -> None:
+    """Raise unless a number above 0 and at most 1."""
+    check_number(name, value)
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"`{name}` is {value}; it must be above 0 and at most 1.")
 
 
 def _pair_count(n: int) -> int:
