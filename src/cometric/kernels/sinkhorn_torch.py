@@ -89,15 +89,20 @@ def relax(ratio, mass_a, mass_b, rows, columns):
 
 
 def sweep(
-    kernel, bins, a, b, state, sweeps, tol, divide=divide, update=update, few=0.0, ratio=math.inf
-):
+    kernel, bins, a, b, state, sweeps, tol, divide=divide, update=update, few=0.0, ratio=math.inf,
+    partner_bins=None,
+):  # fmt: skip
     """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
 
     At least one sweep, then more while the errors of more than the fraction ``few`` of the pairs
     exceed ``tol``, ``sweeps`` at most. ``kernel`` has the precision to work in; values are summed
-    in float64. ``divide`` and ``update`` may be the fused ones of ``sinkhorn_triton``.
+    in float64. ``divide`` and ``update`` may be the fused ones of ``sinkhorn_triton``. Masses ``b``
+    are of all bins, or of ``partner_bins`` (B, d), the same for all pairs of a source.
     """
-    rows = kernel[bins]  # (B, w, d)
+    if partner_bins is None:
+        rows = kernel[bins]  # (B, w, d)
+    else:
+        rows = kernel[bins[:, :, None], partner_bins[:, None, :]]
     v = state.to(kernel.dtype)
     masses = (x.sum(-1, dtype=torch.float64) for x in (b, a[:, None, :]))
     mass_b, mass_a = (mass if mass.ndim == 2 else mass[None, :] for mass in masses)

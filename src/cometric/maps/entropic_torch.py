@@ -24,6 +24,9 @@ SCRATCH = 2 << 30
 WIDEST = 16384
 """The largest support that the cropped kernel can handle."""
 
+PARTS = 4
+"""Parts of chosen pairs, by size: each is padded to its largest histogram."""
+
 SELF_STEPS = 4
 """Steps of the self terms per call unless they are solved; each at least halves their error."""
 
@@ -288,6 +291,8 @@ class TensorEntropicMap(TensorSweeps):
             return _like(cost, self._pairs(checked, index))
 
     def _pairs(self, checked: Any, index: Index) -> Any:
+        import torch
+
         from cometric.kernels.sinkhorn_torch import sweep
 
         i, j = self._rank[self._tensor(check_index(index, self.shape[0]))].T
@@ -300,18 +305,22 @@ class TensorEntropicMap(TensorSweeps):
         limit, tol = self.max_sweeps, self._tolerance
         if self.sweeps is not None:
             limit, tol = max(1, self.sweeps), 0.0
-        width = int(self._sizes[-1] + -self._sizes[-1] % LANES)
-        bins, masses = self._padded(Block(0, self.shape[0], width))
-        start = self._self_scalings.gather(1, bins.long()) * (masses > 0)
-        step = max(1, int(self._layout.scratch / (8 * self._padded_bins * (width + 4))))
-        for at in range(0, len(i), step):
-            some, other = i[at : at + step], j[at : at + step]
-            scalings = start[some][:, None, :].contiguous()
-            partner = self._hist[other][:, None, :]
-            part, _ = sweep(
-                kernel, bins[some], masses[some], partner, scalings, limit, tol, ratio=self.ratio
-            )
-            values[at : at + step] = part[:, 0]
+        widths = self._sizes + -self._sizes % LANES
+        bins, masses = self._padded(Block(0, self.shape[0], int(widths[-1])))
+        bins = bins.long()
+        start = self._self_scalings.gather(1, bins) * (masses > 0)
+        largest = torch.maximum(i, j)  # histograms are in the order of their sizes
+        for part in largest.argsort().split(-(-len(i) // PARTS) or 1):
+            width = int(widths[int(largest[part[-1]])])
+            step = max(1, int(self._layout.scratch / (8 * width * (width + 8))))
+            for pairs in part.split(step):
+                source, target = i[pairs], j[pairs]
+                costs, _ = sweep(
+                    kernel, bins[source, :width], masses[source, :width],
+                    masses[target, None, :width], start[source, None, :width].contiguous(),
+                    limit, tol, ratio=self.ratio, partner_bins=bins[target, :width],
+                )  # fmt: skip
+                values[pairs] = costs[:, 0]
         values = unit * (values - 0.5 * (own[i] + own[j]))
         values[i == j] = 0.0
         return values

@@ -26,6 +26,9 @@ FEW, ROUNDING = 200, 1e-14
 """Pairs of each kind that confirm a residual; error of a distance, over the largest cost, that is
 put down to rounding."""
 
+ROWS = 64
+"""Rows of a metric that are searched for nearest neighbors at a time."""
+
 SAMPLE = 2_000
 """Pairs of each side that are solved again; all would take longer than learning did."""
 
@@ -195,10 +198,12 @@ def _smallest_and_others(metric: Matrix) -> Index:
     if n * (n - 1) <= 4 * FEW:
         return all_pairs(n)
     nearest, least = np.empty(n, np.int64), np.empty(n)
-    for row in range(n):
-        others = np.concatenate([metric[row, :row], [math.inf], metric[row, row + 1 :]])
-        nearest[row] = others.argmin()
-        least[row] = others[nearest[row]]
+    for at in range(0, n, ROWS):
+        rows = metric[at : at + ROWS].copy()
+        own = np.arange(len(rows))
+        rows[own, at + own] = math.inf
+        nearest[at : at + ROWS] = rows.argmin(axis=1)
+        least[at : at + ROWS] = rows.min(axis=1)
     first = np.argsort(least, kind="stable")[:FEW]
     drawn = np.random.default_rng(0).integers(n, size=(FEW, 2))
     pairs = np.concatenate([np.stack([first, nearest[first]], axis=1), drawn])
