@@ -55,7 +55,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
 MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
-ALSO = {"inputs": "problem", "sides": "problem"}
+ALSO = {"inputs": "problem", "sides": "problem", "certificate": "rounding"}
 """Modules that the tests of another module also cover."""
 EXAMPLES = 25  # of Hypothesis, a quarter of those of the tests, which detect at least as much
 SECONDS = 30  # of processor time; the tests of a module take less than 10
