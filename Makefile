@@ -50,7 +50,7 @@ wheel: $(VENV)/.wheel ## Build sdist and wheel in dist/, try the wheel in an emp
 	  && env/bin/cometric report r.npz -o r.html --force
 
 coverage: $(VENV)/.test ## Measure branch coverage, with kernels also run uncompiled
-	$(RUN) -m pytest --cov=src/cometric --cov-report=
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --cov=src/cometric --cov-report=
 	NUMBA_DISABLE_JIT=1 LAW_EXAMPLES=5 $(RUN) -m pytest --hypothesis-profile=thorough \
 	  --cov=src/cometric --cov-append --cov-report=term --cov-report=json:coverage.json \
 	  tests/kernels/test_small_problems.py tests/kernels/test_geometry.py tests/kernels/test_differences.py
