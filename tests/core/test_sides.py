@@ -32,6 +32,12 @@ def test_sums_of_rows_are_rounded_once(size, span):
         assert abs(Fraction(total) - exact) <= Fraction(math.ulp(total)) * Fraction(501, 1000)
 
 
+def test_sums_of_long_rows_are_rounded_once():
+    small = 2.0**-34 * (1 + 0.45 * 2.0**-32)  # added one by one, all are rounded the same way
+    data = np.concatenate([[0.6], np.full(2**20, small)])
+    assert sides._row_sums(data, np.array([0]))[0] == math.fsum(data)
+
+
 def test_sums_of_rows_of_different_lengths():
     data = np.array([0.5, 0.25, 2.0**-60, 0.75, 2.0**-30, 2.0**-53, 2.0**-54])
     found = sides._row_sums(data, np.array([0, 3, 4]))
@@ -119,3 +125,14 @@ def test_stored_names_must_fit(names):
     arrays["samples_names"] = names
     with pytest.raises(ValueError, match="names of shape"):
         Problem.from_arrays(arrays)
+
+
+def test_repeats_have_the_histogram_of_the_first():
+    X = np.array([[1.0, 2.0, 0.0], [2.0, 0.0, 1.0], [2.0, 4.0, 0.0], [0.0, 1.0, 1.0]])
+    with pytest.warns(UserWarning, match="1 row that repeats"):
+        samples = Problem.from_data(X).samples
+    rows = X / X.sum(axis=1, keepdims=True)
+    assert samples.hist.shape[0] == 3
+    np.testing.assert_allclose(samples.item_histograms.toarray(), rows, rtol=1e-15)
+    plain = Problem.from_data(X[[0, 1, 3]]).samples
+    assert_array_equal(plain.item_histograms.toarray(), plain.full.toarray())
