@@ -8,12 +8,30 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from cometric.kernels import candidates, duals, nodes, plans, scaling, sinkhorn, transport, trees
+from cometric.kernels import (
+    candidates,
+    duals,
+    nodes,
+    panels,
+    plans,
+    scaling,
+    sinkhorn,
+    transport,
+    trees,
+)
 from cometric.kernels.lanes import BYTES
 
 
+def zeros(dtype):
+    return np.zeros(BYTES // np.dtype(dtype).itemsize, dtype)
+
+
 def zeros_like(array):
-    return np.zeros(BYTES // array.itemsize, array.dtype)
+    return zeros(array.dtype)
+
+
+def item(array, index):
+    return array[index]
 
 
 def spread(number):
@@ -38,6 +56,53 @@ def total(lanes):
     return lanes[0]
 
 
+def divide(x, y):
+    with np.errstate(all="ignore"):  # compiled code does not warn
+        return x / y
+
+
+def root(x):
+    return np.sqrt(x)
+
+
+def log(x):
+    return np.log(np.maximum(x, np.finfo(x.dtype).tiny))
+
+
+def any_below(x, y):
+    return bool((x < y).any())
+
+
+def distance(x, y, z):
+    return abs(x * y - z)
+
+
+def mark_abnormal(marks, x, weight):
+    form = np.finfo(x.dtype)
+    is_normal = (x >= form.tiny) & (x <= form.max)
+    return np.where(is_normal | (weight == 0), marks, x.dtype.type(1))
+
+
+def add_double(sums, x):
+    for start in range(0, len(x), len(sums)):
+        sums = sums + x[start : start + len(sums)]
+    return sums
+
+
+def add_products(sums, x, y):
+    return add_double(sums, x * y)
+
+
+def add_totals(array, begin, *lanes):
+    for place, each in enumerate(lanes, begin):
+        array.reshape(-1)[place] += total(each)
+
+
+LANES = (zeros, zeros_like, spread, load, store, item, np.add, multiply_add, total, divide)
+LANES += (np.minimum, np.maximum, root, log, any_below, distance, mark_abnormal)
+LANES += (add_double, add_products, add_totals)
+
+
 class Numpy:
     """NumPy, but an array of nodes is a list of objects: records hide fields named ``size``."""
 
@@ -54,8 +119,7 @@ def interpret():
     """Put the twins where the kernels look."""
     for module in (duals, plans, transport, trees):  # those that make nodes
         module.np = Numpy()
-    for twin in (zeros_like, spread, load, store, np.add, multiply_add, total):
-        setattr(scaling, twin.__name__, twin)
-        setattr(sinkhorn, twin.__name__, twin)
-        setattr(candidates, twin.__name__, twin)
-    candidates._minimum, candidates._maximum = np.minimum, np.maximum
+    for module in (candidates, panels, scaling, sinkhorn):
+        for twin in LANES:
+            if hasattr(module, twin.__name__):
+                setattr(module, twin.__name__, twin)
