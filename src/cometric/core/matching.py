@@ -13,6 +13,9 @@ from cometric.core.names import quoted
 from cometric.core.types import Index, Vector
 from cometric.core.warn import warn
 
+LOOKED_AT, FEWEST_ROWS = 200, 5
+"""Rows that are looked at to tell counts from other values, and how many must be able to tell."""
+
 
 class NothingInCommon(ValueError):
     """New data and learned data have no names in common."""
@@ -81,6 +84,34 @@ def describe_differences(
             f"({quoted([learned[k] for k in missing])}): they count as zero."
         )
     return " ".join(sentences)
+
+
+def describe_scales(learned: sparse.csr_array, new: sparse.csr_array) -> str:
+    """A message if one of the two has counts and the other has not: logarithms, for example."""
+    old, other = _share_of_counts(learned), _share_of_counts(new)
+    if old is None or other is None or abs(old - other) < 0.8:
+        return ""
+    first = "The learned data have counts, `X` has"
+    if old < other:
+        first = "`X` has counts, the learned data have"
+    return (
+        f"{first} other values, such as logarithms: distances between the two mean little. Pass "
+        "new data on the scale of the learned ones, for example the same layer."
+    )
+
+
+def _share_of_counts(matrix: sparse.csr_array) -> float | None:
+    """The share of rows that are counts, up to a factor; None if too few rows can tell.
+
+    Entries of counts are multiples of the smallest one, which is nearly always 1 in sparse data.
+    """
+    found = []
+    for row in range(min(matrix.shape[0], LOOKED_AT)):
+        entries = matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]]
+        multiples = entries / entries.min()
+        if multiples.max() > 1.001:  # else all are the same
+            found.append(bool((abs(multiples - np.rint(multiples)) <= 1e-6 * multiples).all()))
+    return float(np.mean(found)) if len(found) >= FEWEST_ROWS else None
 
 
 def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:

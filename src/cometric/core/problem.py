@@ -26,7 +26,7 @@ from cometric.core.inputs import (
     read_matrix,
     read_names,
 )
-from cometric.core.matching import describe_differences, find_bins, select
+from cometric.core.matching import describe_differences, describe_scales, find_bins, select
 from cometric.core.sides import (
     Side,
     label_repeats,
@@ -185,6 +185,10 @@ class Problem:
             first = int(unknown[0])
             place = (first, None) if item == "row" else (None, first)
             raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, *place)
+        plain = bins.scale is None and self.smoothing == 0.0
+        scales = describe_scales(getattr(self, of).full, matrix) if plain else ""
+        if scales:
+            warn(scales)
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
         hist = smooth(normalize(matrix), self.smoothing)
