@@ -62,7 +62,7 @@ def embedding(
     method: str = "umap",
     color: str | None = None,
     *,
-    mark: Sequence[int | str] = (),
+    mark: int | str | Sequence[int | str] = (),
     n_names: int | None = None,
     random_state: int | None = 0,
     key: str = "cometric",
