@@ -5,7 +5,7 @@ Each function draws on ``ax``, or on a new figure, and returns the Axes without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
+from cometric.answers.checks import check_is_result
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result
@@ -68,6 +69,7 @@ AGAINST = {
 
 def convergence(result: Result, ax: Axes | None = None, *, against: str = "iteration") -> Axes:
     """The Hilbert residual against "iteration", "sweeps" or "seconds", and the tolerance."""
+    check_is_result(result)
     if against not in AGAINST:
         raise ValueError(f"`against` is {against!r}; choose one of {', '.join(AGAINST)}.")
     ax = canvas.axes(ax, (7.0, 3.6))
@@ -139,6 +141,7 @@ def distances(
         the scale: it ends at most three interquartile ranges above the upper quartile of the
         distances. The label of the color bar says so.
     """
+    check_is_result(result)
     metric = metric_of(result, of)
     n = len(metric)
     check_order(labels, "labels", getattr(result.problem, of), of)
@@ -181,7 +184,7 @@ def embedding(
     random_state: int | None = 0,
     ax: Axes | None = None,
     *,
-    mark: Sequence[int | str] = (),
+    mark: int | str | Sequence[int | str] = (),
     names: Sequence[Any] | None = None,
     color: Any = None,
     n_names: int | None = None,
@@ -203,7 +206,7 @@ def embedding(
         their module, samples by the module whose score is largest, or as background if even this
         score is below a tenth of the module's highest in any sample.
     mark
-        Items, by name or number, whose names are written beside their points.
+        Items, by name or number, or one of them, whose names are written beside their points.
     names
         Names of the items, instead of those in the data.
     n_names
@@ -217,9 +220,11 @@ def embedding(
     are drawn at the border, with a cross, and counted in the title: otherwise they would shrink the
     rest.
     """
+    check_is_result(result)
     metric = metric_of(result, of)
     item_names = names_of(result, of, names)
-    marked = [find(item, item_names, "mark", of) for item in mark]
+    marks = [mark] if isinstance(mark, str) or not isinstance(mark, Iterable) else mark
+    marked = [find(item, item_names, "mark", of) for item in marks]
     if labels is not None and color is not None:
         raise ValueError("`labels` and `color` are both given; pass one of them.")
     chosen = colors_of(result, of, color if labels is None else labels, labels is not None)
@@ -261,10 +266,10 @@ def nearest(
     ax: Axes | None = None,
 ) -> Axes:
     """The k features nearest to one, by name or number, and their distances to it."""
+    check_is_result(result)
     item_names = names_of(result, "features", names)
     chosen = find(feature, item_names, "feature", "features", names_of(result, "samples"))
-    if k < 1:
-        raise ValueError(f"`k` is {k}; pass at least 1.")
+    check_count("k", k)
     away = metric_of(result, "features")[chosen]
     order = nearest_to(away, min(k, len(away) - 1), chosen)
     median = float(np.median(np.delete(away, chosen)))
@@ -370,6 +375,7 @@ def tree(
     Two items are joined at their distance along the tree; see :meth:`cometric.Result.tree`.
     ``names`` are those of the items, which are shown for up to 60 of them.
     """
+    check_is_result(result)
     check_side(of)
     labels = names_of(result, of, names)
     ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
@@ -409,9 +415,9 @@ def _explained(
     result: Result, i: int | str, j: int | str, of: str, names: Sequence[Any] | None, top: int
 ) -> Explanation:
     """The explanation of two items that differ, with other names for its bins where given."""
+    check_is_result(result)
+    check_count("top", top)
     explanation = result.explain(i, j, of=of)
-    if top < 1:
-        raise ValueError(f"`top` is {top}; pass at least 1.")
     if not explanation.flows:
         raise ValueError(
             f"no mass moves between {explanation.items[0]} and {explanation.items[1]}."

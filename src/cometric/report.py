@@ -38,7 +38,7 @@ from cometric.drawing.packing import pack, pack_masses, pack_values, significant
 from cometric.drawing.rendering import render
 from cometric.drawing.values import Values, read_values
 from cometric.drawing.words import Words, read_words
-from cometric.files.atomic import replacing
+from cometric.files.atomic import check_target, replacing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
@@ -145,6 +145,7 @@ def write(
     """
     check_is_result(result)
     target = check_ending(path, (".html", ".htm"), "The report is a page for browsers.")
+    check_target(target)
     if target.exists() and not force:
         raise FileExistsError(f"`path` is {os.fspath(path)!r}, which exists; pass force=True.")
     called, problem = read_words(words), result.problem

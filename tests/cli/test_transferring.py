@@ -106,9 +106,20 @@ def test_a_report_takes_labels_from_a_table():
     pytest.importorskip("jinja2")
     words = ["report", "out.npz", "-o", "page.html", "--quiet"]
     said = run(*words, "--labels-from", "labels.csv", code=2).stderr
-    assert "error: --labels-from needs --labels, the name of a column." in said
+    assert "error: --labels-from needs --labels or --clusters, the name of a column." in said
     run(*words, "--labels-from", "labels.csv", "--labels", "kind")
     assert "kind" in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize("words", [["out.h5ad"], ["out.npz", "--labels-from", "labels.csv"]])
+def test_a_report_takes_clusters(words, monkeypatch):
+    report, given = pytest.importorskip("cometric.report"), {}
+    monkeypatch.setattr(report, "write", lambda *_, **options: given.update(options))
+    words = ["report", *words, "-o", "clusters.html", "--quiet", "--clusters"]
+    run(*words, "kind")
+    assert given["labels"] is None
+    assert sorted(set(given["clusters"]["kind"])) == sorted(KINDS)
+    assert "--clusters is 'sort'; `" in run(*words, "sort", code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["transfer", "transform"])

@@ -169,6 +169,12 @@ def test_marked_items_are_named_beside_their_points(result):
     assert ax.get_xlabel() == "t-SNE 1"
 
 
+@pytest.mark.parametrize("mark", ["g10", 10])
+def test_a_single_item_is_marked(result, mark):
+    ax = plot.embedding(result, "features", "tsne", mark=mark)
+    assert [text.get_text() for text in ax.texts] == ["g10"]
+
+
 def test_an_embedding_is_the_same_each_time(result):
     first, second = (layout.coordinates(result.samples, "tsne", random_state=3) for _ in range(2))
     assert np.array_equal(first, second)
@@ -273,11 +279,15 @@ def test_flows_between_repeats_say_that_nothing_moves():
         (lambda r: plot.nearest(r, "s3"), ValueError, "'s3', .* of a sample, not of a feature"),
         (lambda r: plot.nearest(r, 2.5), TypeError, "`feature` is 2.5; pass the name or number"),
         (lambda r: plot.flows(r, 0, "g3"), ValueError, "`j` is 'g3', .* of a feature, not of a sa"),
-        (lambda r: plot.changes(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
+        (lambda r: plot.changes(r, 0, 1, top=0), ValueError, "`top` is 0; pass a whole number"),
+        (lambda r: plot.changes(r, 0, 1, top=5.0), ValueError, "`top` is 5.0; pass a whole number"),
         (lambda r: plot.distances(r, vmax="p99"), ValueError, "`vmax` is 'p99'; pass a number"),
         (lambda r: plot.distances(r, vmax=0), ValueError, "`vmax` is 0; pass a distance above 0"),
-        (lambda r: plot.nearest(r, 0, k=0), ValueError, "`k` is 0; pass at least 1"),
-        (lambda r: plot.flows(r, 0, 1, top=0), ValueError, "`top` is 0; pass at least 1"),
+        (lambda r: plot.nearest(r, 0, k=0), ValueError, "`k` is 0; pass a whole number"),
+        (lambda r: plot.nearest(r, 0, k=5.0), ValueError, "`k` is 5.0; pass a whole number"),
+        (lambda r: plot.nearest(r, 0, k="5"), ValueError, "`k` is '5'; pass a whole number"),
+        (lambda r: plot.flows(r, 0, 1, top=0), ValueError, "`top` is 0; pass a whole number"),
+        (lambda r: plot.embedding(r, mark="s99"), ValueError, "`mark` is 's99', which is not the"),
         (lambda r: plot.nearest(r, 0, names="a"), ValueError, "`names` is 'a'; pass one for each"),
         (lambda r: plot.embedding(r, method="pca"), ValueError, "`method` is 'pca'; choose 'umap'"),
     ],
@@ -286,6 +296,24 @@ def test_errors_name_the_argument(result, draw, error, words):
     with pytest.raises(error, match=words):
         draw(result)
     assert plt.get_fignums() == []  # and leave no empty figure behind
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plot.convergence,
+        plot.distances,
+        plot.embedding,
+        plot.tree,
+        lambda data: plot.nearest(data, "g1"),
+        lambda data: plot.changes(data, 0, 1),
+        lambda data: plot.flows(data, 0, 1),
+    ],
+)
+def test_an_anndata_is_not_a_result(draw):
+    anndata = pytest.importorskip("anndata")
+    with pytest.raises(ValueError, match=r"pass `cometric\.scverse\.get\.result\(adata\)`"):
+        draw(anndata.AnnData(np.ones((2, 2))))
 
 
 def test_few_far_points_do_not_shrink_the_others(result, monkeypatch):

@@ -234,6 +234,14 @@ def test_an_existing_file_is_not_replaced_unless_forced(result, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["r.html"]
 
 
+def test_the_folder_is_checked_before_maps_are_drawn(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_draw_maps", None)
+    with pytest.raises(FileNotFoundError, match="nodir"):
+        report.write(result, tmp_path / "nodir" / "r.html")
+    with pytest.raises(IsADirectoryError):
+        report.write(result, tmp_path, force=True)
+
+
 @pytest.mark.parametrize("name", ["r.txt", "r.pdf", "r.npz"])
 def test_another_ending_than_html_is_refused(result, tmp_path, name):
     words = rf"`path` is .*{name}'; its ending should be .html or .htm. The report is a page"

@@ -153,6 +153,11 @@ def test_mistakes_are_reported(adata):
     cms.tl.modules(adata)
     with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
         cms.pl.modules(adata, "type")
+    for draw in (cms.pl.modules, lambda data, name: cms.pl.distances(data, groupby=name)):
+        with pytest.raises(
+            ValueError, match=r"`adata.obs\['depth'\]` has real numbers, not groups"
+        ):
+            draw(adata, "depth")
     none = cms.tl.modules(adata, coherence=2.0)
     with pytest.raises(ValueError, match="There are no modules to draw"):
         cm.plot.modules(none, adata.obs["kind"])

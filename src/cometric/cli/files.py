@@ -162,14 +162,16 @@ def labels_of(
     path: Path,
     stored: Stored,
     table: Path | None = None,
+    option: str = "labels",
 ) -> Any:
     """A column of ``.obs`` of an .h5ad result, or of a ``table``, without dropped samples.
 
-    Of a result of landmarks, the labels of these.
+    Of a result of landmarks, the labels of these. Messages name the ``option``.
     """
     if table is not None:
         names = result.problem.samples.item_names
-        return np.array(read_labels(table, labels, names, stored.read_limit * 1e9), dtype=object)
+        limit = stored.read_limit * 1e9
+        return np.array(read_labels(table, labels, names, limit, option), dtype=object)
     key = stored.key
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
@@ -180,7 +182,7 @@ def labels_of(
             else ""
         )
         meant = suggestion(labels, () if data is None else data.obs)
-        raise ValueError(f"`labels` is {labels!r}; `{path}` {available}.{meant}")
+        raise ValueError(f"`{option}` is {labels!r}; `{path}` {available}.{meant}")
     from cometric.scverse import sketches
 
     values = data.obs[labels].array  # which has the order of categories

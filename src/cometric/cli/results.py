@@ -237,6 +237,14 @@ def report(
             "several times for several.",
         ),
     ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clusters",
+            metavar="COLUMN",
+            help="The same for clusters computed from RESULT: for colors, but not for scores.",
+        ),
+    ] = None,
     labels_from: o.LabelsFrom = None,
     title: Annotated[
         str | None, typer.Option("--title", metavar="TEXT", help="Title of the page.")
@@ -250,13 +258,16 @@ def report(
 ) -> None:
     """Write an HTML page about RESULT: a summary, two linked maps, modules, error bounds."""
     writing.check(output, (".html",), [output], force=force)
-    if labels_from is not None and not labels:
-        raise ValueError("`labels_from` needs `labels`, the name of a column.")
+    if labels_from is not None and not labels and not clusters:
+        raise ValueError("`labels_from` needs `labels` or `clusters`, the name of a column.")
     result, data = files.load(path, stored.key, stored.read_limit)
-    colors = {
-        name: files.labels_of(result, data, name, path, stored, labels_from)
-        for name in labels or ()
-    }
+    labeled, clustered = (
+        {
+            name: files.labels_of(result, data, name, path, stored, labels_from, option)
+            for name in names or ()
+        }
+        for option, names in (("labels", labels), ("clusters", clusters))
+    )
     from cometric.report import write
 
     proved = result.certify(progress=console.progress) if certificate else None
@@ -264,7 +275,8 @@ def report(
         write(
             result,
             output,
-            labels=colors or None,
+            labels=labeled or None,
+            clusters=clustered or None,
             title=title,
             force=force,
             certificate=proved,

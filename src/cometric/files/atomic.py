@@ -13,6 +13,14 @@ from typing import IO
 from cometric.core.kinds import check_path
 
 
+def check_target(path: Path) -> None:
+    """Raise unless a file can have this path: it is not a folder, and lies in one."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+
+
 @contextmanager
 def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
     """A temporary file in the folder of ``path``, renamed to ``path`` once it is on the disk.
@@ -22,10 +30,7 @@ def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
     of a long name, since names have at most 255 bytes.
     """
     path = check_path(path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    check_target(path)
     if temporary is None:
         start = path.name[:40]  # at most 160 bytes
         temporary = f".{start}.{os.getpid()}.{threading.get_ident()}.part"

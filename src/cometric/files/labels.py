@@ -12,14 +12,19 @@ from cometric.files.missing import missing
 from cometric.files.reading import MISSING, TEXT, errors_naming, kind_of, table_rows, unquoted
 
 
-def read_labels(path: Path, column: str, names: Sequence[str], limit: float) -> list[str | float]:
-    """The label of each name, from a table whose first column has the names; NaN without one."""
+def read_labels(
+    path: Path, column: str, names: Sequence[str], limit: float, option: str = "labels"
+) -> list[str | float]:
+    """The label of each name, from a table whose first column has the names; NaN without one.
+
+    ``option`` is what messages call the ``column``.
+    """
     if kind_of(path) not in TEXT:
         raise ValueError(f"`{path}` should be a table of labels, .csv or .tsv.")
     if not path.exists():
         raise missing(path)
     with errors_naming(path):
-        labels = _read(path, column, limit)
+        labels = _read(path, column, limit, option)
     without = [name for name in names if name not in labels]
     if len(without) == len(names):
         raise ValueError(
@@ -32,7 +37,7 @@ def read_labels(path: Path, column: str, names: Sequence[str], limit: float) -> 
     return [float("nan") if label is None else label for label in chosen]
 
 
-def _read(path: Path, column: str, limit: float) -> dict[str, str | None]:
+def _read(path: Path, column: str, limit: float, option: str) -> dict[str, str | None]:
     """The labels in a column of a table, by the name in its first column."""
     labels: dict[str, str | None] = {}
     with table_rows(path, limit) as rows:
@@ -43,7 +48,7 @@ def _read(path: Path, column: str, limit: float) -> dict[str, str | None]:
         if column not in header[1:]:
             columns = ", ".join(map(repr, header[1:])) or "one column only"
             raise ValueError(
-                f"`labels` is {column!r}; `{path}` has {columns}.{suggestion(column, header[1:])}"
+                f"`{option}` is {column!r}; `{path}` has {columns}.{suggestion(column, header[1:])}"
             )
         place = header.index(column, 1)
         for line in filter(None, chain([first], rows)):

@@ -62,7 +62,7 @@ def embedding(
     method: str = "umap",
     color: str | None = None,
     *,
-    mark: Sequence[int | str] = (),
+    mark: int | str | Sequence[int | str] = (),
     n_names: int | None = None,
     random_state: int | None = 0,
     key: str = "cometric",
@@ -156,6 +156,7 @@ def modules(
         raise KeyError(f"`adata` has no modules under {key!r}. Run `tl.modules` first.")
     if groupby not in adata.obs:
         raise ValueError(_no_column("obs", adata.obs, groupby))
+    slots.check_groups("obs", adata.obs, groupby)
     scores = np.asarray(adata.obsm[key])
     scored = ~np.isnan(scores).any(axis=1)
     labels = adata.obs[groupby].array[scored]
@@ -169,6 +170,7 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
     table, where = _table(adata, of, key)
     if name not in table:
         raise ValueError(_no_column(where, table, name))
+    slots.check_groups(where, table, name)
     return table[name].iloc[_places(adata, result, of, key)]
 
 

@@ -24,6 +24,7 @@ from cometric.proofs.lifting import LiftCheck
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from pandas import DataFrame
 
 MAX_DENSE = 10_000
 """Up to this many cells (or genes) all distances are stored; 10,000 take 0.8 GB."""
@@ -62,6 +63,17 @@ def check_name(argument: str, value: Any) -> None:
     if not isinstance(value, Hashable):
         raise ValueError(
             f"`{argument}` is of class {type(value).__name__}; pass the name of one column."
+        )
+
+
+def check_groups(where: str, table: DataFrame, name: str) -> None:
+    """Raise if a column of a table has real numbers, each of which would be a group."""
+    import pandas as pd
+
+    if pd.api.types.is_float_dtype(table[name]):
+        raise ValueError(
+            f"`adata.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
+            "make it one: `.astype(str)`."
         )
 
 

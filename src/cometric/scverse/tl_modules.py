@@ -131,11 +131,7 @@ def rank_features(
             f"`adata.obs` has no column {groupby!r}; it has {list(adata.obs)}."
             f"{suggestion(groupby, adata.obs)}"
         )
-    if pd.api.types.is_float_dtype(adata.obs[groupby]):
-        raise ValueError(
-            f"`adata.obs[{groupby!r}]` has real numbers, not groups. Pass a column of labels, or "
-            "make it one: `.astype(str)`."
-        )
+    slots.check_groups("obs", adata.obs, groupby)
     result = get.result(adata, key=key)
     labels = adata.obs[groupby].array  # which has the order of categories
     if sketches.has_landmarks(adata, key):
