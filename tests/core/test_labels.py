@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cometric.core.labels import NO_GROUP, categories_of, groups_of, indicators
+from cometric.core.labels import NO_GROUP, categories_of, check_order, groups_of, indicators
+from cometric.core.problem import Problem
 
 
 def test_numbers_ascend_texts_are_sorted_and_categories_have_their_own_order():
@@ -34,3 +35,18 @@ def test_nothing_but_missing_labels_makes_no_group():
     names, groups = groups_of([None, np.nan])
     assert names == ()
     assert groups.tolist() == [NO_GROUP] * 2
+
+
+def test_labels_of_other_items_are_refused():
+    names = [f"d{k}" for k in range(6)]
+    X = pd.DataFrame(np.eye(6) + np.arange(36).reshape(6, 6) % 5, names)
+    side = Problem.from_data(X).samples
+    labels = pd.Series(list("aabbab"), names)
+    check_order(labels, "labels", side, "samples")
+    check_order(labels.set_axis([f"other {k}" for k in range(6)]), "labels", side, "samples")
+    check_order(labels.reset_index(drop=True), "labels", side, "samples")
+    with pytest.raises(ValueError, match="in another order than the learned ones"):
+        check_order(labels.iloc[::-1], "labels", side, "samples")
+    shifted = labels.set_axis([*names[1:], "d6"])
+    with pytest.raises(ValueError, match=r"`labels` has names of other samples .*'d1' where 'd0'"):
+        check_order(shifted, "labels", side, "samples")

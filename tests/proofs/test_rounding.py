@@ -96,7 +96,9 @@ def test_rounding_errors_widen_every_bound(formula, relative):
 def test_errors_of_a_norm_follow_from_the_number_of_its_terms():
     X = np.array([[1, 2, 0, 4], [0, 3, 1, 0], [5, 0, 0, 2], [1, 1, 1, 1]])
     for norm, terms in (("l1", (4, 3)), ("l2", (4, 3)), ("lsa", None)):
-        errors = certificate.rounding_errors(Problem.from_data(X, formula=Formula(tau=0.1, norm=norm)))
+        errors = certificate.rounding_errors(
+            Problem.from_data(X, formula=Formula(tau=0.1, norm=norm))
+        )
         for error, most in zip(errors, terms or (None, None), strict=True):
             if most is None:
                 assert error.relative == 0.0

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 import cometric as cm
 import naive
 from cometric.core.types import Status
+from cometric.maps.sinkhorn import inner_tolerance
 from cometric.proofs import diagnosis
 from cometric.transports import entropic
 
@@ -121,3 +122,19 @@ def test_the_residual_of_some_pairs_is_that_of_all_where_they_are_few(X):
     negative = result.samples.copy()
     negative[0, 1] = negative[1, 0] = -0.1
     assert diagnosis.residual_of_some(lift, result.features, negative, formula, R) == math.inf
+
+
+def test_a_tolerance_of_zero_asks_for_no_more_than_rounding_allows(monkeypatch):
+    """Pairs are not swept until their errors are exactly zero, which many never are."""
+    tolerances = []
+
+    def watched(*given):
+        tolerances.append(inner_tolerance(*given))
+        return tolerances[-1]
+
+    monkeypatch.setattr(entropic, "inner_tolerance", watched)
+    X = cm.datasets.simulate_counts(30, 20, types=2, density=0.5, random_state=0).X
+    with pytest.warns(cm.ConvergenceWarning):
+        result = cm.learn(X, tol=0.0, max_iter=40, drop_empty=True)
+    assert result.history[-1].residual < 1e-13
+    assert min(tolerances) == 1e-14

@@ -213,7 +213,8 @@ def test_the_layer_of_the_reference_is_the_default(new, reference):
     new.X = new.X.sqrt()
     cms.tl.transform(new, reference, n_neighbors=None)
     assert_allclose(new.obsm["cometric_distances"], expected, atol=1e-6)
-    cms.tl.transform(new, reference, n_neighbors=None, use_raw=False)
+    with pytest.warns(UserWarning, match="have counts, `new` has other values, such as logarithms"):
+        cms.tl.transform(new, reference, n_neighbors=None, use_raw=False)
     assert not np.allclose(new.obsm["cometric_distances"], expected, atol=1e-3)
     new.layers["other"] = new.layers.pop("counts")
     cms.tl.transform(new, reference, n_neighbors=None, layer="other")

@@ -53,6 +53,16 @@ def check_order(labels: Any, argument: str, side: Side, of: str) -> None:
             f"learned ones. Pass `{argument}.loc[X.index]`, with the learned data X; or, if they "
             f"are in the right order, `{argument}.to_numpy()`."
         )
+    learned = side.names or ()
+    if not numbered and len(names) == len(learned) and not set(names).isdisjoint(learned):
+        k = next((k for k, name in enumerate(names) if name != learned[k]), None)
+        if k is not None:
+            raise ValueError(
+                f"`{argument}` has names of other {of} in its index than the learned ones (first: "
+                f"{names[k]!r} where {learned[k]!r} was learned). Pass `{argument}.loc[X.index]`, "
+                f"with the learned data X; or, if they are in the right order, "
+                f"`{argument}.to_numpy()`."
+            )
 
 
 def categories_of(labels: Any) -> tuple[str, ...]:

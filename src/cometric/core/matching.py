@@ -105,13 +105,15 @@ def _share_of_counts(matrix: sparse.csr_array) -> float | None:
 
     Entries of counts are multiples of the smallest one, which is nearly always 1 in sparse data.
     """
-    found = []
+    are_counts = []
     for row in range(min(matrix.shape[0], LOOKED_AT)):
         entries = matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]]
-        multiples = entries / entries.min()
-        if multiples.max() > 1.001:  # else all are the same
-            found.append(bool((abs(multiples - np.rint(multiples)) <= 1e-6 * multiples).all()))
-    return float(np.mean(found)) if len(found) >= FEWEST_ROWS else None
+        with np.errstate(all="ignore"):  # quotients may overflow
+            multiples = entries / entries.min()
+            errors = abs(multiples - np.rint(multiples))
+            if multiples.max() > 1.001:  # else all are the same
+                are_counts.append(bool((errors <= 1e-6 * multiples).all()))
+    return float(np.mean(are_counts)) if len(are_counts) >= FEWEST_ROWS else None
 
 
 def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:

@@ -29,6 +29,9 @@ INNER = 3e-3
 SMALL = 0.03
 """Largest distance, relative to the largest cost, below which pairs are solved more accurately."""
 
+REACHABLE = 1e-14
+"""The smallest marginal error that runs ask for: rounding may keep errors above smaller ones."""
+
 SelfTerms = tuple[Any, Any]
 """Transport costs over eps of every histogram to itself, and their marginal errors."""
 
@@ -216,16 +219,16 @@ class SinkhornMap(ABC):
         """Sweep the pairs of a mask, whatever their errors."""
 
 
-def inner_tolerance(tol: float, largest: float = 1.0) -> float:
+def inner_tolerance(tol: float, largest: float = 1.0, share: float = 1.0) -> float:
     """The marginal error to which pairs are solved, for a tolerance of the metrics.
 
     The value of a pair is accurate to second order in the marginal errors of its bins, relative to
     their masses. If the ``largest`` distance is a small part of the largest cost, so are the masses
     that make the difference, and errors must be smaller by the same factor: rounded to a power of
-    two, so that the tolerance seldom changes in a run.
+    two, so that the tolerance seldom changes in a run. ``share`` multiplies it.
     """
     steps = math.floor(math.log2(largest / SMALL)) if 0.0 < largest < SMALL else 0
-    return INNER * math.sqrt(tol) * 2.0**steps
+    return max(REACHABLE, share * INNER * math.sqrt(tol) * 2.0**steps)
 
 
 def _largest_log(rows: sparse.csr_array, eps: float, rho: float | None) -> float:

@@ -206,7 +206,7 @@ class Entropic(Transport):
                 break
             tighten = _tightening(traits_of(solver), lifts, solving, share)
             for lift, value in zip(lifts, reversed(solution.iterate.values), strict=True):
-                lift.tol = share * inner_tolerance(solving.tol, value)
+                lift.tol = inner_tolerance(solving.tol, value, share)
             stage = solving.stage(
                 solving.couple(lifts),
                 solver,
@@ -383,7 +383,7 @@ def _tightening(
 
     def tighten(now: Iterate, record: Record) -> None:
         for lift, value in zip(lifts, reversed(now.values), strict=True):
-            lift.tol = share * inner_tolerance(solving.tol, value)
+            lift.tol = inner_tolerance(solving.tol, value, share)
         if now.residual <= traits.extrapolates_from:
             margin = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
             for lift in lifts:
