@@ -39,30 +39,29 @@ def in_other_order(names: Sequence[str] | None, side: Side) -> bool:
 
 
 def check_order(labels: Any, argument: str, side: Side, of: str) -> None:
-    """Raise if labels are a series of pandas whose index has the learned items in another order.
+    """Raise if labels are a series of pandas with the learned items in another order, or others.
 
-    Other labels go by position, and so does a series that is numbered 0, 1, 2, ...
+    Other labels go by position, and so does a series that is numbered 0, 1, 2, ..., or that has
+    none of the learned names.
     """
     if not (hasattr(labels, "iloc") and hasattr(labels, "index")):
         return
-    names = storable_names(labels.index)
-    numbered = names == [str(k) for k in range(len(labels))]
-    if not numbered and in_other_order(names, side):
-        raise ValueError(
-            f"`{argument}` has the names of the {of} in its index, in another order than the "
-            f"learned ones. Pass `{argument}.loc[X.index]`, with the learned data X; or, if they "
-            f"are in the right order, `{argument}.to_numpy()`."
-        )
-    learned = side.names or ()
-    if not numbered and len(names) == len(learned) and not set(names).isdisjoint(learned):
+    names, learned = storable_names(labels.index), side.names or ()
+    if names == [str(k) for k in range(len(labels))]:
+        return
+    fault = ""
+    if in_other_order(names, side):
+        fault = f"the names of the {of} in its index, in another order than the learned ones"
+    elif len(names) == len(learned) and not set(names).isdisjoint(learned):
         k = next((k for k, name in enumerate(names) if name != learned[k]), None)
         if k is not None:
-            raise ValueError(
-                f"`{argument}` has names of other {of} in its index than the learned ones (first: "
-                f"{names[k]!r} where {learned[k]!r} was learned). Pass `{argument}.loc[X.index]`, "
-                f"with the learned data X; or, if they are in the right order, "
-                f"`{argument}.to_numpy()`."
-            )
+            first = f"{names[k]!r} where {learned[k]!r} was learned"
+            fault = f"names of other {of} in its index (first: {first})"
+    if fault:
+        raise ValueError(
+            f"`{argument}` has {fault}. Pass `{argument}.loc[X.index]`, with the learned data X; "
+            f"or, if they are in the right order, `{argument}.to_numpy()`."
+        )
 
 
 def categories_of(labels: Any) -> tuple[str, ...]:
