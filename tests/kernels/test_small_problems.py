@@ -8,10 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 
 import cometric as cm
 import naive
 from cometric.kernels import simplex
+from cometric.kernels.overlaps import l1_distances
 from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
@@ -125,3 +127,17 @@ def test_candidates_of_lowest_bounds_hold_the_nearest(eps, norm):
     same = few.proved
     assert_allclose(few.graph[same].toarray(), whole.graph[same].toarray(), atol=1e-12)
     assert few.recall > 0.5
+
+
+@pytest.mark.parametrize("upper", [True, False])
+def test_l1_distances_of_sparse_integers_are_those_of_dense_rows(upper):
+    own = np.random.default_rng(8)
+    x = own.integers(0, 2**40, (9, 7)) * (own.random((9, 7)) < 0.5)
+    y = x if upper else own.integers(0, 2**40, (4, 7)) * (own.random((4, 7)) < 0.5)
+    left, right = sparse.csr_array(x), sparse.csc_array(y)
+    found = l1_distances(
+        (left.indptr, left.indices, left.data, x.sum(axis=1)),
+        (right.indptr, right.indices, right.data, y.sum(axis=1)),
+        upper,
+    )
+    assert_array_equal(found, np.abs(x[:, None] - y).sum(axis=2))
