@@ -247,26 +247,37 @@ def every_task(step: int) -> Outcome:
     learn = partial(cm.learn, DATA.X, tau=1.0, tol=1e-2)
     truth = bits(learn(client="local"))
     runs, good = Counter[str](), Counter[str]()
-    for fault in (_raises, _dies):
+
+    def reached(client: Any, n: int, fault: Callable[..., Any]) -> bool:
+        """Whether a run has an n-th task; counts what came of the fault."""
+        with tempfile.TemporaryDirectory() as name:
+            submit = client.submit
+            run, struck = Path(name, "run"), Path(name, "struck")
+            again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
+            client.submit = faulty = Faulty(submit, n, partial(fault, struck))
+            raised = False
+            try:
+                again()
+            except MemoryError:
+                raised = True
+            finally:
+                client.submit = submit
+            if faulty.tasks < n:
+                return False
+            runs[fault.__name__] += 1
+            same = bits(again()) == truth  # continues, or reads what is complete
+            good[fault.__name__] += same and raised == (fault is _raises)
+            return True
+
+    with cluster(2) as client:
         for n in count(1, step):
-            # A new cluster each time: Dask may take 20 minutes to replace a worker, or for ever
-            with cluster(2) as client, tempfile.TemporaryDirectory() as name:
-                submit = client.submit
-                run, struck = Path(name, "run"), Path(name, "struck")
-                again = partial(learn, client=client, checkpoint=run, checkpoint_every=0)
-                client.submit = faulty = Faulty(submit, n, partial(fault, struck))
-                raised = False
-                try:
-                    again()
-                except MemoryError:
-                    raised = True
-                finally:
-                    client.submit = submit
-                if faulty.tasks < n:
-                    break
-                runs[fault.__name__] += 1
-                same = bits(again()) == truth  # goes on, or reads what is done
-                good[fault.__name__] += same and raised == (fault is _raises)
+            if not reached(client, n, _raises):
+                break
+    for n in count(1, step):
+        # A new cluster each time: Dask may take 20 minutes to replace a worker, or for ever
+        with cluster(2) as client:
+            if not reached(client, n, _dies):
+                break
     return Outcome(
         f"n-th task of two Dask workers raises MemoryError ({runs['_raises']} runs) or kills its "
         f"worker ({runs['_dies']}), {each(step)}",
