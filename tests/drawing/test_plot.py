@@ -542,6 +542,26 @@ def test_items_without_a_label_are_gray(result):
     assert "(missing)" in ticks(plot.distances(result, labels=labels))
 
 
+def test_categories_that_are_numbers_are_groups_even_if_some_are_missing(result):
+    color = pd.Categorical([1, 2, None, 2] * 5)
+    ax = plot.embedding(result, method="tsne", color=color)
+    shown = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    assert {label: len(dots.get_offsets()) for label, dots in shown.items()} == {
+        "1": 5,
+        "2": 10,
+        "(missing)": 5,
+    }
+
+
+def test_many_whole_numbers_are_a_scale(result, monkeypatch):
+    color = np.arange(20)
+    assert plot.embedding(result, method="tsne", color=color).get_legend_handles_labels()[1]
+    monkeypatch.setattr(coloring, "MANY_NUMBERS", 19)
+    ax = plot.embedding(result, method="tsne", color=color)
+    assert not ax.get_legend_handles_labels()[1]
+    np.testing.assert_array_equal(ax.collections[0].get_array(), np.arange(20))
+
+
 def test_wrong_colors_are_reported(result):
     with pytest.raises(ValueError, match="`labels` and `color` are both given"):
         plot.embedding(result, labels=LABELS, color="g3")

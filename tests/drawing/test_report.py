@@ -561,6 +561,21 @@ def test_samples_without_a_label_are_not_compared(result, tmp_path):
     assert "(missing)" not in table
 
 
+@pytest.mark.parametrize(
+    ("labels", "groups"),
+    [
+        (pd.Series([1, None] * 10, dtype="Int64"), ["1"]),
+        (pd.Series(pd.Categorical([1, 2, None, 2] * 5)), ["1", "2"]),
+        (pd.Series([0.1, 0.2] * 10, dtype="float32"), ["0.1", "0.2"]),
+        (pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01"] * 10)), ["2020-01-01 00:00:00"]),
+    ],
+)
+def test_labels_of_pandas_that_numpy_writes_otherwise(result, labels, groups):
+    column = read_columns(labels, "labels", result.problem.samples, "samples")[0]
+    assert column.groups[: len(groups)] == groups
+    assert (len(column.known) == 20) == labels.notna().all()
+
+
 def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "MAX_COMPARED", 15)
     path = report.write(result, tmp_path / "r.html", labels=LABELS, modules=False)

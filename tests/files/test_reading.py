@@ -396,6 +396,10 @@ def test_sparse_matrices_that_point_outside_themselves(tmp_path, break_it):
         ("1,2\n2,NA\n3,1_000\n", r"'1_000' where a number belongs \(line 3, column 2\)"),
         ("f,g\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
         ("f,g\n1,2,3,4\n1,2,3,4\n", "header of 2 cells above lines of 4"),
+        (
+            "a;b\nr1;1,5;2,5\n",
+            "of 1 cell above lines of 3; in .csv files ',' separates",
+        ),
         ("1,2,3\n4,5\n6,7\n", "first line of 3 cells above lines of 2"),
         ("f,g\n", "has fewer than two lines"),
         ("f;g\n1;2\n3;4\n", r"one cell in a line; in .csv files cells are separated by ','. Use"),

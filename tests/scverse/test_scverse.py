@@ -115,6 +115,13 @@ def test_new_cells_are_matched_by_gene(adata):
     assert_array_equal(result.transform(turned), result.transform(adata[:4]))
 
 
+def test_data_without_x_and_layers_are_refused(adata):
+    adata.X = None
+    del adata.layers["counts"]
+    with pytest.raises(ValueError, match=r"`adata.X` is None. Set it, or add a layer."):
+        cms.tl.learn(adata)
+
+
 def test_a_layer_is_learned_from(adata):
     adata.X = None
     with pytest.raises(ValueError, match=r"`adata.X` is None. Pass `layer`, one of \['counts'\]"):

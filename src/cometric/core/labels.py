@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.text import storable_names
@@ -24,6 +25,21 @@ def is_missing(label: Any) -> bool:
         return label is None or bool(label != label)
     except (TypeError, ValueError):  # NA has no truth value
         return True
+
+
+def as_array(labels: Any) -> NDArray[Any]:
+    """Labels as an array, of objects where NumPy would write them otherwise.
+
+    It writes 1 as 1.0 where other numbers of a column of pandas are missing, and has a notation of
+    its own for dates.
+    """
+    array = np.asarray(labels)
+    dtype = getattr(labels, "dtype", array.dtype)
+    if array.ndim != 1 or (array.dtype == dtype and array.dtype.kind not in "mM"):
+        return array
+    objects = np.empty(len(array), dtype=object)
+    objects[:] = list(labels)
+    return objects
 
 
 def in_other_order(names: Sequence[str] | None, side: Side) -> bool:

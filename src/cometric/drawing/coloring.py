@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
 from cometric.core.kinds import other_side
-from cometric.core.labels import categories_of, check_order
+from cometric.core.labels import as_array, categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP
-from cometric.drawing.layout import by_size, checked, metric_of, names_of
+from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, metric_of, names_of
 from cometric.drawing.naming import in_turn, spread
 
 HIGH = 0.1
@@ -39,7 +39,10 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
         return Colors(None)
     check_order(color, "labels" if as_labels else "color", getattr(result.problem, of), of)
     if as_labels:
-        return Colors(checked(color, "labels", n, of), _title(color), _order(color))
+        values = checked(color, "labels", n, of)
+        return Colors(
+            as_array(color) if _has_groups(color) else values, _title(color), _order(color)
+        )
     if isinstance(color, Modules):
         return _by_module(result, of, color)
     if isinstance(color, str | Integral):
@@ -48,7 +51,14 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
         item = find(color, there, "color", other, names_of(result, of))
         title = f"{there[item]}, share of the {of[:-1]}"
         return Colors(_shares(getattr(result.problem, of), item), title)
-    return Colors(checked(color, "color", n, of), _title(color), _order(color))
+    values = checked(color, "color", n, of)
+    if (
+        values.dtype.kind in "iu"
+        and len(np.unique(values)) > MANY_NUMBERS
+        and not _has_groups(color)
+    ):
+        return Colors(values.astype(np.float64), _title(color))
+    return Colors(as_array(color) if _has_groups(color) else values, _title(color), _order(color))
 
 
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
@@ -108,4 +118,10 @@ def _title(color: Any) -> str:
 
 def _order(color: Any) -> tuple[str, ...]:
     """The order of categories; empty for floating-point numbers."""
-    return () if np.asarray(color).dtype.kind == "f" else categories_of(color)
+    number = np.asarray(color).dtype.kind == "f" and not _has_groups(color)
+    return () if number else categories_of(color)
+
+
+def _has_groups(color: Any) -> bool:
+    """Whether these are categories of pandas: groups, even if they are numbers."""
+    return hasattr(getattr(color, "dtype", None), "categories")

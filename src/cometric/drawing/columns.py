@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cometric.core.labels import categories_of, check_order, is_missing
+from cometric.core.labels import as_array, categories_of, check_order, is_missing
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
-from cometric.drawing.layout import MISSING, checked
+from cometric.drawing.layout import MANY_NUMBERS, MISSING, checked
 from cometric.drawing.packing import pack, pack_numbers
-
-MANY_NUMBERS = 30
-"""Columns of numbers with more distinct values than this are a color scale, not groups."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +98,16 @@ def read_columns(given: Any, argument: str, side: Side, of: str) -> list[Groups 
 
 def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Groups | Numbers:
     check_order(values, argument, side, of)
-    array = np.asarray(values)
-    ordered = categories_of(values) if hasattr(values, "dtype") and array.ndim == 1 else None
+    array, labels = np.asarray(values), as_array(values)
+    ordered = None
+    if hasattr(values, "dtype") and array.ndim == 1:
+        ordered = categories_of(values if hasattr(values.dtype, "categories") else labels)
     if array.shape == side.kept.shape:  # empty items that were dropped included
-        array = array[side.kept]
+        array, labels = array[side.kept], labels[side.kept]
     array = checked(values if isinstance(values, str) else array, argument, len(side.labels), of)
     if _is_scale(array):
         return Numbers(storable(name), array.astype(np.float64))
-    return group_column(name, array, ordered)
+    return group_column(name, labels, ordered)
 
 
 def _is_scale(array: NDArray[Any]) -> bool:

@@ -39,6 +39,9 @@ MODULE_COLORS = (
 )  # fmt: skip
 """Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
 
+MANY_NUMBERS = 30
+"""Numbers with more distinct values than this are a color scale, not groups."""
+
 MISSING = "(missing)"
 """The group of items without a label."""
 

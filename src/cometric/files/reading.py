@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.inputs import check_indices
+from cometric.core.inputs import check_indices, counted
 from cometric.core.kinds import check_path
 from cometric.core.text import storable
 from cometric.files.archive import MAX_BYTES, check_array, check_arrays
@@ -292,7 +292,8 @@ def _head(path: Path, limit: float) -> _Head:
     if len(header) not in (len(first), len(first) - 1):
         top = "header" if has_header else "first line"
         raise ValueError(
-            f"`{path}` has a {top} of {len(header)} cells above lines of {len(first)}."
+            f"`{path}` has a {top} of {counted(len(header), 'cell')} above lines of {len(first)}; "
+            f"in {kind_of(path)} files {TEXT[kind_of(path)]!r} separates cells. Mend the file."
         )
     numbers = len(first) - named
     features = [unquoted(name) for name in header[-numbers:]] if has_header else None

@@ -105,7 +105,9 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
         return adata.raw
     if layer is None:
         if adata.X is None:
-            raise ValueError(f"`adata.X` is None. Pass `layer`, one of {list(adata.layers)}.")
+            layers = list(adata.layers)
+            way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
+            raise ValueError(f"`adata.X` is None. {way}")
         return adata
     if not len(adata.layers):
         raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
