@@ -104,6 +104,10 @@ BAD_VALUES = [
         ["--transport", "entropic(nan)"],
         "--transport: --eps is nan; it must be positive and finite. Use exact for 0, limit for inf",
     ),
+    (
+        ["--transport", "entropic(1e12)"],
+        "--transport: --eps is 1e+12; above 1e+06 rounding errors spoil the distances. Use limit",
+    ),
     (["--transport", "tree(nearest)"], "--transport: `linkage` is 'nearest'; choose 'average'"),
     (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),
     (["--restart", "1"], "--restart is '1'; pass a number, at least 0 and below 1."),

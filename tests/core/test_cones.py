@@ -60,7 +60,7 @@ def test_normalize_counts_the_pairs_at_a_negative_distance():
     negative = changed(changed(ONE, (0, 1), -0.5), (0, 2), -0.25)
     with pytest.raises(NegativeDistances, match=r"^2 pairs .*lowest -0.5, largest 4\)$"):
         normalize(negative)
-    with pytest.raises(NegativeDistances, match="^1 pairs .*lowest -1e-300, largest"):
+    with pytest.raises(NegativeDistances, match="^1 pair has .*lowest -1e-300, largest"):
         normalize(changed(ONE, (1, 2), -1e-300))
     with pytest.raises(NegativeDistances, match=r"^3 pairs .*lowest -4, largest 0\)$"):
         normalize(0.0 - ONE)

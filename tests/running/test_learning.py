@@ -71,7 +71,7 @@ def test_negative_distances_end_the_solve_with_a_count():
     start = np.ones((7, 7)) - np.eye(7)
     start[2:, 2:] = cost
     with (
-        pytest.warns(UserWarning, match="1 pairs have negative distances"),
+        pytest.warns(UserWarning, match="1 pair has a negative distance .lowest"),
         pytest.warns(cm.ConvergenceWarning, match="some entropic distances are negative"),
     ):
         result = cm.learn((A, B), eps=5.0, tau=0, start=start)

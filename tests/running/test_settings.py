@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric import transports
@@ -254,6 +255,29 @@ def test_parameters_of_transports_are_positive_numbers(wrong):
     ):
         with pytest.raises(ValueError, match=f"`{name}` is .*; it must be positive and finite"):
             make(wrong)
+
+
+def test_parameters_that_leave_only_rounding_errors_are_refused():
+    words = "`eps` is 1e.12; above 1e.06 rounding errors .* Limit"
+    for make in (cm.Entropic, cm.Unbalanced, lambda eps: cm.learn(np.eye(3) + 1, eps=eps)):
+        with pytest.raises(ValueError, match=words):
+            make(1e12)
+    with pytest.raises(ValueError, match=r"`rho` is 1e.100; above 1e.18 .*Entropic\(eps\)"):
+        cm.Unbalanced(0.1, rho=1e100)
+
+
+def test_the_largest_parameters_are_accurate():
+    rng = np.random.default_rng(0)
+    X, C = rng.poisson(0.8, (12, 9)) + np.eye(12, 9, dtype=int), np.ones((9, 9)) - np.eye(9)
+    C += abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
+    X[9:, 0] += 1
+    for one, other in (
+        (cm.Entropic(1e6), cm.Limit()),
+        (cm.Unbalanced(1e6), cm.Limit()),
+        (cm.Unbalanced(0.1, rho=1e18), cm.Entropic(0.1)),
+    ):
+        pair = [cm.learn(X, features=C, transport=kind, tol=1e-6).samples for kind in (one, other)]
+        assert_allclose(*pair, rtol=2e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize("wrong", ["nearest", None, 3, ["single"], np.ones(2)])

@@ -33,6 +33,7 @@ PHRASES = (
         r"Use ExactMap or Exact\(\) for 0, LimitMap or Limit\(\) for infinity",
         "Use exact for 0, limit for infinity",
     ),
+    (r"Use LimitMap or Limit\(\), for infinity", "Use limit, for infinity"),
     (r"Use EntropicMap without `rho`, or Entropic\(eps\),", "Use entropic"),
     (r"`adata\.X` is None", "{file} has no X"),
     (r"`adata\.raw` is None", "{file} has no raw data"),

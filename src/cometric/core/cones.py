@@ -18,16 +18,21 @@ def normalize(distances: Matrix) -> tuple[Matrix, float]:
     """The matrix with maximum 1, and the maximum it had."""
     lowest, top = extremes(distances)
     if lowest < 0.0:
-        raise NegativeDistances(
-            f"{int((distances < 0).sum()) // 2} pairs have negative distances (lowest "
-            f"{lowest:.3g}, largest {top:.3g})"
-        )
+        raise NegativeDistances(negative_pairs(distances))
     if not 0.0 < top < np.inf:
         raise ValueError(
             f"`distances` has maximum {top}; a metric needs a positive, finite one. "
             "This cost does not tell the histograms apart: pass `tau` > 0 or another start."
         )
     return distances / top, top
+
+
+def negative_pairs(distances: Matrix) -> str:
+    """How many pairs have negative distances, and how low they are, in words."""
+    count = int((distances < 0).sum()) // 2
+    many = f"{count} pairs have negative distances"
+    words = "1 pair has a negative distance" if count == 1 else many
+    return f"{words} (lowest {float(distances.min()):.3g}, largest {float(distances.max()):.3g})"
 
 
 def ratio_bounds(image: Matrix, origin: Matrix) -> tuple[float, float]:

@@ -13,6 +13,11 @@ from cometric.core.histograms import Histograms, check_masses
 from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
+LARGEST_EPS, LARGEST_RHO = 1e6, 1e18
+"""Debiasing subtracts numbers that grow with ``eps``: at 1e6 distances are within about 1e-6 of the
+limit, relative to their size, and at 1e14 only rounding errors are left. With a large ``rho`` they
+are those of transport that keeps all mass, but at 1e100 they consist of rounding errors, too."""
+
 
 def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
     """Histograms as a sparse matrix; checked and copied, unless they are ``Histograms``.
@@ -25,21 +30,31 @@ def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
 
 
 def check_eps(eps: Any) -> float:
-    """The entropic regularization as a float; raises unless positive and finite."""
+    """The entropic regularization as a float; raises unless positive, finite and not huge."""
     if not is_positive(eps):
         raise ValueError(
             f"`eps` is {shown(eps)}; it must be positive and finite. "
             "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
         )
+    if eps > LARGEST_EPS:
+        raise ValueError(
+            f"`eps` is {float(eps):g}; above {LARGEST_EPS:g} rounding errors spoil the distances. "
+            "Use LimitMap or Limit(), for infinity."
+        )
     return float(eps)
 
 
 def check_rho(rho: Any) -> float:
-    """The strength of the marginals as a float; raises unless positive and finite."""
+    """The strength of the marginals as a float; raises unless positive, finite and not huge."""
     if not is_positive(rho):
         raise ValueError(
             f"`rho` is {shown(rho)}; it must be positive and finite. Use EntropicMap without "
             "`rho`, or Entropic(eps), for transport that keeps all mass."
+        )
+    if rho > LARGEST_RHO:
+        raise ValueError(
+            f"`rho` is {float(rho):g}; above {LARGEST_RHO:g} rounding errors spoil the distances. "
+            "Use EntropicMap without `rho`, or Entropic(eps), for transport that keeps all mass."
         )
     return float(rho)
 

@@ -89,7 +89,8 @@ class Entropic(Transport):
     Parameters
     ----------
     eps
-        Regularization relative to the largest cost, positive and finite.
+        Regularization relative to the largest cost, positive and at most 1e6; ``Limit()`` is
+        infinity.
     """
 
     eps: float = 0.1  # type: ignore[misc]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cometric.core.arrays import on_device, to_numpy
+from cometric.core.cones import negative_pairs
 from cometric.core.problem import Problem
 from cometric.core.types import (
     Coupled,
@@ -132,8 +133,7 @@ class Solving:
         if distances.min() < 0.0:
             status = Status.NOT_PSD
             remark = (
-                f"{int((distances < 0).sum()) // 2} pairs have negative distances (lowest "
-                f"{distances.min():.3g}, largest {distances.max():.3g}): the entropic kernel of "
+                f"{negative_pairs(distances)}: the entropic kernel of "
                 f"`{self.problem.fixed}` is not positive."
             )
         metrics = Metrics(distances, given) if of_samples else Metrics(given, distances)

@@ -30,10 +30,10 @@ class Unbalanced(Entropic):
     Parameters
     ----------
     eps
-        Regularization relative to the largest cost, positive and finite.
+        Regularization relative to the largest cost, positive and at most 1e6.
     rho
-        Price of unmatched mass relative to the largest cost, positive and finite. Infinity would
-        be ``Entropic(eps)``; small values compare histograms bin by bin.
+        Price of unmatched mass relative to the largest cost, positive and at most 1e18. Infinity
+        would be ``Entropic(eps)``; small values compare histograms bin by bin.
     """
 
     rho: float = field(default=1.0, kw_only=True)
