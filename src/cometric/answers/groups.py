@@ -87,6 +87,11 @@ def rank_features(
         )
     if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    if len(groups) == 1:
+        raise ValueError(
+            f"`labels` has one group only, {groups[0]!r}, and nothing to compare it with; pass "
+            "labels with two groups or more."
+        )
     known = np.flatnonzero(number != NO_GROUP)
     distances = distances_to_groups(result, known, number[known], len(groups), n_threads, progress)
     masses = side.item_histograms[known]
