@@ -15,7 +15,7 @@ from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
 from cometric.answers.checks import check_is_result
-from cometric.answers.groups import SHRINK, enrichment
+from cometric.answers.groups import SHRINK, distances_to_some, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.result import Result
 from cometric.core.kinds import check_ending
@@ -392,7 +392,7 @@ def _page(
         certificate=None if certificate is None else sentences.of_check(certificate),
         proved=isinstance(certificate, Certificate),
         details=str(certificate),
-        typical=[] if main is None else _typical(A, main, features),
+        typical=[] if main is None else _typical(result, A, main, samples, features),
         module_rows=module_rows(given.modules, given.names["features"]),
         background=facts.background,
         silhouettes=widths,
@@ -401,24 +401,30 @@ def _page(
     )
 
 
-def _typical(A: sparse.csr_array, main: Groups, features: _Map) -> list[dict[str, Any]]:
-    """For each group of samples, its most enriched feature, and the neighbors of that feature."""
+def _typical(
+    result: Result, A: sparse.csr_array, main: Groups, samples: _Map, features: _Map
+) -> list[dict[str, Any]]:
+    """For each group of samples, its nearest feature, and the neighbors of that feature.
+
+    If new features have no distances, its most enriched one.
+    """
     rows: list[dict[str, Any]] = []
-    known = main.known
-    for g, name in enumerate(main.groups[: main.count]):
-        members = main.codes[known] == g
-        if members.all():
-            continue
-        score = enrichment(A[known], members)
-        best = int(score.argmax())
+    known, codes = main.known, main.codes[main.known]
+    if main.count < 2:
+        return rows
+    away = distances_to_some(result, samples.items[known], codes, main.count)
+    for g in range(main.count):
+        score = enrichment(A[known], codes == g)
+        best = int(score.argmax() if away is None else away[g, features.items].argmin())
         near = [
             (features.names[k], f"{features.distances[best, k]:.3f}")
             for k in features.nearest(best)[:6]
         ]
         rows.append(
             {
-                "group": name,
+                "group": main.groups[g],
                 "feature": features.names[best],
+                "nearest_to_group": away is not None,
                 "times": sentences.times(2.0 ** score[best]),
                 "nearest": near,
             }

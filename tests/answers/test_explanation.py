@@ -214,3 +214,16 @@ def test_control_characters_in_names_are_not_printed():
     assert r"\x1b[2Ja" in shown
     assert r"b\u202e" in shown
     assert "\x1b" not in shown
+
+
+def test_it_says_what_the_distance_is():
+    X = np.array([[1.0, 0.0, 2.0], [1.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+    C = 7.0 * (np.ones((3, 3)) - np.eye(3))
+    given = cm.learn(X, features=C, eps=0)
+    plain = f"computed distance {given.samples[0, 1]:.6g}, without a norm, in the units of the"
+    assert plain in str(given.explain(0, 1))
+    assert "given distance 7, not learned" in str(given.explain(0, 1, of="features"))
+    mixed = cm.learn(X, features=C, eps=0, tau=0.1)
+    assert ", with the norm, in the units of the given metric" in str(mixed.explain(0, 1))
+    assert ", without a norm and scaled to 1" in str(cm.learn(X, eps=0, tau=0).explain(0, 1))
+    assert ", with the norm and scaled to 1" in str(cm.learn(X, eps=0, tau=0.1).explain(0, 1))

@@ -75,11 +75,6 @@ def test_enrichment_is_a_ratio_in_logarithms(result, data):
     assert_allclose(enrichment(hist, own), expected, rtol=1e-9)
 
 
-def test_one_group_of_all_samples_is_allowed(data, result):
-    rows = cm.rank_features(result, ["all"] * 80, n_features=2)
-    assert [row.outside for row in rows] == [0.0, 0.0]
-
-
 def test_dropped_samples_are_left_out():
     X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 1.0], [4.0, 1.0, 1.0]])
     result = cm.learn(X, eps=0, tau=0.1, drop_empty=True)
@@ -157,3 +152,9 @@ def test_numbered_labels_of_shuffled_samples_go_by_position():
     assert cm.rank_features(learned, pd.Series(data.labels)) == cm.rank_features(
         learned, data.labels
     )
+
+
+def test_one_group_is_refused(data, result):
+    for labels in (["a"] * 80, ["a"] * 70 + [None] * 10):
+        with pytest.raises(ValueError, match="one group only, 'a', and nothing to compare it with"):
+            cm.rank_features(result, labels)

@@ -132,3 +132,15 @@ def test_groups_are_in_the_order_of_categories():
 )
 def test_mistakes_are_reported(words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())
+
+
+def test_one_group_and_options_that_contradict_each_other_are_refused():
+    Path("one.csv").write_text("name,kind\n" + "".join(f"s{i},a\n" for i in range(60)))
+    words = ["rank", "out.npz", "--labels-from", "one.csv", "--labels", "kind", "-o", "r.csv"]
+    assert "--labels has one group only, 'a'" in run(*words, "--force", code=2).stderr
+    learn = ["learn", "out.h5ad", "-o", "no.npz", "--force", "--transport"]
+    for transport in ("exact", "tree", "entropic(0.2)"):
+        said = run(*learn, transport, "--eps", 0.1, code=2).stderr
+        assert "--eps is 0.1 and --transport is" in said
+        assert "Pass one of them." in said
+    assert not Path("no.npz").exists()

@@ -370,7 +370,7 @@ def test_clusters_of_the_result_are_shown_but_not_scored(result, page, tmp_path)
         assert praise in page
         assert praise not in own
     assert "The samples fall into 2 clusters." in own
-    assert "For each group of samples (leiden), its most enriched feature" in own
+    assert "For each group of samples (leiden), the feature nearest to it, which" in own
     _, data = payload(own)
     assert [c["name"] for c in data["samples"]["columns"]] == ["leiden"]
     assert column(data, "samples", "leiden")["groups"] == ["late", "early"]
@@ -574,6 +574,17 @@ def test_labels_of_pandas_that_numpy_writes_otherwise(result, labels, groups):
     column = read_columns(labels, "labels", result.problem.samples, "samples")[0]
     assert column.groups[: len(groups)] == groups
     assert (len(column.known) == 20) == labels.notna().all()
+
+
+def test_the_feature_of_a_group_is_the_one_that_rank_features_names(result, tmp_path):
+    text = report.write(result, tmp_path / "r.html", labels=LABELS).read_text("utf-8")
+    table = text.split("What defines each group")[1].split("</table>")[0]
+    shown = re.findall(r'<th scope="row"><bdi>(.*?)</bdi>', table)
+    ranks = cm.rank_features(result, LABELS, n_features=1)
+    assert [name.split()[-1] for name in shown] == [rank.feature for rank in ranks]
+    given = cm.learn(result.problem.samples.item_histograms, features=result.features)
+    text = report.write(given, tmp_path / "g.html", labels=LABELS).read_text("utf-8")
+    assert "its most enriched feature" in text  # new features have no distances
 
 
 def test_silhouettes_of_many_samples_are_those_of_some(result, tmp_path, monkeypatch):

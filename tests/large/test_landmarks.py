@@ -1,5 +1,8 @@
 """Sketches: the choice of landmarks, the learned metric, the neighbors of all samples."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -59,6 +62,26 @@ def test_samples_without_a_label_are_in_no_group():
     drawn = cm.learn_landmarks(DATA.X, labels, n_landmarks=30, **OPTIONS)
     kinds = {labels[i] for i in drawn.landmarks}
     assert kinds >= {labels[i] for i in known}  # others may be added for the features they have
+
+
+def test_a_sketch_answers_for_its_metric_or_says_where_to_ask():
+    sketch = cm.learn_landmarks(DATA.X, 30, **OPTIONS)
+    assert sketch.nearest([0, 3], k=4) == sketch.result.nearest([0, 3], k=4)
+    assert_array_equal(sketch.transform(DATA.X[:5]), sketch.result.transform(DATA.X[:5]))
+    near = sketch.transform(DATA.X[:5], n_neighbors=2)
+    assert_array_equal(near.toarray(), sketch.result.transform(DATA.X[:5], n_neighbors=2).toarray())
+    assert ".result (the metric)" in str(sketch)
+    with pytest.raises(AttributeError, match=r"\.result\.save\(path\).*save_npz"):
+        sketch.save("sketch.npz")
+    with pytest.raises(AttributeError, match=r"\.result\.samples.*\.graph"):
+        _ = sketch.samples
+    for name in ("certify", "status", "values", "problem"):
+        assert not hasattr(sketch, name)
+        with pytest.raises(AttributeError, match=rf"\.result\.{name}"):
+            getattr(sketch, name)
+    with pytest.raises(AttributeError, match="no attribute 'other'$"):
+        _ = sketch.other
+    assert repr(copy.deepcopy(sketch)) == repr(pickle.loads(pickle.dumps(sketch))) == repr(sketch)
 
 
 def test_entropic_neighbors_of_a_sketch_are_found_and_described():

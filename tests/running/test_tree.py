@@ -70,6 +70,34 @@ def test_a_run_with_changing_trees_ends_with_its_own_status():
     assert "still change" in str(result)
 
 
+@pytest.mark.parametrize("linkage", ["average", "ward"])
+def test_the_result_says_how_much_distances_still_change_and_what_to_do(tmp_path, linkage):
+    data = np.random.default_rng(1).poisson(1.0, (80, 90)) + 0.1
+    result = cm.learn(data, transport=cm.Tree(linkage))
+    assert result.status is Status.CHANGING
+    again = cm.learn(data, transport=cm.Tree(linkage), max_iter=1, tol=1, start=result.metrics)
+    changes = []
+    for before, after in zip(result.metrics, again.metrics, strict=True):
+        scaled = after * before.mean() / after.mean()
+        changes.append(np.abs(scaled - before).mean() / before.mean())
+    assert result.change == pytest.approx(max(changes), rel=1e-6)
+    assert 0.0 < result.change < np.expm1(result.residual)
+    assert f"change by {100 * result.change:.2g} % on average in one more iteration" in str(result)
+    assert "Use them as they are; linkage 'single' converges" in str(result)
+    result.save(tmp_path / "trees.npz")
+    assert cm.load(tmp_path / "trees.npz").change == result.change
+    assert cm.learn(data, transport=cm.Tree("single")).change is None
+
+
+def test_the_change_is_stored_with_cells():
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    data = np.random.default_rng(1).poisson(1.0, (80, 90)) + 0.1
+    cells = anndata.AnnData(data)
+    cm.scverse.tl.learn(cells, transport=cm.Tree())
+    stored = cells.uns["cometric"]["change"]
+    assert 0.0 < stored == cm.scverse.get.result(cells).change
+
+
 def test_one_iteration_is_not_called_a_change_of_trees():
     with pytest.warns(cm.ConvergenceWarning, match="iteration limit"):
         result = cm.learn(X, transport=cm.Tree(), max_iter=1, tol=0)

@@ -103,6 +103,12 @@ def test_groups_are_in_the_order_of_categories(adata):
     assert [label.get_text() for label in shown] == ["c", "a", "b"]
 
 
+def test_one_group_is_refused(adata):
+    adata.obs["same"] = "a"
+    with pytest.raises(ValueError, match="`labels` has one group only, 'a'"):
+        cms.tl.rank_features(adata, "same")
+
+
 def test_cells_without_a_label_are_in_no_group(adata):
     adata.obs["part"] = adata.obs["kind"].astype(object).where(np.arange(60) % 5 > 0, None)
     for labels in (adata.obs["part"], adata.obs["part"].astype("category")):

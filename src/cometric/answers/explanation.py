@@ -84,7 +84,10 @@ class Explanation:
         A :class:`Change` for each bin on which the two differ, the largest first.
     learned
         The learned distance of the two, the entry of ``result.samples`` (or ``features``). Unlike
-        the cost of the plan it includes the norm R, and is scaled to a maximum of 1.
+        the cost of the plan it includes the norm R, if there is one, and is scaled to a maximum
+        of 1; if a metric was given, it is in the units of that metric.
+    meaning
+        What this distance is, in two parts: before and after its value.
     alike
         For each bin that stands for several with proportional counts, the names of the others; its
         mass is that of all of them.
@@ -98,6 +101,7 @@ class Explanation:
     unmatched: float = 0.0
     learned: float | None = None
     alike: dict[str, list[str]] = field(default_factory=dict)
+    meaning: tuple[str, str] = ("learned distance", "with the norm and scaled to 1")
 
     @property
     def losses(self) -> list[Change]:
@@ -125,7 +129,8 @@ class Explanation:
         if self.unmatched > 0.0:
             lines[0] += f", {_percent(self.unmatched)} is not matched"
         if self.learned is not None:
-            lines.append(f"  learned distance {self.learned:.6g}, with the norm and scaled to 1")
+            name, scale = self.meaning
+            lines.append(f"  {name} {self.learned:.6g}, {scale}")
         if self.changes:
             rows = _rows_of_changes(f"more in {first}", self.losses)
             rows += _rows_of_changes(f"more in {second}", self.gains)
@@ -237,7 +242,18 @@ def explain(
             alike.setdefault(bins[bin_], []).append(other.item_names[item])
     unmatched = left if left > WHOLE else 0.0
     learned = float(own[first, second])
-    return Explanation(items, total, stays, flows, changes, unmatched, learned, alike)
+    meaning = _meaning(problem, of)
+    return Explanation(items, total, stays, flows, changes, unmatched, learned, alike, meaning)
+
+
+def _meaning(problem: Problem, of: str) -> tuple[str, str]:
+    """What the distances of a side are, and their scale."""
+    if problem.fixed == of:
+        return "given distance", "not learned"
+    norm = "with the norm" if problem.formula.has_norm else "without a norm"
+    if problem.fixed:
+        return "computed distance", f"{norm}, in the units of the given metric"
+    return "learned distance", f"{norm} and scaled to 1"
 
 
 def find_item(problem: Problem, of: str, item: Any, argument: str) -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.checks import check_is_result, check_labels
+from cometric.answers.extension import check_norm
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count
 from cometric.core.labels import NO_GROUP, check_order, groups_of
@@ -18,6 +19,9 @@ from cometric.core.types import Index, Matrix, Vector
 
 SHRINK = 0.1
 """Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
+
+MAX_MEMBERS = 2_000
+"""Most members of all groups in a report: more would take longer than the rest of it."""
 
 
 class Ranked(NamedTuple):
@@ -83,6 +87,11 @@ def rank_features(
         )
     if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    if len(groups) == 1:
+        raise ValueError(
+            f"`labels` has one group only, {groups[0]!r}, and nothing to compare it with; pass "
+            "labels with two groups or more."
+        )
     known = np.flatnonzero(number != NO_GROUP)
     distances = distances_to_groups(result, known, number[known], len(groups), n_threads, progress)
     masses = side.item_histograms[known]
@@ -115,6 +124,21 @@ def distances_to_groups(
         members, of="features", n_threads=n_threads, progress=progress
     )
     return distances
+
+
+def distances_to_some(result: Result, samples: Index, group: Index, count: int) -> Matrix | None:
+    """The same for at most ``MAX_MEMBERS`` of these samples, drawn from each group.
+
+    None if new features have no distances: theirs were given, or are combined with a matrix.
+    """
+    try:
+        check_norm(result, "features")
+    except ValueError:
+        return None
+    drawn = np.random.default_rng(0).permutation(len(samples))
+    some = [drawn[group[drawn] == g][: max(1, MAX_MEMBERS // count)] for g in range(count)]
+    chosen = np.sort(np.concatenate(some))
+    return distances_to_groups(result, samples[chosen], group[chosen], count)
 
 
 def enrichment(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:

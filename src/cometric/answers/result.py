@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from cometric import transports
 from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend
+from cometric.answers.parameters import Parameters, number
 from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
-from cometric.core.errors import UnknownKind
-from cometric.core.formula import Formula
+from cometric.core.errors import REMEDIES, UnknownKind
 from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
@@ -41,58 +40,6 @@ SCHEMA, READABLE = 3, (2, 3)
 
 TABLES = "For a table, write `samples` or `features`, for example with `numpy.savetxt`."
 """What to do with a name of a file that does not end in ``.npz``."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The options that a result was learned with."""
-
-    eps: float
-    tau: float
-    norm: str
-    solver: str
-    tol: float
-    max_iter: int
-    restart: float = 0.0
-    transport: Any = None  # the Transport; by default the one for eps
-    saturate: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.transport is None:
-            object.__setattr__(self, "transport", transports.from_eps(self.eps))
-
-    def to_json(self) -> dict[str, Any]:
-        """All parameters by name; the transport by its name and parameters."""
-        stored = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {**stored, "transport": transports.to_json(self.transport)}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Parameters:
-        """The parameters that :meth:`to_json` stored."""
-        transport = stored.get("transport")  # version 0.1 stored eps only
-        return cls(
-            eps=_number(stored, "eps"),
-            tau=_number(stored, "tau"),
-            norm=str(stored["norm"]),
-            solver=str(stored["solver"]),
-            tol=_number(stored, "tol"),
-            max_iter=int(stored["max_iter"]),
-            restart=_number({"restart": 0.0, **stored}, "restart"),
-            transport=None if transport is None else transports.from_json(transport),
-            saturate=_number({"saturate": 0.0, **stored}, "saturate"),
-        )
-
-    @property
-    def formula(self) -> Formula:
-        """The formula of distances; norms given as matrices by name only."""
-        names = self.norm.split(", ")  # of a pair, one for each side
-        norm = self.norm if len(names) == 1 else tuple(names)
-        return Formula(self.tau, self.restart, norm, self.saturate)
-
-
-def _number(stored: Mapping[str, Any], name: str) -> float:
-    require(isinstance(stored[name], Real), f"{name} is {stored[name]!r}")
-    return float(stored[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +70,9 @@ class Result:
     bases
         For exact transport, the optimal trees of the last sweep, from which :meth:`certify` starts;
         None if they take more than 2 GB, and in a result that was saved or copied.
+    change
+        If trees still changed at the end (``transport=Tree()``): the mean change of a distance in
+        one more iteration, relative to the mean distance, of the side where it is larger.
     """
 
     samples: Matrix
@@ -135,6 +85,7 @@ class Result:
     problem: Problem
     norms: tuple[Matrix, Matrix] | None = None
     bases: Any = None
+    change: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the bases, which take memory and save time only."""
@@ -190,6 +141,7 @@ class Result:
             lines = [
                 f"Learned a distance between {n} samples and one between {m} features",
                 f"  {self.status.value}",
+                *self._describe_change(),
                 f"  residual         {self.residual:.2e} (tolerance {options.tol:.0e}, Hilbert "
                 "metric)",
                 f"  singular values  {self._describe_values()}",
@@ -200,6 +152,13 @@ class Result:
             work = f"{last.iteration} iterations, {last.sweeps} transport sweeps, "
             lines.append(f"  work             {'' if fixed else work}{last.seconds:.2f} s")
         return "\n".join(lines)
+
+    def _describe_change(self) -> list[str]:
+        """What it means that trees still change, and what to do."""
+        if self.change is None:
+            return []
+        size = f"{100 * self.change:.2g} % on average in one more iteration"
+        return [f"  distances        change by {size}.", f"{'':19}{REMEDIES[self.status]}"]
 
     def _describe_values(self) -> str:
         """The singular values, and their product: an interval if it is proved."""
@@ -369,6 +328,7 @@ class Result:
             "bracket": self.bracket,
             "status": self.status.name,
             "parameters": self.parameters.to_json(),
+            "change": self.change,
         }
         arrays = {
             "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
@@ -451,6 +411,7 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
         parameters=parameters,
         problem=replace(Problem.from_arrays(arrays), formula=formula),
         norms=norms,
+        change=None if header.get("change") is None else number(header, "change"),
     )
     check_result(result)
     return result

@@ -269,6 +269,7 @@ def _facts(result: Result) -> dict[str, Any]:
         "message": result.status.value,
         "converged": result.converged,
         "residual": result.residual,
+        "change": result.change,
         "values": None if result.problem.fixed else result.values,
         "bracket": None if result.problem.fixed else result.bracket,
         "iterations": result.iterations,

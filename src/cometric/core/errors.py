@@ -9,7 +9,7 @@ from cometric.core.types import Record, Status
 
 REMEDIES = {
     Status.MAX_ITER: "Raise `max_iter`, or the weight of the norm: `tau` or `restart`.",
-    Status.CHANGING: "Pass `transport=Tree('single')`, whose trees do not jump.",
+    Status.CHANGING: "Use them as they are; linkage 'single' converges, 'ward' changes most.",
     Status.NON_UNIQUE: "Pass `tau` > 0, which makes the answer unique.",
     Status.NOT_PSD: "Pass a smaller `eps`, or a larger `tau` or `restart`.",
     Status.INNER_NOT_CONVERGED: "Pass a larger `eps`: Sinkhorn is slow at small ones.",

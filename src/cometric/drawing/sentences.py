@@ -146,10 +146,13 @@ def _trust(result: Result) -> str:
         return (
             f"The computation converged: one more step would change distances by {change} at most."
         )
-    return (
-        f"{capitalize(result.status.outcome)}: {result.status.reason}. One more step would still "
-        f"change distances by up to {change}."
-    )
+    ending = f"{capitalize(result.status.outcome)}: {result.status.reason}. One more step would"
+    if result.change is not None:
+        return (
+            f"{ending} change distances by {percent(result.change)} on average: they can be used "
+            "as they are."
+        )
+    return f"{ending} still change distances by up to {change}."
 
 
 def status(result: Result) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import signature
 from numbers import Integral
 from typing import Any
@@ -50,12 +50,18 @@ SKETCH = 32
 """Columns of the random projection in which "kmeans++" measures distances."""
 
 
+_PARTS = {part.name for part in fields(Result)}
+
+
 @dataclass(frozen=True, eq=False)
 class Sketch:
     """A metric between features, and the nearest neighbors of each sample under it.
 
     ``result`` was learned from the landmarks only, ``neighbors`` are those of all samples.
     ``landmarks`` are the numbers of the samples chosen, None for metacells.
+
+    To write a sketch, use ``result.save(path)`` for the metric, and
+    ``scipy.sparse.save_npz(path, graph)`` for the neighbors.
     """
 
     result: Result
@@ -72,6 +78,40 @@ class Sketch:
         """Distances of each sample to its nearest neighbors, (n, n), sparse."""
         return self.neighbors.graph
 
+    def nearest(self, items: Any, k: int = 10) -> list[tuple[str, float]]:
+        """The k features nearest to one or several, as :meth:`Result.nearest`."""
+        return self.result.nearest(items, k)
+
+    def transform(
+        self,
+        X: Any,
+        *,
+        n_neighbors: int | None = None,
+        device: Any = "cpu",
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> Matrix | sparse.csr_matrix:
+        """Distances of new samples to the landmarks, as :meth:`Result.transform`."""
+        return self.result.transform(
+            X, n_neighbors=n_neighbors, device=device, n_threads=n_threads, progress=progress
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        message = f"'Sketch' object has no attribute '{name}'"
+        if name == "save":
+            message += (
+                ". Save the metric by `.result.save(path)`, and the neighbors by "
+                "`scipy.sparse.save_npz(path, sketch.graph)`"
+            )
+        elif name == "samples":
+            message += (
+                ": distances between all samples are not computed. Those between the landmarks "
+                "are in `.result.samples`, those to the nearest neighbors in `.graph`"
+            )
+        elif not name.startswith("_") and (hasattr(Result, name) or name in _PARTS):
+            message += f". That of the metric, learned from the landmarks, is `.result.{name}`"
+        raise AttributeError(message, name=name, obj=self)
+
     def __repr__(self) -> str:
         n, m = self.graph.shape[0], len(self.features)
         return f"Sketch({n} samples, {m} features, {len(self.result.samples)} landmarks)"
@@ -87,6 +127,7 @@ class Sketch:
             _proof(neighbors),
             f"  recall           {neighbors.measured} samples compared with all",
             f"  compared         {neighbors.compared:.0f} distances per sample",
+            "  parts            .result (the metric), .neighbors, .landmarks",
         ]
         return "\n".join(lines)
 

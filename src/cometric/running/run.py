@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cometric.answers.result import Parameters, Result
+from cometric.answers.parameters import Parameters
+from cometric.answers.result import Result
 from cometric.core.digest import digest
 from cometric.core.errors import ConvergenceWarning, Interrupted, shortfall
 from cometric.core.problem import Problem
@@ -164,6 +165,7 @@ class Run:
             ),
             problem=self.problem,
             norms=self._norm_matrices(),
+            change=solution.change,
         )
 
     def _interruption(self, result: Result, saved: bool) -> Interrupted:

@@ -10,7 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.modules import BACKGROUND, Modules, assemble
-from cometric.answers.result import Parameters, Result, check_result
+from cometric.answers.parameters import Parameters
+from cometric.answers.result import Result, check_result
 from cometric.core.digest import fingerprint
 from cometric.core.inputs import BadData
 from cometric.core.kinds import check_side
@@ -178,6 +179,7 @@ def _result(
         bracket=(float(low), float(high)),
         parameters=parameters,
         problem=replace(problem, formula=parameters.formula),
+        change=None if "change" not in stored else float(stored["change"]),
     )
     check_result(result)
     return result

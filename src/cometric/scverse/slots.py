@@ -173,6 +173,7 @@ def describe(
         "message": result.status.value,
         "converged": result.converged,
         "residual": result.residual,
+        **({} if result.change is None else {"change": result.change}),
         "history": pd.DataFrame(result.history, columns=list(Record._fields)),
         "fingerprint": fingerprint(result.problem),
     }

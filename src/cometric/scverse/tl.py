@@ -97,7 +97,8 @@ def learn(
         ``names`` and ``distances``.
     ``uns["cometric"]``
         ``params``, ``values`` (lam, mu), ``status``, ``message``, ``converged``, ``residual``,
-        ``bracket``, ``history`` (a table) and, with ``certify``, ``certificate``.
+        ``bracket``, ``history`` (a table), ``change`` if trees still change, and, with ``certify``,
+        ``certificate``.
     """
     slots.check_key(key_added)
     check_number("max_dense", max_dense)

@@ -70,6 +70,7 @@ class Solution(NamedTuple):
     history: list[Record]
     remark: str = ""
     solver: str = ""  # the name of its class
+    change: float | None = None  # of trees that keep changing, see Result
 
     @property
     def spent(self) -> Spent:
