@@ -106,7 +106,7 @@ BAD_VALUES = [
     ),
     (
         ["--transport", "entropic(1e12)"],
-        "--transport: --eps is 1e+12; above 1e+06 rounding errors spoil the distances. Use limit",
+        "--transport: --eps is 1e+12; above 1e+08 rounding errors spoil the distances. Use limit",
     ),
     (["--transport", "tree(nearest)"], "--transport: `linkage` is 'nearest'; choose 'average'"),
     (["--saturate", "inf"], "--saturate is 'inf'; pass a number, at least 0."),

@@ -13,9 +13,9 @@ from cometric.core.histograms import Histograms, check_masses
 from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
-LARGEST_EPS, LARGEST_RHO = 1e6, 1e18
-"""Debiasing subtracts numbers that grow with ``eps``: at 1e6 distances are within about 1e-6 of the
-limit, relative to their size, and at 1e14 only rounding errors are left. With a large ``rho`` they
+LARGEST_EPS, LARGEST_RHO = 1e8, 1e18
+"""Debiasing subtracts numbers that grow with ``eps``: at 1e8 distances are within about 3e-6 of the
+limit, relative to the largest, and at 1e14 only rounding errors are left. With a large ``rho`` they
 are those of transport that keeps all mass, but at 1e100 they consist of rounding errors, too."""
 
 

@@ -89,7 +89,7 @@ class Entropic(Transport):
     Parameters
     ----------
     eps
-        Regularization relative to the largest cost, positive and at most 1e6; ``Limit()`` is
+        Regularization relative to the largest cost, positive and at most 1e8; ``Limit()`` is
         infinity.
     """
 

@@ -30,7 +30,7 @@ class Unbalanced(Entropic):
     Parameters
     ----------
     eps
-        Regularization relative to the largest cost, positive and at most 1e6.
+        Regularization relative to the largest cost, positive and at most 1e8.
     rho
         Price of unmatched mass relative to the largest cost, positive and at most 1e18. Infinity
         would be ``Entropic(eps)``; small values compare histograms bin by bin.
