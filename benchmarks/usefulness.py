@@ -87,7 +87,9 @@ SAMPLES: dict[str, Baseline] = {
     "l1 of histograms": Baseline(l1_of_histograms),
     "Hellinger": Baseline(baselines.hellinger),
 }
-SAMPLES |= {f"{name}, as given": one._replace(values="given") for name, one in SAMPLES.items()}
+SAMPLES |= {
+    f"{name}{usefulness_page.GIVEN}": one._replace(values="given") for name, one in SAMPLES.items()
+}
 SAMPLES["scVI"] = Baseline(baselines.scvi, values="counts")
 
 FEATURES: dict[str, Baseline] = {

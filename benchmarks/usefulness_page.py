@@ -16,6 +16,8 @@ SCORES = {
 }
 SAMPLE_SCORES = ("silhouette", "knn", "ari")
 FEATURE_SCORES = ("auroc", "shared")
+GIVEN = ", as given"
+"""The end of the names of baselines of data that are not log-normalized."""
 
 HEAD = """# Usefulness
 
@@ -60,6 +62,7 @@ def write(path: Path, rows: list[Row], methods: list[str]) -> None:
         HEAD,
         "## Summary\n",
         *summary(groups, SAMPLE_SCORES),
+        *against_each(groups, SAMPLE_SCORES),
         *comparison(groups, SAMPLE_SCORES),
         "## Between samples\n",
         *(details(title, of, SAMPLE_SCORES) for title, of in groups.items()),
@@ -143,6 +146,31 @@ def comparison(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[s
     words = (
         "Each learned method minus the best baseline: mean, minimum, and on how many data sets "
         "it is not below.\n"
+    )
+    return [words, table(head, lines)] if lines else []
+
+
+def against_each(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
+    """The default against one baseline on all data, for each baseline that applies to all."""
+    named = [{row["method"]: row for row in rows} for rows in groups.values()]
+    named = [rows for rows in named if "default" in rows]
+    names = dict.fromkeys(
+        row["method"] for rows in named for row in rows.values() if row["kind"] == "baseline"
+    )
+    lines = []
+    for name in names:
+        pairs = [(rows["default"], rows[name]) for rows in named if name in rows]
+        cells = [name]
+        for column in columns:
+            gains = [ours[column] - other[column] for ours, other in pairs]
+            ahead = sum(gain >= 0 for gain in gains)
+            cells.append(f"{sum(gains) / len(gains):+.3f}, {ahead} of {len(gains)}")
+        if not name.endswith(GIVEN):
+            lines.append(cells)
+    head = ["baseline", *(SCORES[column] for column in columns)]
+    words = (
+        "The best baseline differs from one data set to the next. The default minus the same "
+        "baseline on all data: mean, and on how many data sets the default is not below.\n"
     )
     return [words, table(head, lines)] if lines else []
 

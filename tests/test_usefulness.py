@@ -34,14 +34,18 @@ def test_a_run_adds_rows_and_the_page_compares_them(tmp_path):
     assert row["knn"] == pytest.approx(scores.knn_accuracy(cosine(X), labels), abs=2e-3)
     learned = row | {"method": "default", "kind": "learned", "silhouette": row["silhouette"] + 0.2}
     other = tmp_path / "other.json"
-    other.write_text(json.dumps([learned, row | {"knn": 0.5}]))
+    plain = row | {"method": "cosine", "silhouette": row["silhouette"] - 0.1}
+    plain["knn"] -= 0.1
+    other.write_text(json.dumps([learned, plain, row | {"knn": 0.5}]))
     page = tmp_path / "page.md"
     rows = run(tmp_path, "--only", "--sets", "--merge", str(other), "--page", str(page))
     assert [(found["method"], found["knn"]) for found in rows] == [
         ("cosine, as given", 0.5),
         ("default", row["knn"]),
+        ("cosine", pytest.approx(row["knn"] - 0.1)),
     ]
     lines = page.read_text().splitlines()
     [summary] = [line for line in lines if line.startswith("| digits (1797 x 61)")]
     assert f"{row['silhouette']:.3f} (cosine, as given): **+0.200**" in summary
     assert any("silhouette on 1 of 1, 10-NN on 1 of 1, ARI on 1 of 1" in line for line in lines)
+    assert "| cosine | +0.300, 1 of 1 | +0.100, 1 of 1 | +0.000, 1 of 1 |" in lines
