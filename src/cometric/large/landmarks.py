@@ -192,6 +192,12 @@ def learn_landmarks(
     options
         Passed on to :func:`cometric.learn`: eps, tau, tol and so on.
 
+    Returns
+    -------
+    Sketch
+        The ``result`` of learning from the landmarks, the ``neighbors`` of all samples, and the
+        numbers of the ``landmarks``.
+
     Examples
     --------
     >>> import cometric as cm
