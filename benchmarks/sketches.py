@@ -85,7 +85,7 @@ def sketch(
     asked: argparse.Namespace,
 ) -> tuple[float, ...]:
     """One row of the table, for one draw of landmarks."""
-    chosen = landmarks.choose(X, number, "uniform", seed)
+    chosen = landmarks.draw_landmarks(X, number, "uniform", seed)
     began = time.perf_counter()
     result = cm.learn(X[chosen], device=asked.device, drop_empty=True)
     learning = time.perf_counter() - began

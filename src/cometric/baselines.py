@@ -1,6 +1,12 @@
 """Common distances between all samples, to compare the learned ones with.
 
-``X`` is samples by features. For distances between features pass ``X.T``.
+``X`` is samples by features. For distances between features pass ``X.T``. Distances are an (n, n)
+array with a zero diagonal, in the form of ``result.samples``:
+
+>>> import cometric as cm
+>>> X = cm.datasets.torus("unimodal", 12, 10)
+>>> cm.baselines.cosine(X).shape
+(12, 12)
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Plots of a result: convergence, distances, embeddings, neighbors, flows of mass.
 
-Each function draws on ``ax``, or on a new figure, and returns the Axes without showing it.
+``result`` is what :func:`cometric.learn` returned. Each function draws on ``ax``, or on a new
+figure, and returns the Axes without showing it.
 """
 
 from __future__ import annotations

@@ -105,6 +105,8 @@ def write(
 
     Parameters
     ----------
+    result, path
+        What :func:`learn` returned, and the file to write, ``.html`` or ``.htm``.
     labels
         A label per sample, for colors and to compare the learned distance with others; or several
         columns of them: a dictionary, or a data frame such as ``adata.obs[["cell_type"]]``.

@@ -2,6 +2,11 @@
 
 Every function takes distances between all items, (n, n), of any origin. Those with ``labels``
 measure whether items of one label are close; the others need no labels.
+
+>>> import cometric as cm
+>>> digits = cm.datasets.digits(100)
+>>> cm.scores.knn_accuracy(cm.baselines.l1(digits.X), digits.labels) > 0.8
+True
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from cometric.core.types import Iterate
 from cometric.files.archive import MAX_ARRAYS
 from cometric.saving import checkpoint as module
 from cometric.saving.folder import MANIFEST_BYTES, CheckpointError, CheckpointWarning
-from cometric.saving.saved import latest, source
+from cometric.saving.saved import latest, read_origin
 
 X = cm.datasets.simulate_counts(14, 12, density=0.5, random_state=1).X.toarray() + np.eye(14, 12)
 TORUS = cm.datasets.torus("bimodal", 8, 6)
@@ -823,17 +823,17 @@ def test_the_recorded_origin_survives_a_resume(tmp_path):
     assert latest(tmp_path).origin == {"path": "here"}
     cm.resume(tmp_path)
     assert latest(tmp_path).origin == {"path": "here"}
-    origin, arrays = source(tmp_path)
+    origin, arrays = read_origin(tmp_path)
     assert origin == {"path": "here"}
     assert digest(arrays) == latest(tmp_path).options["data"]
 
 
 def test_without_a_recorded_origin_there_is_none(tmp_path):
-    assert source(tmp_path) == ({}, {})
+    assert read_origin(tmp_path) == ({}, {})
     start(tmp_path)
-    assert source(tmp_path)[0] == {}
+    assert read_origin(tmp_path)[0] == {}
     newest(tmp_path, "manifest").write_bytes(b"damaged")
-    assert source(tmp_path)[1].keys() == cm.Problem.from_data(X).to_arrays().keys()
+    assert read_origin(tmp_path)[1].keys() == cm.Problem.from_data(X).to_arrays().keys()
 
 
 def test_removing_leaves_nothing(tmp_path):

@@ -74,18 +74,18 @@ def split_coherence(
 
 
 def _principal_components(values: sparse.csr_array, standard: Standard) -> Matrix:
-    """Coordinates of the samples, scaled to length 1, so that the angle between two counts."""
+    """Coordinates of the samples, scaled to length 1: distances then compare angles."""
     n, m = values.shape
     scaled = sparse.csr_array(values.multiply(1.0 / standard.deviation))
     center = standard.mean / standard.deviation
-    centered = LinearOperator(  # never dense
+    centered = LinearOperator(  # minus the mean, without a dense matrix
         (n, m),
         matvec=lambda x: scaled @ x.ravel() - center @ x.ravel(),
         rmatvec=lambda y: scaled.T @ y.ravel() - center * y.sum(),
         dtype=np.float64,
     )
     count = min(N_COMPONENTS, min(n, m) - 1)
-    if min(n, m) <= SMALL:  # of any rank
+    if min(n, m) <= SMALL:  # works for any rank
         vectors, sizes, _ = np.linalg.svd(scaled.toarray() - center, full_matrices=False)
         vectors, sizes = vectors[:, :count], sizes[:count]
     else:

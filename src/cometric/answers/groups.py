@@ -65,6 +65,13 @@ def rank_features(
     n_threads, progress
         As for :func:`learn`.
 
+    Returns
+    -------
+    tuple of Ranked
+        Each with ``group``, ``feature``, ``distance``, and the mean share of the feature in the
+        samples of the group (``inside``), in the others (``outside``), and their ratio, shrunk
+        toward 1 (``times``).
+
     Examples
     --------
     >>> import cometric as cm

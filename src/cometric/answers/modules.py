@@ -87,6 +87,11 @@ def modules(
     random_state
         Seed of the halves and of the Leiden algorithm: the same seed gives the same modules.
 
+    Returns
+    -------
+    Modules
+        With the ``labels`` of all features, and the ``members`` and ``names`` of the modules.
+
     Examples
     --------
     >>> import cometric as cm

@@ -350,8 +350,15 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
 
     Parameters
     ----------
+    path
+        The ``.npz`` file.
     limit
         Largest number of bytes that the result may take in memory.
+
+    Returns
+    -------
+    Result
+        The saved one, without its ``bases``.
 
     Examples
     --------

@@ -172,11 +172,11 @@ def _spread(weights: sparse.csr_array, kept: Any) -> sparse.csr_array:
 def largest_entries(X: sparse.csr_array, share: float) -> sparse.csr_array:
     """The largest entries of each row that have this share of its sum, scaled to the same sum.
 
-    Entries equal to the last of them are kept as well, and so are the largest of each column.
+    Entries equal to the smallest of these stay as well, and so does the largest of each column.
     """
     top = np.zeros(X.shape[1])
     np.maximum.at(top, X.indices, X.data)
-    kept = X.data >= top[X.indices]
+    large = X.data >= top[X.indices]
     factor = np.ones(X.nnz)
     for start, end in zip(X.indptr[:-1], X.indptr[1:], strict=True):
         row = X.data[start:end]
@@ -185,10 +185,10 @@ def largest_entries(X: sparse.csr_array, share: float) -> sparse.csr_array:
         falling = -np.sort(-row)
         total = np.cumsum(falling)
         last = min(int(np.searchsorted(total, share * total[-1])), len(row) - 1)
-        kept[start:end] |= row >= falling[last]
-        factor[start:end] = row.sum() / row[kept[start:end]].sum()
+        large[start:end] |= row >= falling[last]
+        factor[start:end] = row.sum() / row[large[start:end]].sum()
     sparser = X.copy()
-    sparser.data = np.where(kept, X.data * factor, 0.0)
+    sparser.data = np.where(large, X.data * factor, 0.0)
     sparser.eliminate_zeros()
     return sparser
 

@@ -106,6 +106,12 @@ def transfer_labels(
     within
         Distances between the labeled items, ``result.samples``, for confidence and novelty.
 
+    Returns
+    -------
+    Transfer
+        The ``labels`` of the new items, their ``confidence``, and with ``within`` their
+        ``novelty``.
+
     Examples
     --------
     >>> import cometric as cm

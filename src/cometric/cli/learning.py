@@ -279,14 +279,12 @@ def _facts(result: Result) -> dict[str, Any]:
     }
 
 
-def _answer(
-    console: Console, command: str, origin: Path, result: Result, paths: list[Path]
-) -> None:
-    """Show a result and its files; the exit code tells whether it converged."""
+def _answer(console: Console, name: str, source: Path, result: Result, paths: list[Path]) -> None:
+    """Show the result of a command and its files; the exit code tells whether it converged."""
     written = [str(path) for path in paths]
     console.answer(
         f"{result}\n  written to       {', '.join(written)}",
-        {"command": command, "input": str(origin), "output": written, **_facts(result)},
+        {"command": name, "input": str(source), "output": written, **_facts(result)},
         Exit.CONVERGED if result.converged else Exit.NOT_CONVERGED,
     )
 

@@ -11,6 +11,8 @@ import typer
 from cometric.cli.console import Console
 from cometric.core.kinds import Choice, Count, Device, Kind, Number
 from cometric.files.archive import MAX_BYTES
+from cometric.large.checks import SEARCHES
+from cometric.large.landmarks import METHODS
 from cometric.running.settings import LEARNING
 
 DATA, OUTPUT, LANDMARKS = "Data", "Output", "Landmarks and neighbors"
@@ -217,7 +219,7 @@ WayOfDrawing = Annotated[
     str,
     of_kind(
         "--method",
-        _one_of("uniform", "kmeans++"),
+        _one_of(*METHODS),
         help="How landmarks are drawn.",
         rich_help_panel=LANDMARKS,
     ),
@@ -226,7 +228,7 @@ Search = Annotated[
     str,
     of_kind(
         "--search",
-        _one_of("auto", "exhaustive", "index"),
+        _one_of(*SEARCHES),
         help="How candidates for neighbors are found: bounds of all pairs, which prove them, or "
         "an index. auto: an index from 5,000 samples on.",
         rich_help_panel=LANDMARKS,

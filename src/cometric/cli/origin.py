@@ -18,7 +18,7 @@ from cometric.cli.console import Console
 from cometric.core.digest import fingerprint
 from cometric.core.problem import Problem
 from cometric.saving.folder import CheckpointError
-from cometric.saving.saved import source as stored_source
+from cometric.saving.saved import read_origin
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -48,7 +48,7 @@ def read_again(
 
     ``path`` and ``changes`` (unless None or False) replace the stored values.
     """
-    stored, arrays = stored_source(folder)
+    stored, arrays = read_origin(folder)
     if not arrays:
         raise CheckpointError(
             f"`{folder}` holds no checkpoint. Start with learn(X, ..., checkpoint=...)."

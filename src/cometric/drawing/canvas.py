@@ -18,7 +18,7 @@ MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
 
 LARGER = 1.8
-"""Such markers have this many times the area."""
+"""Factor of the area of the markers other than the first, whose shapes are hard to see if small."""
 
 BACKGROUND = "background"
 """The label of items that belong to no module."""

@@ -19,7 +19,7 @@ from cometric.drawing.packing import pack, pack_numbers
 
 @dataclass(frozen=True)
 class Groups:
-    """A group of each item; if ``background`` the last group is what is in none.
+    """The group of each item; with ``background`` the last one has the items that are in no group.
 
     ``colors`` are the numbers of the groups in their palette, by default 0, 1, 2, and so on.
     """
@@ -118,7 +118,7 @@ def _is_scale(array: NDArray[Any]) -> bool:
 
 
 def group_column(name: str, labels: Any, order: tuple[str, ...] | None = None) -> Groups:
-    """Labels as groups, in this order or that of their categories; the missing are background."""
+    """Labels as groups, in this order or that of their categories; missing ones are background."""
     texts = [MISSING if is_missing(label) else storable(str(label)) for label in labels]
     kinds = [storable(kind) for kind in (categories_of(labels) if order is None else order)]
     present = set(texts)

@@ -20,7 +20,7 @@ def read_market(file: IO[bytes]) -> sparse.csr_matrix:
 
 
 class _Ended(io.RawIOBase):
-    """A stream of text whose last line ends, without NUL: SciPy reads past the end of others."""
+    """A text stream that ends in a newline and has no NUL: SciPy reads beyond other streams."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source, self._last = source, b""

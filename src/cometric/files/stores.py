@@ -85,6 +85,20 @@ def open_store(
         Use this layer, or ``raw``, rather than ``X``.
     limit
         Largest size of what is read at once: the names, the row pointers, one chunk.
+
+    Returns
+    -------
+    context manager
+        Of a store, for :func:`learn_landmarks`, :func:`neighbor_graph` and :func:`plan`: ``X``,
+        ``obs_names`` and ``var_names``, as in an AnnData. The file is closed at the end.
+
+    Examples
+    --------
+    >>> import cometric as cm, numpy as np
+    >>> np.save("X.npy", cm.datasets.torus("unimodal", 12, 10))
+    >>> with cm.open_store("X.npy") as store:
+    ...     cm.learn_landmarks(store, 8, n_neighbors=2, eps=0, tau=0.1)
+    Sketch(12 samples, 10 features, 8 landmarks)
     """
     path = check_path(path)
     if not path.exists():

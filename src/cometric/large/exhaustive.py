@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
-from cometric.core.types import Index, Matrix
+from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import candidates
 from cometric.large.progress import Progress
 from cometric.machine.progress import bar_of_pairs
@@ -140,9 +140,14 @@ class ExhaustiveSearch:
                 others = np.delete(np.arange(self._n), i)
                 values = self._distances.pairs(np.stack([np.full(len(others), i), others], axis=1))
                 true = np.partition(values, self._k - 1)[self._k - 1]
-                hits += int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
+                hits += count_hits(row, true)
                 report(done, len(queries))
         return hits / (len(queries) * self._k)
+
+
+def count_hits(near: Vector, kth: float) -> int:
+    """How many of the distances ``near`` are, up to rounding, at most that of the k-th neighbor."""
+    return int(np.count_nonzero(near <= kth * (1.0 + 1e-6) + 1e-12))
 
 
 def _cut(shape: tuple[int, int]) -> Iterator[slice]:

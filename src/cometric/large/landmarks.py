@@ -192,6 +192,12 @@ def learn_landmarks(
     options
         Passed on to :func:`cometric.learn`: eps, tau, tol and so on.
 
+    Returns
+    -------
+    Sketch
+        The ``result`` of learning from the landmarks, the ``neighbors`` of all samples, and the
+        numbers of the ``landmarks``.
+
     Examples
     --------
     >>> import cometric as cm
@@ -215,11 +221,11 @@ def learn_landmarks(
     origin = "" if folder is None else _origin(matrix, named, landmarks, drawing, options)
     stored = Progress(folder, origin)
     random_state = stored.seed(random_state)
-    chosen, sketch = _sketch(matrix, landmarks, n_landmarks, method, random_state)
-    data: Any = sketch
+    chosen, counts = _draw(matrix, landmarks, n_landmarks, method, random_state)
+    data: Any = counts
     if rows is not None and columns is not None:
-        names = map(str, range(sketch.shape[0])) if chosen is None else (rows[i] for i in chosen)
-        data = _Named(sketch, list(names), columns)
+        names = map(str, range(counts.shape[0])) if chosen is None else (rows[i] for i in chosen)
+        data = _Named(counts, list(names), columns)
     path = stored.part("result.npz")
     if path is not None and path.exists():
         result = load(path)
@@ -304,7 +310,7 @@ def default_count(n: int, m: int) -> int:
     return min(n, max(DEFAULT, m // PER_FEATURE))
 
 
-def _sketch(
+def _draw(
     matrix: StoredRows,
     landmarks: Any,
     count: int | None,
@@ -323,7 +329,7 @@ def _sketch(
             f"are labels. Leave out `n_landmarks` = {count}."
         )
     if isinstance(landmarks, Integral):
-        chosen = choose(matrix, landmarks, method, random_state)
+        chosen = draw_landmarks(matrix, landmarks, method, random_state)
         return chosen, matrix.take(chosen)
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
         metacells = read_matrix(landmarks, "landmarks")
@@ -382,7 +388,7 @@ def check_landmarks(count: Any, n: int, name: str = "landmarks") -> None:
         raise ValueError(f"`{name}` is {shown(count)}; choose between 2 and the {n} samples.")
 
 
-def choose(matrix: Any, count: Any, method: str, random_state: int | None) -> Index:
+def draw_landmarks(matrix: Any, count: Any, method: str, random_state: int | None) -> Index:
     """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
     if sparse.issparse(matrix):
         matrix = store_rows([sparse.csr_array(matrix)], matrix.shape[1], np.inf)

@@ -132,6 +132,8 @@ def neighbor_graph(
 
     Parameters
     ----------
+    result
+        What :func:`learn` returned, or the ``result`` of :func:`learn_landmarks`.
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
         Or a source of rows, read in chunks: any object with a ``shape`` whose ``X[start:stop]`` is
@@ -161,6 +163,11 @@ def neighbor_graph(
     memory_limit
         Approximate limit of memory in bytes, by default the free memory. Stored samples that would
         take too large a part of it are moved to a temporary file.
+
+    Returns
+    -------
+    Neighbors
+        The ``graph`` of distances, the samples whose neighbors are ``proved``, and the ``recall``.
 
     Examples
     --------

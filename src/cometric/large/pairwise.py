@@ -45,6 +45,8 @@ def distances_to_zarr(
 
     Parameters
     ----------
+    result
+        What :func:`learn` returned, or the ``result`` of :func:`learn_landmarks`.
     X
         Samples over the features that ``result`` was learned from; see :meth:`Problem.read_new`.
     path

@@ -38,7 +38,7 @@ ROUNDING = 2e-6
 
 
 class Samples:
-    """All samples, with what the score of a pair needs of each.
+    """All samples, and for each the numbers from which its scores are computed.
 
     A score is the lower bound of the transport term, plus the l1 norm or the reference "local",
     which are exact up to rounding; other references are computed pair by pair, and norms other
@@ -77,8 +77,10 @@ class Samples:
         n = stored.shape[0]
         self.q, self.p = np.empty(n), np.empty(n)
         self.around: list[Vector] = []
+        self.mean = np.empty(n)
         self.coordinates = np.empty((n, self._basis.shape[1]), np.float32)
         self.lsa: NDArray[np.float32] = np.empty((n, 0), np.float32)
+        self._self_terms: Vector | None = None  # self terms of entropic transport
         self._arrays: dict[str, Any] = {}
         self._starts: Index = np.zeros(1, np.int64)
 
@@ -163,7 +165,7 @@ class Samples:
         self.lsa = np.concatenate([part for part, _ in lsa])
         self.mean = np.concatenate([part for _, part in lsa])
         self._arrays = {name: array.finish() for name, array in long.items()}
-        self._self = np.concatenate(own) if own else None
+        self._self_terms = np.concatenate(own) if own else None
         self.around = list(np.concatenate(around, axis=1)) if around else []
 
     # -------------------------------------------------------------------------- scores
@@ -260,10 +262,10 @@ class Samples:
 
     def _own(self, rows: Index) -> tuple[Vector, Vector] | None:
         """The self terms of some samples."""
-        if self._self is None:
+        if self._self_terms is None:
             return None
         entries = _ranges(self._starts[rows], self._starts[rows + 1])
-        return self._arrays["own"][entries].astype(np.float64), self._self[rows]
+        return self._arrays["own"][entries].astype(np.float64), self._self_terms[rows]
 
     def _bounds(self, hist: sparse.csr_array, phi: Any, own: Vector | None = None) -> LowerBounds:
         base = self.base

@@ -21,6 +21,7 @@ from scipy import sparse
 
 from cometric.answers.held_torch import TensorDistances
 from cometric.core.types import Index, Matrix
+from cometric.large.exhaustive import count_hits
 from cometric.machine.progress import bar_of_pairs
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class TensorSearch:
                 values = values.clamp_(min=0.0)
                 values[i] = math.inf
                 true = float(values.topk(self._k, largest=False).values[-1])
-                hits += int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
+                hits += count_hits(row, true)
                 report(done, len(queries))
         return hits / (len(queries) * self._k)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cometric.core.types import Index, Matrix
+from cometric.large.exhaustive import count_hits
 from cometric.large.index import ClusterIndex
 from cometric.large.progress import Progress
 from cometric.large.samples import Samples
@@ -146,7 +147,7 @@ class IndexSearch:
             true_levels = self._map(self._true, map(int, queries))
             pairs = zip(queries, near, true_levels, strict=True)
             for done, (i, row, (true, proved)) in enumerate(pairs, 1):
-                found = int(np.count_nonzero(row <= true * (1.0 + 1e-6) + 1e-12))
+                found = count_hits(row, true)
                 hits, proofs = hits + found, proofs + proved
                 if proved and found == self._k:
                     complete.append(int(i))

@@ -212,6 +212,19 @@ def resume(
         continues in this process, with the same bits.
     n_threads, progress, callback, checkpoint_every
         As for :func:`learn`.
+
+    Returns
+    -------
+    Result
+        On the CPU with the same bits as that of an uninterrupted run.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> result = cm.learn(X, eps=0, tau=0.1, checkpoint="run")
+    >>> cm.resume("run").values == result.values
+    True
     """
     folder = Path(Settings(checkpoint=checkpoint, checkpoint_every=checkpoint_every).checkpoint)
     saved = latest(folder)
@@ -301,6 +314,11 @@ def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:
     ----------
     kinds
         "exact" for eps = 0, "entropic" for 0 < eps < infinity, or both.
+
+    Returns
+    -------
+    float
+        The seconds it took.
     """
     began = time.perf_counter()
     X = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 4.0]])

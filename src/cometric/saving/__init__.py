@@ -1,1 +1,1 @@
-"""Checkpoints: where a run stands, on disk."""
+"""Checkpoints: the state of a run, written to disk and read back."""

@@ -6,7 +6,7 @@ taken after any iteration, at Ctrl-C too, and on the CPU a resumed run ends with
 an uninterrupted one. Checkpoints without the memory of solver and maps would be smaller on disk,
 but would slow every run down and make its answer depend on when it was saved.
 
-Here is the object that a run uses; :mod:`~cometric.saving.folder` describes and writes the files,
+A run uses :class:`Checkpoint`; :mod:`~cometric.saving.folder` describes and writes the files,
 :mod:`~cometric.saving.saved` reads them.
 """
 
@@ -76,7 +76,7 @@ class Checkpoint:
     data
         Returns the arrays of data.npz; called when they are written.
     interruption
-        The signals received: a run that was asked to stop writes a checkpoint first.
+        The signals received: after one of them, the run writes a checkpoint and stops.
     saved
         The checkpoint to continue from.
     """
@@ -167,7 +167,7 @@ class Checkpoint:
             "schema": SCHEMA,
             "number": number,
             "versions": versions(),
-            "asked": self.options,
+            "asked": self.options,  # named so in all files of this schema
             "used": self.used,
             "origin": self._origin,
             "stage": stage,

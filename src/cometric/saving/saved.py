@@ -92,7 +92,7 @@ def read_data(folder: Path, saved: Saved) -> Arrays:
     return read_arrays(folder / DATA, saved.data)
 
 
-def source(folder: Path) -> tuple[dict[str, Any], Arrays]:
+def read_origin(folder: Path) -> tuple[dict[str, Any], Arrays]:
     """The origin that the newest checkpoint notes, and its data.npz; both empty if there is none.
 
     Damaged checkpoints are skipped silently: :func:`latest` reports them.

@@ -167,7 +167,7 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
     """A column of ``obs`` (or ``var``), without cells (or genes) that were dropped."""
     if name is None:
         return None
-    table, where = _table(adata, of, key)
+    table, where = slots.table(adata, of, key)
     if name not in table:
         raise ValueError(_no_column(where, table, name))
     slots.check_groups(where, table, name)
@@ -191,22 +191,14 @@ def _no_column(where: str, table: DataFrame, name: str) -> str:
     return f"`adata.{where}` has no column {name!r}; it has {list(table)}.{meant}"
 
 
-def _table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
-    """The table of the cells, or of the genes that were learned, and its name."""
-    if of == "samples":
-        return adata.obs, "obs"
-    raw = slots.read(adata, key)["params"]["use_raw"]
-    return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
-
-
 def _color(
     adata: AnnData, result: Result, of: str, name: str, key: str, modules_key: str
 ) -> Series:
     """A column of ``obs`` or ``var``; for cells also the values of a gene or of a module."""
     import pandas as pd
 
-    table, where = _table(adata, of, key)
-    kept = _places(adata, result, of, key)
+    table, where = slots.table(adata, of, key)
+    rows = _places(adata, result, of, key)
     if of == "samples" and name not in table:
         params = slots.read(adata, key)["params"]
         data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
@@ -215,10 +207,10 @@ def _color(
             if name in genes:
                 column = place.X[:, [genes.index(name)]]
                 dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
-                return pd.Series(dense[kept, 0].astype(np.float64), name=name)
+                return pd.Series(dense[rows, 0].astype(np.float64), name=name)
         scores = adata.obsm.get(modules_key)
         if isinstance(scores, pd.DataFrame) and name in scores:
-            return scores[name].iloc[kept]
+            return scores[name].iloc[rows]
         raise ValueError(
             f"`color` is {name!r}, which is not a column of `adata.obs` ({list(table)}), nor among "
             f"the {data.n_vars} genes learned from, nor a gene of `adata.raw`, nor a module under "
@@ -226,4 +218,4 @@ def _color(
         )
     if name not in table:
         raise ValueError(_no_column(where, table, name))
-    return table[name].iloc[kept]
+    return table[name].iloc[rows]

@@ -21,7 +21,7 @@ from cometric.scverse import sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from pandas import Categorical, DataFrame
+    from pandas import Categorical
 
 
 def transform_key(key: str) -> str:
@@ -153,7 +153,9 @@ def store(
     slot = new.obsm if of == "samples" else new.varm
     slot[slots.distances_key(key)] = distances
     known = slots.read(reference, key)
-    names = _cells(reference, known) if of == "samples" else _genes(reference, known)[0].index
+    names = slots.table(reference, of, key)[0].index
+    if of == "samples" and "landmarks" in known:
+        names = known["landmarks"]["names"]
     described = dict(new.uns.get(transform_key(key), {}))
     described[of] = {
         "fingerprint": known["fingerprint"],
@@ -201,8 +203,7 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
     """The labels of all cells (or genes) of the reference, or of its landmarks."""
     import pandas as pd
 
-    place = reference.obs, "obs"
-    table, where = place if of == "samples" else _genes(reference, slots.read(reference, key))
+    table, where = slots.table(reference, of, key)
     if column not in table:
         raise ValueError(
             f"`label` is {column!r}; `reference.{where}` has {list(table)}."
@@ -229,13 +230,3 @@ def store_labels(new: AnnData, answer: Transfer, known: Categorical, name: str, 
     table[name] = pd.Categorical(answer.labels, known.categories, ordered=known.ordered)
     table[f"{name}_confidence"] = answer.confidence
     table[f"{name}_novelty"] = answer.novelty
-
-
-def _cells(reference: AnnData, known: dict[str, Any]) -> Any:
-    """The names of the cells that were learned from."""
-    return known["landmarks"]["names"] if "landmarks" in known else reference.obs_names
-
-
-def _genes(reference: AnnData, known: dict[str, Any]) -> tuple[DataFrame, str]:
-    raw = known["params"]["use_raw"]
-    return (reference.raw.var, "raw.var") if raw else (reference.var, "var")

@@ -94,6 +94,14 @@ def check_is_anndata(adata: Any) -> None:
     raise ValueError(f"`adata` is of class {type(adata).__name__}; {remedy}.")
 
 
+def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
+    """The table of the cells, or of the genes that were learned, and its name in ``adata``."""
+    if of == "samples":
+        return adata.obs, "obs"
+    raw = read(adata, key)["params"]["use_raw"]
+    return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
+
+
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
     """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
     check_is_anndata(adata)

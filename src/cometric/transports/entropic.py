@@ -91,6 +91,13 @@ class Entropic(Transport):
     eps
         Regularization relative to the largest cost, positive and at most 1e8; ``Limit()`` is
         infinity.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Entropic(0.1)).converged
+    True
     """
 
     eps: float = 0.1  # type: ignore[misc]

@@ -52,6 +52,13 @@ class Exact(Transport):
 
     Its map is monotone, so that results can be certified. The default solver is policy iteration,
     or power iteration if there is not enough memory.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Exact()).converged
+    True
     """
 
     eps: ClassVar[float] = 0.0

@@ -40,6 +40,13 @@ class Limit(Transport):
     """The limit of the Sinkhorn divergence as eps grows: linear in the cost.
 
     Without the norm term its singular vectors have a closed form, correspondence analysis.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Limit()).converged
+    True
     """
 
     eps: ClassVar[float] = float("inf")

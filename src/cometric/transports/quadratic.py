@@ -53,6 +53,13 @@ class Laplacian(Quadratic):
 
     It is linear and monotone in C: an eigenvector problem of a nonnegative matrix. Results are
     like squared distances, and not metrics.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Laplacian()).converged
+    True
     """
 
     name: ClassVar[str] = "the graph Laplacian"
@@ -75,6 +82,13 @@ class Mahalanobis(Quadratic):
     scale
         Cost at which the kernel falls off, relative to the largest one; positive and finite. Small
         values give Euclidean distances between histograms.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Mahalanobis()).converged
+    True
     """
 
     scale: float = 0.5

@@ -34,6 +34,13 @@ class Unbalanced(Entropic):
     rho
         Price of unmatched mass relative to the largest cost, positive and at most 1e18. Infinity
         would be ``Entropic(eps)``; small values compare histograms bin by bin.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> X = cm.datasets.torus("unimodal", 12, 10)
+    >>> cm.learn(X, tau=0.1, transport=cm.Unbalanced(0.1, rho=1.0)).converged
+    True
     """
 
     rho: float = field(default=1.0, kw_only=True)
