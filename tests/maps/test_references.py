@@ -188,6 +188,14 @@ def test_identical_directions_leave_one_distance():
 # In learn
 
 
+def test_a_distance_of_zero_to_all_near_items_has_no_weight_and_gives_no_warning():
+    """With two samples, standardized features are one of two vectors; the nearest ten are equal."""
+    X = np.random.default_rng(0).uniform(0.1, 1.1, (2, 30))
+    R = norm_matrix(histograms(X.T), "local", of="features")  # warnings are errors here
+    assert np.isfinite(R).all()
+    assert (R[~np.eye(30, dtype=bool)] > 0.0).all()
+
+
 @pytest.mark.parametrize("name", references.NAMES)
 @pytest.mark.parametrize("eps", [0.0, 0.1, np.inf])
 def test_learn_satisfies_the_equations_with_a_reference(name, eps):

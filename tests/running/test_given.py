@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -238,6 +239,29 @@ def test_the_check_proves_every_distance():
     from dataclasses import replace
 
     assert replace(result, samples=wrong).certify().error > 1e-4
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("options", [{}, {"tau": 0.2}, {"restart": 0.3}])
+def test_the_check_includes_the_rounding_of_masses(spread, options):
+    """Its error holds for X divided by its sums in fractions, of samples that are nearly equal."""
+    rng = np.random.default_rng(5)
+    near = (1.0 + rng.random(3)) * (1.0 + spread * rng.random((4, 3))) * rng.integers(1, 9, (4, 1))
+    costs = 1.0 - np.eye(3)
+    result = cm.learn(near, features=costs, eps=0, **options)
+    check = result.certify()
+    rows = [[Fraction(entry) for entry in row] for row in near.tolist()]
+    hists = [[entry / sum(row) for entry in row] for row in rows]
+    # Under equal costs, transport is half of the l1 distance; so is its ratio to the largest.
+    l1 = [[sum(abs(p - q) for p, q in zip(a, b, strict=True)) for b in hists] for a in hists]
+    tau = Fraction(options.get("tau", 0.0))
+    truth = [[(Fraction(1, 2) + tau) * value for value in row] for row in l1]
+    top = max(map(max, truth))
+    pairs = [(i, j) for i in range(4) for j in range(4)]
+    error = max(abs(Fraction(result.samples[i, j]) - truth[i][j]) for i, j in pairs) / top
+    assert check.proved
+    assert error <= Fraction(check.error)
+    assert check.error < 1e-14 / spread
 
 
 @pytest.mark.parametrize("options", [{"eps": 0.1}, {"eps": np.inf}, {"restart": 0.2, "eps": 0}])

@@ -226,7 +226,8 @@ class Local:
             part = _symmetric(distance.between(placed, placed))
             scale = self._scale(part, same)
             part /= _outer(scale, scale)
-            mean = _mean(part)
+            with np.errstate(over="ignore"):  # all of the ten nearest are at distance 0: no weight
+                mean = _mean(part)
             self._scales.append(scale)
             self._weights.append(1.0 / mean if mean > 0.0 else 0.0)
             total += self._weights[-1] * part

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.problem import Problem
-from cometric.core.types import BoundedMap, Index, Metrics
+from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
 from cometric.maps.checks import all_pairs
 from cometric.maps.norms import side_norm
+from cometric.proofs.certificate import ROUNDING, Rounding, rounding_errors
 from cometric.proofs.diagnosis import (
     describe_triangle,
     sample_pairs,
@@ -25,8 +27,9 @@ class LiftCheck:
 
     ``of`` is the side that was computed. Its distances differ from the true values by at most
     ``error`` times the largest of them, on ``pairs`` pairs solved again, out of ``count``. This is
-    ``proved`` if the map has bounds of its distances (dual solutions); otherwise it is the
-    difference of two computations. ``negatives`` and ``triangle`` are as in
+    ``proved`` if the map has bounds of its distances (dual solutions): then it holds for the data
+    divided by their sums in exact arithmetic, and includes the rounding of masses. Otherwise it is
+    the difference of two computations. ``negatives`` and ``triangle`` are as in
     :class:`~cometric.proofs.diagnosis.Diagnosis`.
     """
 
@@ -71,24 +74,60 @@ def check_lift(
     if R is not None and formula.restart > 0.0 and len(index) < count:
         index = with_farthest(index, metric, formula, R)
     i, j = index.T
-    saturated = formula.saturated(cost)
     proved = isinstance(phi, BoundedMap)
-    low, high = phi.bounds(saturated, index) if proved else [phi.pairs(saturated, index)] * 2
-    negatives = int((high < 0).sum())
-    if R is not None:
-        top = float(cost.max())
-        low, high = (formula.distances(part, R[i, j], top) for part in (low, high))
+    if proved:
+        errors = rounding_errors(problem)[side]
+        low, high, negatives = _bounds(phi, cost, formula, R, index, errors)
+    else:
+        low = phi.pairs(formula.saturated(cost), index)
+        negatives = int((low < 0).sum())
+        if R is not None:
+            low = formula.distances(low, R[i, j], float(cost.max()))
+        high = low
     computed = metric[i, j]
     error = float(np.maximum(abs(computed - low), abs(high - computed)).max())
+    error /= float(metric.max())
     return LiftCheck(
         of=of,
-        error=error / float(metric.max()),
+        error=error * (1 + ROUNDING) + ROUNDING if proved else error,
         proved=proved,
         pairs=len(index),
         count=count,
         negatives=negatives,
         triangle=triangle_violations(metrics),
     )
+
+
+def _bounds(
+    phi: BoundedMap,
+    cost: Matrix,
+    formula: Formula,
+    R: Matrix | None,
+    index: Index,
+    error: Rounding,
+) -> tuple[Vector, Vector, int]:
+    """Bounds of distances for all histograms within rounding errors, and how many are negative.
+
+    Rounding moves a transport distance by at most half of the rounded mass times the largest cost
+    (docs/theory.md, section 3.8), and the self terms of entropic transport by as much again.
+    """
+    i, j = index.T
+    top = float(cost.max())
+    low, high = phi.bounds(formula.saturated(cost), index)
+    negatives = int((high < 0).sum())
+    moved = top * (error.masses[i] + error.masses[j])
+    if formula.saturate > 0.0:
+        moved += 2.0 * SATURATION_ERROR * top
+    low, high = low - moved, high + moved
+    if R is None:
+        return low, high, negatives
+    norm, norms = R[i, j], error.norms[i] + error.norms[j]
+    norm_low = np.maximum(norm * (1 - error.relative) - norms, 0.0)
+    norm_high = norm * (1 + error.relative) + norms
+    smallest = formula.norm_weight(top, max(float(low.max()), 0.0), float(norm_high.max()))
+    largest = formula.norm_weight(top, float(high.max()), float(norm_low.max()))
+    weight = formula.transport_weight
+    return weight * low + smallest * norm_low, weight * high + largest * norm_high, negatives
 
 
 def _computed(problem: Problem) -> str:
