@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
     data.var_names = [f"g{k}" for k in range(40)]
     data.obs["kind"] = np.repeat(["a", "b", "c"], 20)
     data.obs["depth"] = np.linspace(0, 1, 60)
+    data.obs["none"] = np.nan
     data.write_h5ad(place / "x.h5ad")
     for name in ("out.h5ad", "out.npz"):
         run("learn", place / "x.h5ad", "-o", place / name, *QUICK)
@@ -127,6 +128,10 @@ def test_groups_are_in_the_order_of_categories():
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "depth"],
             "--labels is 'depth', a column of real numbers; pass one of labels.",
+        ),
+        (
+            ["rank", "out.h5ad", "-o", "y.csv", "--labels", "none"],
+            "--labels is 'none', which has no labels: all are missing.",
         ),
     ],
 )

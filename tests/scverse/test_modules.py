@@ -145,12 +145,23 @@ def test_the_heat_map_shows_the_table(adata):
     assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b", "c"]
 
 
+def test_numbers_made_labels_as_the_message_says_keep_missing_ones_missing(adata):
+    adata.obs["number"] = np.where(np.arange(adata.n_obs) % 4, np.arange(adata.n_obs) % 2, np.nan)
+    with pytest.raises(ValueError, match=r"make it one: `.astype\('category'\)`"):
+        cms.tl.rank_features(adata, "number")
+    adata.obs["number"] = adata.obs["number"].astype("category")
+    assert set(cms.tl.rank_features(adata, "number")["group"]) == {"0.0", "1.0"}
+
+
 def test_mistakes_are_reported(adata):
     with pytest.raises(ValueError, match="`adata.obs` has no column 'type'"):
         cms.tl.rank_features(adata, "type")
     adata.obs["depth"] = 1.5
     with pytest.raises(ValueError, match=r"`adata.obs\['depth'\]` has real numbers, not groups"):
         cms.tl.rank_features(adata, "depth")
+    adata.obs["none"] = np.nan
+    with pytest.raises(ValueError, match=r"`adata.obs\['none'\]` has no labels: all are missing"):
+        cms.tl.rank_features(adata, "none")
     with pytest.raises(ValueError, match="`of` is not an option here"):
         cms.tl.modules(adata, of="samples")
     pytest.importorskip("matplotlib").use("Agg")

@@ -306,6 +306,14 @@ def test_bad_options_of_labels_are_refused_by_name(new, reference, options, word
         tl.transfer_labels(**{"new": new, "reference": reference, "label": "kind", **options})
 
 
+def test_numbers_of_clusters_are_not_taken_for_names(new, reference):
+    reference.obs_names = [str(k) for k in range(reference.n_obs)]
+    cms.tl.learn(reference)
+    new.obs["cluster"] = np.arange(new.n_obs) % 5
+    with pytest.raises(ValueError, match="none of the 36 learned samples .* without names.$"):
+        cms.tl.transform(new, reference, of="features")
+
+
 def test_what_is_not_an_anndata_is_refused(new):
     for call in (cms.tl.learn, cms.tl.landmarks, cms.tl.modules, cms.tl.choose, cms.pp.neighbors):
         for wrong, words in ((new.X, "csr_matrix; pass an AnnData"), ("x.h5ad", "str; read the")):
@@ -358,8 +366,10 @@ def test_bad_input_is_refused(new, reference):
     with pytest.raises(ValueError, match=r"`reference.obs\['depth'\]` has real numbers, not"):
         cms.tl.transfer_labels(new, reference, "depth")
     reference.obs["none"] = pd.Categorical([None] * 36, ["a"])
-    with pytest.raises(ValueError, match=r"`reference.obs\['none'\]` has no labels"):
-        cms.tl.transfer_labels(new, reference, "none")
+    reference.obs["nan"] = np.nan
+    for name in ("none", "nan"):
+        with pytest.raises(ValueError, match=rf"`reference.obs\['{name}'\]` has no labels: all"):
+            cms.tl.transfer_labels(new, reference, name)
     reference.X = reference.X.sqrt()
     with pytest.raises(ValueError, match="`reference` has other data than the metrics"):
         cms.tl.transfer_labels(new, reference, "kind")

@@ -443,6 +443,22 @@ def test_data_without_layers_are_an_error():
         cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")
 
 
+@pytest.mark.parametrize("where", ["X", "layer"])
+@pytest.mark.parametrize("call", ["learn", "choose", "landmarks"])
+def test_invalid_entries_are_named_by_cell_and_gene(adata, call, where):
+    damaged = adata.X.toarray() if sparse.issparse(adata.X) else adata.X.copy()
+    damaged[7, 3] = np.nan
+    options = {"layer": "damaged"} if where == "layer" else {}
+    if where == "layer":
+        adata.layers["damaged"] = damaged
+    else:
+        adata.X = damaged
+    cell, gene = adata.obs_names[7], adata.var_names[3]
+    words = f"`adata` has 1 NaN entry .first: cell '{cell}', gene '{gene}'.. Replace them"
+    with pytest.raises(ValueError, match=words):
+        getattr(cms.tl, call)(adata, **options)
+
+
 def test_choose_names_scaled_data(adata):
     adata.X = adata.X.toarray() - 1
     with pytest.raises(ValueError, match=r"`adata\.X` has .* negative .*`layer='counts'`"):

@@ -197,6 +197,8 @@ def check_groups(data: AnnData, labels: str, key: str) -> None:
 
     from cometric.scverse import sketches
 
+    if data.obs[labels].isna().all():
+        raise ValueError(f"`labels` is {labels!r}, which has no labels: all are missing.")
     if pd.api.types.is_float_dtype(data.obs[labels]):
         raise ValueError(f"`labels` is {labels!r}, a column of real numbers; pass one of labels.")
     if sketches.has_landmarks(data, key):

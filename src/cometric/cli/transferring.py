@@ -100,9 +100,9 @@ def _labels(values: Any, name: str) -> Any:
     """Labels as categories; raises if they are real numbers, or all missing."""
     import pandas as pd
 
-    if pd.api.types.is_float_dtype(values):
-        raise ValueError(f"`labels` is {name!r}, a column of real numbers; pass one of labels.")
     known = pd.Categorical(values)
     if known.isna().all():
         raise ValueError(f"`labels` is {name!r}, which has no labels: all are missing.")
+    if pd.api.types.is_float_dtype(values):
+        raise ValueError(f"`labels` is {name!r}, a column of real numbers; pass one of labels.")
     return known

@@ -124,17 +124,22 @@ def other_names(new: AnnData, reference: AnnData, result: Result, of: str) -> st
     where, bins = ("var", "features") if of == "samples" else ("obs", "samples")
     learned = set(getattr(result.problem, bins).names or ())
     table, known = getattr(new, where), getattr(reference, where)
-    for column in table:
+    for column in _columns_of_names(table):
         if not learned.isdisjoint(map(str, table[column])):
             there = f"new.{where}[{column!r}]"
             return f" `{there}` has the learned names: `new.{where}_names = {there}.astype(str)`."
-    for column in known:
+    for column in _columns_of_names(known):
         if not set(map(str, known[column])).isdisjoint(map(str, table.index)):
             return (
                 f" `reference.{where}[{column!r}]` has the names that `new` uses: rename those of "
                 "`new` by this column."
             )
     return ""
+
+
+def _columns_of_names(table: DataFrame) -> list[str]:
+    """The columns that tell most items apart, unlike clusters, whose numbers may be names, too."""
+    return [column for column in table if 2 * table[column].nunique() > len(table)]
 
 
 def store(
@@ -209,11 +214,7 @@ def labels(reference: AnnData, column: str, key: str, of: str) -> Categorical:
             f"`label` is {column!r}; `reference.{where}` has {list(table)}."
             f"{suggestion(column, table)}"
         )
-    if pd.api.types.is_float_dtype(table[column]):
-        raise ValueError(
-            f"`reference.{where}[{column!r}]` has real numbers, not labels. Pass a column of "
-            "labels, or make it one: `.astype(str)`."
-        )
+    slots.check_groups(where, table, column)
     values = pd.Categorical(table[column])
     if of == "samples" and sketches.has_landmarks(reference, key):
         values = values[sketches.landmark_rows(reference, key, "voting")]

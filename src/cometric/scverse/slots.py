@@ -67,13 +67,15 @@ def check_name(argument: str, value: Any) -> None:
 
 
 def check_groups(where: str, table: DataFrame, name: str) -> None:
-    """Raise if a column of a table has real numbers, each of which would be a group."""
+    """Raise if a column of a table has no labels, or real numbers, each of which would be one."""
     import pandas as pd
 
+    if table[name].isna().all():
+        raise ValueError(f"`adata.{where}[{name!r}]` has no labels: all are missing.")
     if pd.api.types.is_float_dtype(table[name]):
         raise ValueError(
             f"`adata.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
-            "make it one: `.astype(str)`."
+            "make it one: `.astype('category')`."
         )
 
 

@@ -30,7 +30,10 @@ def in_terms_of_adata(
             ) from error
         if error.fault is Fault.EMPTY:
             raise ValueError(_empty_message(data, error, can_drop)) from error
-        raise
+        if error.name != "X" or error.row is None or error.column is None:
+            raise
+        cell, gene = data.obs_names[error.row], data.var_names[error.column]
+        raise ValueError(error.message("adata", f"cell {cell!r}, gene {gene!r}")) from error
 
 
 def _unscaled(adata: AnnData) -> str:
