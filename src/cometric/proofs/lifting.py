@@ -109,7 +109,8 @@ def _bounds(
     """Bounds of distances for all histograms within rounding errors, and how many are negative.
 
     Rounding moves a transport distance by at most half of the rounded mass times the largest cost
-    (docs/theory.md, section 3.8), and the self terms of entropic transport by as much again.
+    (docs/theory.md, section 3.8), and the self terms of entropic transport by as much again. For
+    unbalanced transport this is a first-order estimate, since errors are relative to each mass.
     """
     i, j = index.T
     top = float(cost.max())
