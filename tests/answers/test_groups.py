@@ -79,6 +79,12 @@ def test_dropped_samples_are_left_out():
     X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 1.0], [4.0, 1.0, 1.0]])
     result = cm.learn(X, eps=0, tau=0.1, drop_empty=True)
     assert len(cm.rank_features(result, ["a", "b", "b"], n_features=1)) == 2
+    words = r"there are 3 samples, .* dropped: `labels\[result.problem.samples.kept\]`\."
+    labels = np.array(["a", "none", "b", "b"])
+    with pytest.raises(ValueError, match=words):
+        cm.rank_features(result, labels)
+    kept = labels[result.problem.samples.kept]  # as the message says
+    assert len(cm.rank_features(result, kept, n_features=1)) == 2
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_the_table_has_the_mean_score_of_each_group(found, data):
     assert_allclose(table.values[:, 1], found.scores()[labels == 1].mean(axis=0))
     assert sorted(table.values.argmax(axis=1)) == [0, 1, 2]  # each block has its module
     assert found.names[0] in str(table)
-    with pytest.raises(ValueError, match="`labels` has 3 entries; pass one for each of 90"):
+    with pytest.raises(ValueError, match="3 entries; pass one for each of 90 samples. If empty"):
         found.table([1, 2, 3])
     with pytest.raises(
         ValueError, match=r"`labels` is 'kind'; pass the label of each sample, such"

@@ -193,6 +193,7 @@ GOOD = np.ones((2, 3))
     ("arguments", "options", "words"),
     [
         ((GOOD, ["a", "b"]), {}, r"`labels` has shape \(2,\); `distances` has 3 columns"),
+        ((GOOD, list("abcd")), {}, r"pass 3 labels. If empty samples were dropped: `labels\["),
         ((GOOD, [None, None, np.nan]), {}, "`labels` are all missing"),
         ((GOOD, ["a", 1, "b"]), {}, "`labels` mixes types"),
         ((GOOD, list("abc"), 4), {}, "`n_neighbors` is 4; pass a whole number from 1 to 3"),
@@ -217,6 +218,14 @@ GOOD = np.ones((2, 3))
 def test_bad_input_is_refused(arguments, options, words):
     with pytest.raises(ValueError, match=words):
         cm.transfer_labels(*arguments, **options)
+
+
+def test_a_result_instead_of_distances_is_refused():
+    result = cm.learn(X, tau=0.1, eps=np.inf)
+    with pytest.raises(ValueError, match=r"`distances` is a Result; .*`result.transform\(new\)`"):
+        cm.transfer_labels(result, LABELS)
+    with pytest.raises(ValueError, match="`within` is a Result; pass distances, `result.samples`"):
+        cm.transfer_labels(result.samples, LABELS, 5, within=result)
 
 
 def test_a_transfer_prints_as_a_table_of_labels():

@@ -328,6 +328,10 @@ OPTIONS = {"drop_empty": "--drop-empty", "eps": "--eps", "solver": "--solver", "
         ("`X` has `other`, at eps = 0.", "`f.csv` has `other`, at eps = 0."),
         ("`eps=1` holds no `eps`.", "`eps=1` holds no --eps."),
         ("a=1, `b=True`, it has 10 bytes", "a=1, `b=True`, it has 10 bytes"),
+        (
+            "`X`: make it the index, by `set_index`.",
+            "`f.csv`: leave the upper left cell of the table empty.",
+        ),
     ],
 )
 def test_arguments_become_options(words, expected):

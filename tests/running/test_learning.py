@@ -107,3 +107,17 @@ def test_each_worker_of_a_cluster_has_one_device():
         ValueError, match=r"`device` is \['cuda:0', 'cuda:1'\], but each worker of a"
     ):
         cm.learn([[2, 1], [1, 2]], client=SimpleNamespace(submit=None), device=["cuda:0", "cuda:1"])
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_first_column_that_counts_the_samples_is_reported(start):
+    pd = pytest.importorskip("pandas")
+    X = pd.DataFrame(np.random.default_rng(0).random((12, 4)), columns=list("uvwx"))
+    table = X.assign(id=np.arange(start, start + 12))[["id", *X]]
+    words = r"first feature of `X`, 'id', counts the samples, .* make it the index, by `set_index`"
+    with pytest.warns(UserWarning, match=words):
+        cm.learn(table, eps=np.inf)
+    for other in (X, table[["u", "id"]], table.iloc[:, :3].to_numpy(), table.iloc[:6]):
+        cm.learn(other, eps=np.inf)  # no warning: not the first, without names, too few
+    growing = X.assign(u=np.arange(12.0) + 5.0)
+    cm.learn(growing, eps=np.inf)

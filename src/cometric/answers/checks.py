@@ -32,3 +32,8 @@ def check_labels(labels: Any) -> None:
         )
     if not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
         raise ValueError(f"`labels` is {shown(labels)}; pass the label of each sample.")
+
+
+def without_dropped(argument: str, of: str) -> str:
+    """What to do about values of all ``of``, where the empty ones were dropped."""
+    return f"If empty {of} were dropped: `{argument}[result.problem.{of}.kept]`."

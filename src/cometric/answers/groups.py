@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.checks import check_is_result, check_labels
+from cometric.answers.checks import check_is_result, check_labels, without_dropped
 from cometric.answers.extension import check_norm
 from cometric.answers.result import Result
 from cometric.core.kinds import check_count
@@ -58,8 +58,9 @@ def rank_features(
     result
         What :func:`learn` returned.
     labels
-        The label of each sample (without empty samples that were dropped). Samples whose label is
-        missing (None, NaN) are in no group, and not counted as outside of one.
+        The label of each sample, without empty samples that were dropped:
+        ``labels[result.problem.samples.kept]``. Samples whose label is missing (None, NaN) are in
+        no group, and not counted as outside of one.
     n_features
         Features of each group to return; None: all.
     n_threads, progress
@@ -90,7 +91,7 @@ def rank_features(
     if len(number) != len(side.labels):
         raise ValueError(
             f"`labels` has {len(number)} entries; there are {len(side.labels)} samples, so pass "
-            f"{len(side.labels)} of them (without empty samples that were dropped)."
+            f"{len(side.labels)} of them. {without_dropped('labels', 'samples')}"
         )
     if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")

@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import check_is_result, check_labels
+from cometric.answers.checks import check_is_result, check_labels, without_dropped
 from cometric.answers.coherence import FEWEST as FEWEST_JUDGES
 from cometric.answers.coherence import Standard, split_coherence, standardization
 from cometric.answers.enrichment import Enriched, enriched
@@ -215,10 +215,11 @@ class Modules:
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
         """The mean score of each module over the samples of each label, missing ones left out."""
-        if X is None:
-            other = other_side(self.of)
-            check_order(labels, "labels", getattr(self.result.problem, other), other)
-        return tabulate(self.scores(X), self.names, labels)
+        other = other_side(self.of)
+        if X is not None:
+            return tabulate(self.scores(X), self.names, labels, other)
+        check_order(labels, "labels", getattr(self.result.problem, other), other)
+        return tabulate(self.scores(), self.names, labels, other, without_dropped("labels", other))
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
         """Which sets of features are enriched in which modules, the smallest p-value first.
@@ -253,12 +254,20 @@ class Modules:
         return side
 
 
-def tabulate(scores: Matrix, names: Sequence[str], labels: Any) -> ModuleTable:
-    """The mean of each column of ``scores`` over the rows of each label."""
+def tabulate(
+    scores: Matrix, names: Sequence[str], labels: Any, of: str = "samples", remedy: str = ""
+) -> ModuleTable:
+    """The mean of each column of ``scores`` over the rows of each label.
+
+    ``of`` is what the rows are; ``remedy`` is what to do about another number of labels.
+    """
     check_labels(labels)
     groups, number = groups_of(labels)
     if len(number) != len(scores):
-        raise ValueError(f"`labels` has {len(number)} entries; pass one for each of {len(scores)}.")
+        raise ValueError(
+            f"`labels` has {len(number)} entries; pass one for each of {len(scores)} {of}. "
+            f"{remedy}".rstrip()
+        )
     if not groups:
         raise ValueError("`labels` are all missing; pass a label for some samples at least.")
     means = np.array([scores[number == g].mean(axis=0) for g in range(len(groups))])

@@ -220,7 +220,9 @@ class Result:
         Parameters
         ----------
         items
-            A feature, by name or number, or a list of them; they are not listed themselves.
+            A feature, by name or number, or a list of them; they are not listed themselves. A
+            number is a row of ``features``. If the data have no names, their numbers in the data
+            are the names, as text: "12" is another feature than 12 if empty ones were dropped.
         k
             Largest number of features to return.
         of

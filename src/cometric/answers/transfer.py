@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.answers.checks import without_dropped
+from cometric.answers.result import Result
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.labels import is_missing
 from cometric.core.names import checks_options
@@ -189,7 +191,7 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
     if values.shape != (count,):
         raise ValueError(
             f"`labels` has shape {values.shape}; `distances` has {count} columns, so pass "
-            f"{count} labels."
+            f"{count} labels. {without_dropped('labels', 'samples')}"
         )
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     if not known.any():
@@ -207,6 +209,9 @@ def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
 
 def _read(distances: Any, name: str) -> Any:
     """Distances as floats, nonnegative and finite; sparse ones in rows."""
+    if isinstance(distances, Result):
+        call = "samples" if name == "within" else "transform(new)"
+        raise ValueError(f"`{name}` is a Result; pass distances, `result.{call}`.")
     matrix = unwrap(distances, name)
     if getattr(matrix, "ndim", 0) != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
         shape = getattr(matrix, "shape", ())

@@ -13,6 +13,7 @@ from typing import Any
 
 PHRASES = (
     (r", or pass an instance", ""),
+    (r"make it the index, by `set_index`", "leave the upper left cell of the table empty"),
     (r", for example `X\.astype\(float\)`", ""),
     (
         r"Start with learn\(X, \.\.\., checkpoint=\.\.\.\)",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+from cometric.answers.checks import without_dropped
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
 from cometric.core.kinds import check_number, check_side
@@ -77,8 +78,8 @@ def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
     array = np.asarray(items)
     if array.shape != (n,):
         raise ValueError(
-            f"`{argument}` has shape {array.shape}; there are {n} {of}, so pass {n} of them "
-            "(without empty items that were dropped)."
+            f"`{argument}` has shape {array.shape}; there are {n} {of}, so pass {n} of them. "
+            f"{without_dropped(argument, of)}"
         )
     return array
 

@@ -17,6 +17,7 @@ from cometric.core.errors import UnknownKind
 from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Solver
+from cometric.core.warn import warn
 from cometric.machine.interruption import Interruption
 from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
@@ -28,6 +29,9 @@ from cometric.saving.folder import CheckpointError
 from cometric.saving.saved import Saved, compare, latest, read_data
 from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
+
+COUNTED = 10
+"""Fewest samples for the warning about a feature that counts them."""
 
 
 @checks_options
@@ -178,12 +182,29 @@ def learn(
         formula=settings.formula,
         fixed=settings.fixed,
     )
+    _warn_of_numbers(problem)
     run = Run.prepare(settings, problem)
     result = run.learn() if checkpoint is None else _learn_with_checkpoints(run)
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
         result = replace(result, samples=samples, features=features)
     return result
+
+
+def _warn_of_numbers(problem: Problem) -> None:
+    """Warn if the first of named features is 0, 1, 2, ... or 1, 2, 3, ...: a column of a table."""
+    side = problem.features
+    if side.names is None or not side.kept[0]:
+        return
+    column = side.full[[side.labels[0]]].toarray()[0]
+    step = column[-1] - column[-2]
+    if len(column) < COUNTED or column[0] > 1.5 * step:
+        return
+    if np.allclose(np.diff(column), step, rtol=1e-6, atol=0.0):
+        warn(
+            f"The first feature of `X`, {side.names[0]!r}, counts the samples, from 0 or 1. If it "
+            "is their number, make it the index, by `set_index`."
+        )
 
 
 @checks_options
