@@ -372,5 +372,7 @@ def test_an_error_names_the_folder_and_not_a_temporary_file(result, tmp_path):
 
 def test_a_name_in_data_without_names_is_refused():
     result = learn(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 3.0]]))
-    with pytest.raises(ValueError, match="The learned data have no names of features: pass a num"):
+    with pytest.raises(
+        ValueError, match="The names of features are numbers .'0', '1'.*: pass one of"
+    ):
         result.nearest("film")

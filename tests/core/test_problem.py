@@ -929,7 +929,7 @@ def test_anndata_names_both_sides():
     assert problem.read_new(data[1:2]).names == ("b",)
 
 
-class Nameless:
+class WithoutIndex:
     """A table without an index, as polars has them."""
 
     columns = ("u", "v", "w")
@@ -939,10 +939,25 @@ class Nameless:
         return X
 
 
-def test_a_table_without_an_index_has_no_names():
-    problem = Problem.from_data(Nameless())
-    assert problem.samples.names is problem.features.names is None
+def test_a_table_without_an_index_has_names_of_features():
+    problem = Problem.from_data(WithoutIndex())
+    assert problem.samples.names is None
+    assert problem.features.names == ("u", "v", "w")
     assert_allclose(problem.samples.hist.toarray(), A, rtol=1e-15)
+
+
+def test_columns_that_are_not_names_are_not_taken_for_names():
+    table = WithoutIndex()
+    table.columns = (X[:, 0], X[:, 1], X[:, 2])  # as in Arrow
+    assert Problem.from_data(table).features.names is None
+
+
+def test_columns_of_text_in_a_table_without_an_index_are_refused():
+    table = WithoutIndex()
+    table.dtypes = (float, float, str)
+    table.to_numpy = lambda: X.astype(object)
+    with pytest.raises(ValueError, match="dtype object; leave out columns that are not"):
+        Problem.from_data(table)
 
 
 # Storage

@@ -143,15 +143,17 @@ def read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.c
 
 
 def read_names(X: Any) -> tuple[Names, Names]:
-    """Names of the rows and the columns of an AnnData or a pandas table; None without names."""
+    """Names of the rows and the columns of an AnnData or a table; None without names."""
     return _names(X, "obs_names", "index"), _names(X, "var_names", "columns")
 
 
 def _names(X: Any, *attributes: str) -> Names:
-    """Names of the rows, or of the columns, of an AnnData or a pandas table."""
-    if not (hasattr(X, "obs_names") or (hasattr(X, "columns") and hasattr(X, "index"))):
+    """Names of the rows, or of the columns, of an AnnData or a table; tables may have no index."""
+    if not (hasattr(X, "obs_names") or hasattr(X, "columns")):
         return None
-    labels = next(getattr(X, name) for name in attributes if hasattr(X, name))
+    labels = next((getattr(X, name) for name in attributes if hasattr(X, name)), None)
+    if labels is None or not (hasattr(X, "index") or all(isinstance(k, str) for k in labels)):
+        return None
     return storable_names(labels)
 
 
@@ -179,10 +181,10 @@ def read_matrix(
             f"{counted(columns, 'column')}."
         )
     if data.dtype.kind not in "biuf":
-        raise ValueError(
-            f"`{name}` has dtype {data.dtype}; pass real numbers, for example "
-            f"`{name}.astype(float)`."
-        )
+        remedy = f"pass real numbers, for example `{name}.astype(float)`"
+        if hasattr(X, "columns") and not hasattr(X, "astype"):  # polars
+            remedy = "leave out columns that are not numbers"
+        raise ValueError(f"`{name}` has dtype {data.dtype}; {remedy}.")
     if data.dtype == np.float16:
         _warn_half(name, "float16")
     check_indices(data, name)

@@ -66,7 +66,10 @@ def _find_name(
     close = similar(name, names, SHOWN, LIKENESS)
     hint = f"Similar names: {quoted(close)}." if close else f"The names begin with {quoted(names)}."
     if all(other.isdecimal() for other in names):
-        hint = f"The learned data have no names of {of}: pass a number, or learn from a DataFrame."
+        hint = (
+            f"The names of {of} are numbers ({quoted(names)}): pass one of these, or learn from a "
+            "DataFrame with other names."
+        )
     raise ValueError(
         f"`{argument}` is {name!r}, which is not the name of a {of[:-1]}: it is not among the "
         f"{len(names)} learned from. {hint}"
