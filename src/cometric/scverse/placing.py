@@ -21,7 +21,7 @@ from cometric.scverse import sketches, slots
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from pandas import Categorical
+    from pandas import Categorical, DataFrame
 
 
 def transform_key(key: str) -> str:
