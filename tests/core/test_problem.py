@@ -1133,7 +1133,7 @@ BLOCK = np.array([[1.0, 2.0], [3.0, 1.0]])
     ],
 )
 def test_blocks_that_share_nothing_are_disconnected(blocks, disconnected):
-    problem = Problem.from_data(sparse.block_diag(blocks))
+    problem = Problem.from_data(sparse.block_diag([sparse.csr_array(block) for block in blocks]))
     assert problem.is_disconnected is disconnected
 
 
