@@ -20,6 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric import cli
 from cometric.files import writing
+from cometric.files.libraries import precision
 from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 
@@ -109,7 +110,7 @@ def test_learn_writes_tables_with_names(data):
     result = cm.learn(data, 0.5, 0.1, tol=1e-4)
     for side, names in (("samples", data.index), ("features", data.columns)):
         table = pd.read_csv(
-            f"out.{side}.tsv.gz", sep="\t", index_col=0, float_precision="round_trip"
+            f"out.{side}.tsv.gz", sep="\t", index_col=0, **precision(pd.__version__)
         )
         assert list(table.index) == list(table.columns) == list(names)
         assert_array_equal(table.to_numpy(), getattr(result, side))
@@ -428,7 +429,7 @@ def test_certify_proves_exact_results(data):
 def test_neighbors_as_a_table(data, of):
     run("learn", "x.csv", "-o", "out.npz", *QUICK)
     run("neighbors", "out.npz", "-o", "near.csv", "--of", of, "-n", 4)
-    table = pd.read_csv("near.csv", float_precision="round_trip")
+    table = pd.read_csv("near.csv", **precision(pd.__version__))
     names = list(data.index if of == "samples" else data.columns)
     metric = getattr(cm.load("out.npz"), of)
     assert list(table.columns) == [of[:-1], "neighbor", "distance"]
@@ -454,7 +455,7 @@ def test_transform_measures_new_samples(data):
     new = data.iloc[:5].rename(index=lambda name: f"new {name}")
     new.to_csv("new.csv")
     run("transform", "out.npz", "new.csv", "-o", "far.csv")
-    table = pd.read_csv("far.csv", index_col=0, float_precision="round_trip")
+    table = pd.read_csv("far.csv", index_col=0, **precision(pd.__version__))
     assert list(table.index) == list(new.index)
     assert list(table.columns) == list(data.index)
     result = cm.load("out.npz")

@@ -695,9 +695,14 @@ def test_equal_projections_alone_do_not_merge(monkeypatch):
 
 def test_many_repeats_among_many_rows():
     rng = np.random.default_rng(5)
-    base = sparse.random_array((3000, 400), density=0.02, rng=rng) + sparse.eye_array(3000, 400)
-    base = sparse.csr_array(base) + sparse.csr_array(
-        (np.ones(3000), (np.arange(3000), np.arange(3000) % 400)), shape=(3000, 400)
+    values = rng.random((3000, 400))
+    base = sparse.csr_array(np.where(rng.random(values.shape) < 0.02, values, 0.0))
+    base = (
+        base
+        + sparse.eye_array(3000, 400)
+        + sparse.csr_array(
+            (np.ones(3000), (np.arange(3000), np.arange(3000) % 400)), shape=(3000, 400)
+        )
     )
     labels = rng.permutation(np.repeat(np.arange(3000), 4))
     scales = sparse.diags_array(rng.uniform(0.1, 10, len(labels)))
@@ -998,7 +1003,7 @@ def test_names_survive_storage():
 def test_stored_indices_are_checked(part):
     arrays = Problem.from_data(X).to_arrays()
     arrays[part] = arrays[part] + 2
-    with pytest.raises(ValueError, match="indices must be <"):
+    with pytest.raises(ValueError, match=r"(indices|index values) must be <"):
         Problem.from_arrays(arrays)
 
 
@@ -1077,7 +1082,10 @@ def test_blocks_that_are_sparse_are_computed():
 
 def test_data_without_a_matrix_is_told_of_its_layers():
     anndata = pytest.importorskip("anndata")
-    data = anndata.AnnData(None, layers={"counts": X})
+    try:
+        data = anndata.AnnData(None, layers={"counts": X})
+    except ValueError:
+        pytest.skip("this version of AnnData needs `X` beside layers")
     with pytest.raises(ValueError, match=r"is an AnnData whose `.X` is None. .*\['counts'\]"):
         Problem.from_data(data)
 
@@ -1140,7 +1148,7 @@ BLOCK = np.array([[1.0, 2.0], [3.0, 1.0]])
     ],
 )
 def test_blocks_that_share_nothing_are_disconnected(blocks, disconnected):
-    problem = Problem.from_data(sparse.block_diag(blocks))
+    problem = Problem.from_data(sparse.block_diag([sparse.csr_array(block) for block in blocks]))
     assert problem.is_disconnected is disconnected
 
 

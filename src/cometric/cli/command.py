@@ -42,6 +42,7 @@ def command(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]],
 
         @wraps(function)
         def run(context: typer.Context, **values: Any) -> None:
+            context.params.update(values)  # older typer has text there where it passes paths
             _check_eps(context, values)
             grouped = {
                 name: group(**{field: values[field] for field in group._fields})

@@ -191,7 +191,7 @@ def _usage(error: Any) -> str:
 
 def _unscaled(data: Any) -> str:
     """Where a file may have data that were not scaled."""
-    layers = ", ".join(map(repr, getattr(data, "layers", ())))
+    layers = ", ".join(repr(name) for name in getattr(data, "layers", ()) if name is not None)
     places = [f"--layer (the file has {layers})"] if layers else []
     places += ["--use-raw"] if getattr(data, "raw", None) is not None else []
     where = f": {', or '.join(places)}" if places else ""

@@ -119,10 +119,11 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
             way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
             raise ValueError(f"`adata.X` is None. {way}")
         return adata
-    if not len(adata.layers):
+    layers = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X as None
+    if not layers:
         raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
-    if layer not in adata.layers:
-        raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {list(adata.layers)}.")
+    if layer not in layers:
+        raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
     from anndata import AnnData
 
     return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])

@@ -38,7 +38,7 @@ def in_terms_of_adata(
 
 def _unscaled(adata: AnnData) -> str:
     """Where data that were not scaled may be."""
-    places = [f"`layer={name!r}`" for name in adata.layers]
+    places = [f"`layer={name!r}`" for name in adata.layers if name is not None]
     places += ["`use_raw=True`"] if adata.raw is not None else []
     return " or ".join(places) or (
         "learn before scaling, or keep a copy, `adata.layers['log'] = adata.X.copy()`, and pass "
