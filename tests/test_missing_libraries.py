@@ -31,6 +31,7 @@ MODULES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The function read_loom is deprecated")
 @pytest.mark.parametrize(
     ("library", "call", "words"),
     [(library, *rest) for library, calls in CALLS.items() for rest in calls],

@@ -12,9 +12,11 @@ from scipy import sparse
 import cometric as cm
 from cometric.files.rows import CsrRows, as_rows
 from cometric.files.stores import open_store
+from cometric.files.zarr import METADATA
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
+pd = pytest.importorskip("pandas")
 
 pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2")
 
@@ -316,8 +318,9 @@ def test_columns_without_end_are_refused_before_they_are_named(inside):
 
 
 def edit_zarr(part, **changes):
-    """Change the description of an array in x.zarr."""
-    place = next(p for p in (f"{part}/.zarray", f"{part}/zarr.json") if os.path.exists(p))
+    """Change the description of an array in x.zarr; in a group, that of its values."""
+    places = f"{part}/values/zarr.json", f"{part}/.zarray", f"{part}/zarr.json"
+    place = next(p for p in places if os.path.exists(p))
     described = json.loads(Path(place).read_text())
     Path(place).write_text(json.dumps(described | changes))
 
@@ -350,22 +353,60 @@ def test_zarr_arrays_in_too_many_chunks_are_refused(part, inside):
         open_store("x.zarr", limit=1e12).__enter__()
 
 
-@pytest.mark.filterwarnings("ignore:zarr v3 autosharding", "ignore:Consolidated metadata")
-@pytest.mark.parametrize(("form", "chunk", "codec"), [(2, "0", "blosc"), (3, "c/0", "zstd")])
-def test_chunks_that_promise_more_texts_than_they_have_are_refused(form, chunk, codec, inside):
-    """Memory for all of them would be allocated first, which takes many seconds."""
-    pytest.importorskip("zarr")
+def write_zarr(adata, nullable, **settings):
+    """Write x.zarr, with the settings that this version of anndata has.
+
+    Names that are ``nullable`` are a group of texts and a mask.
+    """
+    zarr = pytest.importorskip("zarr")
+    settings["allow_write_nullable_strings"] = nullable
+    known = {name: value for name, value in settings.items() if hasattr(anndata.settings, name)}
+    with anndata.settings.override(**known):
+        adata.write_zarr("x.zarr")
+        if nullable:
+            obs = zarr.open_group("x.zarr", use_consolidated=False)["obs"]
+            names = pd.array(list(adata.obs_names), dtype="string")
+            anndata.io.write_elem(obs, "_index", names)
+
+
+def add_texts(chunk, codec):
+    """Let a chunk say that it has more texts, of which the number comes first."""
     from numcodecs import get_codec
 
-    with anndata.settings.override(zarr_write_format=form):
-        inside.write_zarr("x.zarr")
+    texts = bytearray(get_codec({"id": codec}).decode(chunk))
+    texts[3] = 0x31
+    return get_codec({"id": codec}).encode(bytes(texts))
+
+
+def add_texts_in_shard(shard, codec):
+    """The same for a shard of one chunk, whose index has its place, size and a checksum."""
+    chunk = add_texts(shard[:-20], codec)
+    return chunk + np.array([0, len(chunk)], dtype="<u8").tobytes() + bytes(4)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:zarr v3 autosharding", "ignore:Consolidated metadata", "ignore:zarr v3 will become"
+)
+@pytest.mark.parametrize(
+    ("form", "shards", "codec"), [(2, False, "blosc"), (3, False, "zstd"), (3, True, "zstd")]
+)
+@pytest.mark.parametrize("nullable", [False, True])
+def test_chunks_that_promise_more_texts_than_they_have_are_refused(
+    form, shards, codec, nullable, inside
+):
+    """Memory for all of them would be allocated first, which takes many seconds."""
+    write_zarr(inside, nullable, zarr_write_format=form, auto_shard_zarr_v3=shards)
     with open_store("x.zarr") as store:
         assert store.obs_names == list(inside.obs_names)
-    place = Path("x.zarr/obs/_index") / chunk
-    texts = bytearray(get_codec({"id": codec}).decode(place.read_bytes()))
-    texts[3] = 0x31
-    place.write_bytes(get_codec({"id": codec}).encode(bytes(texts)))
-    with pytest.raises(ValueError, match=rf"{chunk} has fewer than its \d+ texts"):
+    places = [place for place in Path("x.zarr/obs/_index").rglob("*") if place.is_file()]
+    (chunk,) = (p for p in places if p.name not in METADATA and "mask" not in p.parts)
+    described = "".join(place.read_text() for place in places if place.name == "zarr.json")
+    is_shard = "sharding_indexed" in described
+    if shards and not is_shard:
+        pytest.skip("this anndata writes no shards")
+    change = add_texts_in_shard if is_shard else add_texts
+    chunk.write_bytes(change(chunk.read_bytes(), codec))
+    with pytest.raises(ValueError, match=r"0 has fewer than its \d+ texts"):
         open_store("x.zarr").__enter__()
 
 

@@ -13,10 +13,11 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.core.formula import Formula
+from cometric.core.types import DivisibleMap, FreezableMap
 from cometric.machine import progress
 from cometric.running import estimation, planning
 from cometric.running.estimation import Estimate
-from cometric.running.rehearsal import take_part
+from cometric.running.rehearsal import TimedMap, take_part
 from lifts import exact_lifts
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
@@ -295,6 +296,13 @@ def test_maps_store_only_in_memory_left_by_the_metrics(small_machine):
     with pytest.warns(cm.ConvergenceWarning):
         result = cm.learn(X, 0.0, drop_empty=True, max_iter=1)
     assert result.parameters.solver == "PowerIteration"
+
+
+def test_a_timed_map_passes_for_the_map_it_times():
+    """From Python 3.12 on, a protocol does not find what only ``__getattr__`` does."""
+    for protocol in (FreezableMap, DivisibleMap):
+        for name in (each for each in dir(protocol) if not each.startswith("_")):
+            inspect.getattr_static(TimedMap, name)
 
 
 def test_policy_iteration_is_chosen_where_copies_of_the_trees_fit():

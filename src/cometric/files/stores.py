@@ -6,12 +6,10 @@ nothing is unpickled, and what is read at once (names, row pointers, chunks) is 
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from cometric.files.hdf5 import STRING_BYTES, check_hdf5, check_size
 from cometric.files.missing import missing
 from cometric.files.reading import errors_naming, kind_of
 from cometric.files.rows import CsrRows, DenseRows, as_rows
+from cometric.files.zarr import check_texts, check_zarr
 
 STORES = (".h5ad", ".zarr", ".npz", ".npy")
 """File extensions whose rows can be read without reading all of the file."""
@@ -34,9 +33,6 @@ TEXT = 100.0
 
 MOST_CHUNKS = 100_000
 """Chunks of an array that is read whole: Zarr takes time for each, missing ones included."""
-
-METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
-"""Files in which Zarr describes groups and arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +217,7 @@ def _names(table: Any, path: Path, limit: float) -> list[str]:
         )
     _check_whole(table[column], path, limit, TEXT)
     if path.is_dir():
-        _check_texts(path / table[column].path, path)
+        check_texts(path / table[column].path, path)
     try:
         return storable_names(np.asarray(read_elem(table[column])))
     except MemoryError as error:  # the size is within the limit: a chunk says that it has more
@@ -238,75 +234,9 @@ def _open_zarr(path: Path, limit: float) -> Any:
         raise ImportError("Reading .zarr needs zarr: pip install 'cometric[zarr]'.") from None
     if not path.is_dir():
         raise ValueError(f"`{path}` is not a folder, as a Zarr store is.")
-    _check_zarr(path, limit)
+    check_zarr(path, limit)
     # Copies of the metadata in one file could say something else than what was checked.
     return zarr.open_group(path, mode="r", use_consolidated=False)
-
-
-def _check_zarr(path: Path, limit: float) -> None:
-    """Raise if a Zarr folder has links, pickled objects, or chunks above the limit."""
-    for folder, names, files in os.walk(path):
-        for name in (*names, *files):
-            place = Path(folder) / name
-            if place.is_symlink():
-                raise ValueError(
-                    f"`{path}` has a link at '{place.relative_to(path)}', which may lead anywhere; "
-                    "it is not read. Write the store without links."
-                )
-        for name in set(files) & set(METADATA):
-            place = Path(folder) / name
-            check_size(16.0 * place.stat().st_size, limit, path)
-            text = place.read_text("utf-8")
-            if "pickle" in text.lower() and name != ".zattrs":
-                raise ValueError(f"`{path}` holds pickled objects, which could run code; not read.")
-            described = json.loads(text)
-            if isinstance(described, dict):
-                _check_chunks(described, path, limit)
-
-
-def _check_chunks(described: dict[str, Any], path: Path, limit: float) -> None:
-    grid = described.get("chunk_grid", {})
-    configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
-    chunks = described.get("chunks", configuration.get("chunk_shape", ()))
-    if chunks and all(isinstance(size, int) for size in chunks):
-        check_size(8.0 * math.prod(chunks), limit, path)
-
-
-def _check_texts(folder: Path, path: Path) -> None:
-    """Raise if a chunk of texts says that it has more of them than bytes.
-
-    The library allocates memory for as many as it says, up to 2^32, before it looks for them.
-    """
-    from numcodecs import get_codec
-    from numcodecs.errors import UnknownCodecError
-
-    described = _description(folder)
-    steps = described.get("codecs") or described.get("filters") or []  # versions 3 and 2
-    codecs = [each.get("name", each.get("id")) for each in steps]
-    if codecs[:1] != ["vlen-utf8"]:
-        return
-    if described.get("compressor"):
-        codecs.append(described["compressor"].get("id"))
-    for place in folder.rglob("*"):
-        if place.name in METADATA or not place.is_file():
-            continue
-        raw = place.read_bytes()
-        with suppress(UnknownCodecError):
-            for name in reversed(codecs[1:]):
-                raw = bytes(get_codec({"id": name}).decode(raw))
-            count = int.from_bytes(raw[:4], "little")
-            if 4 * count > len(raw):  # each begins with its length, 4 bytes
-                raise ValueError(f"{place.relative_to(path)} has fewer than its {count} texts")
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    """What Zarr says of an array."""
-    for name in (".zarray", "zarr.json"):
-        if (folder / name).is_file():
-            described = json.loads((folder / name).read_text("utf-8"))
-            if isinstance(described, dict):
-                return described
-    return {}
 
 
 # NumPy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
+from scipy import linalg, sparse
 from scipy.sparse.linalg import LinearOperator, eigs
 
 from cometric.core.types import Matrix, Metrics, Vector
@@ -58,7 +58,7 @@ def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
     """
     m = B.shape[0]
     if m <= 500:
-        values, vectors = np.linalg.eig((B @ A).toarray())
+        values, vectors = linalg.eig((B @ A).toarray(), overwrite_a=True)
     else:
         product = LinearOperator((m, m), matvec=lambda x: B @ (A @ x), dtype=np.float64)
         values, vectors = eigs(product, k=3, v0=np.cos(np.arange(m)))

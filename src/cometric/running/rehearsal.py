@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.problem import Problem
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Index, Matrix, Vector, divide, freezable
 from cometric.machine.progress import Bar
 from cometric.machine.threads import workers
 from cometric.running.run import Run
@@ -54,6 +54,11 @@ class TimedMap:
     def __init__(self, phi: Any, watch: Stopwatch, side: str) -> None:
         vars(self).update(phi=phi, watch=watch, side=side, moves=0)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        shape: tuple[int, int] = self.phi.shape
+        return shape
+
     def __call__(self, cost: Matrix) -> Matrix:
         self.watch.calls += 1
         with self.watch(self.side):
@@ -66,34 +71,30 @@ class TimedMap:
             distances: Vector = self.phi.pairs(cost, index)
             return distances
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.phi, name)
-        if name == "freeze":
-            return self._freeze
-        if name == "couplings":
-            return self._couplings
-        return self._divide if name == "divide" else value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.phi, name, value)
-
-    def _freeze(self, cost: Matrix) -> TimedMap:
+    def freeze(self, cost: Matrix) -> TimedMap:
+        freezable(self.phi)
         self(cost)
-        return self._couplings()
+        return self.couplings()
 
-    def _couplings(self) -> TimedMap:
+    def couplings(self) -> TimedMap:
         """The couplings optimal at the cost of the last call."""
         with self.watch(f"frozen {self.side}"):
-            frozen = self.phi.couplings()
+            frozen = freezable(self.phi).couplings()
         vars(self)["moves"] = getattr(frozen, "moves", 0)
         return TimedMap(frozen, self.watch, f"frozen {self.side}")
 
-    def _divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        return [partial(self._renew, distances) for distances in self.phi.divide(parts)]
+    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
+        return [partial(self._renew, distances) for distances in divide(self.phi, parts)]
 
     def _renew(self, distances: Callable[[Matrix], Vector], cost: Matrix) -> Vector:
         with self.watch(self.side):
             return distances(cost)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.phi, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.phi, name, value)
 
 
 def _wait_for(distances: Any) -> None:
