@@ -385,7 +385,10 @@ def add_texts_in_shard(shard, codec):
 
 
 @pytest.mark.filterwarnings(
-    "ignore:zarr v3 autosharding", "ignore:Consolidated metadata", "ignore:zarr v3 will become"
+    "ignore:zarr v3 autosharding",
+    "ignore:Consolidated metadata",
+    "ignore:zarr v3 will become",
+    "ignore:This setting will be removed",
 )
 @pytest.mark.parametrize(
     ("form", "shards", "codec"), [(2, False, "blosc"), (3, False, "zstd"), (3, True, "zstd")]
