@@ -31,6 +31,9 @@ EXTRAS = (
 )
 """Libraries of its optional parts."""
 
+BENEATH = ("pandas", "h5py", "click")
+"""Libraries that these use, on whose versions it depends how data are read and commands parsed."""
+
 
 def describe() -> dict[str, Any]:
     """Names and values of what bug reports should contain."""
@@ -42,7 +45,7 @@ def describe() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         **{name: metadata.version(name) for name in LIBRARIES},
-        **{name: _installed(name) for name in EXTRAS},
+        **{name: _installed(name) for name in (*EXTRAS, *BENEATH)},
         "processor": hardware.processor(),
         "cores": os.cpu_count(),
         "usable cores": hardware.usable_cores(),
