@@ -500,7 +500,7 @@ def test_modules_of_another_result_are_refused(grouped, result, tmp_path):
 def test_without_igraph_the_page_says_what_to_install(grouped, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "igraph", None)
     page = report.write(grouped[0], tmp_path / "r.html").read_text("utf-8")
-    assert "Install igraph (cometric[modules]) to see modules of features." in page
+    assert "Install igraph 1.0 (cometric[modules]) to see modules of features." in page
     assert payload(page)[1]["features"]["columns"][0]["name"] == report.CLUSTERS
     with pytest.raises(ImportError, match="modules need igraph"):
         report.write(grouped[0], tmp_path / "r.html", force=True, modules=True)

@@ -240,11 +240,11 @@ class Modules:
         return enriched(self.members, self.names, self._items.item_names, sets, min_size)
 
     def merge(self, n_modules: int) -> Modules:
-        """At most ``n_modules`` modules: the most correlated are merged, as in ``tree``."""
+        """``n_modules`` modules at most: the most correlated are merged, in the order of the tree."""
         check_count("n_modules", n_modules)
         if n_modules >= len(self):
             return self
-        joined = hierarchy.fcluster(self.tree, n_modules, "maxclust").astype(np.int64)
+        joined = hierarchy.cut_tree(self.tree, n_modules).ravel()
         labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
         return assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
 
@@ -319,6 +319,11 @@ def _leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
         import igraph
     except ImportError:
         raise ImportError("modules need igraph: pip install 'cometric[modules]'.") from None
+    if igraph.__version_info__ < (1, 0):
+        raise ImportError(
+            f"modules need igraph 1.0; with {igraph.__version__} the search may never end: "
+            "pip install --upgrade 'cometric[modules]'."
+        )
     edges = sparse.triu(graph, 1).tocoo()
     network = igraph.Graph(n=graph.shape[0], edges=np.column_stack([edges.row, edges.col]).tolist())
     igraph.set_random_number_generator(random.Random(seed))

@@ -37,7 +37,7 @@ def find_modules(result: Result, given: Modules | bool | None) -> tuple[Modules 
     except ImportError:
         if given:
             raise
-        return None, "Install igraph (cometric[modules]) to see modules of features."
+        return None, "Install igraph 1.0 (cometric[modules]) to see modules of features."
 
 
 def central(found: Modules, g: int, names: list[str]) -> str:
