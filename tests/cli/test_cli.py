@@ -615,8 +615,9 @@ def test_demo_names_the_neighbors_of_markers(data, monkeypatch):
 # what it says
 
 
-def test_no_color_and_no_wrapping_when_piped(data):
-    child = spawn("learn", "x.csv", "-o", f"{'long' * 40}/out.npz", env={"FORCE_COLOR": ""})
+def test_no_color_and_no_wrapping_when_piped(data, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    child = spawn("learn", "x.csv", "-o", f"{'long' * 40}/out.npz")
     out, said = child.communicate(timeout=120)
     assert child.returncode == 2
     assert out == ""

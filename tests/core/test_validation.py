@@ -63,7 +63,7 @@ FORGERIES = {
         lambda a: 0 * a,
         "the histograms of samples are not in canonical order",
     ),
-    "outside": ("samples_hist_indices", lambda a: a + 9, "indices must be"),
+    "outside": ("samples_hist_indices", lambda a: a + 9, "(indices|index values) must be"),
     "smoothing": ("smoothing", lambda a: a * np.nan - 1, "smoothing is nan"),
     "norm": ("samples_norm", lambda a: -a, "a norm has negative distances"),
     "history": ("history", lambda a: a[:0], "status is converged, but the residual inf is not"),

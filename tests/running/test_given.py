@@ -38,7 +38,7 @@ def oracle(hist, cost):
     values = np.zeros((n, n))
     for i in range(n):
         for j in range(i):
-            values[i, j] = values[j, i] = ot.emd2(hist[i], hist[j], cost)
+            values[i, j] = values[j, i] = ot.emd2(hist[i], hist[j], np.ascontiguousarray(cost))
     return values
 
 

@@ -240,7 +240,7 @@ class Modules:
         return enriched(self.members, self.names, self._items.item_names, sets, min_size)
 
     def merge(self, n_modules: int) -> Modules:
-        """``n_modules`` modules at most: the most correlated are merged, in the order of the tree."""
+        """``n_modules`` modules at most: the most correlated are merged, as in ``tree``."""
         check_count("n_modules", n_modules)
         if n_modules >= len(self):
             return self
