@@ -34,11 +34,11 @@ def histograms(X):
 def oracle(hist, cost):
     """Exact transport by POT, on the whole histograms."""
     ot = pytest.importorskip("ot")
-    n = len(hist)
+    n, hist, cost = len(hist), np.ascontiguousarray(hist), np.ascontiguousarray(cost)
     values = np.zeros((n, n))
     for i in range(n):
         for j in range(i):
-            values[i, j] = values[j, i] = ot.emd2(hist[i], hist[j], np.ascontiguousarray(cost))
+            values[i, j] = values[j, i] = ot.emd2(hist[i], hist[j], cost)
     return values
 
 
