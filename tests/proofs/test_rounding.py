@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import cometric as cm
 from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.problem import Problem
 from cometric.proofs import certificate
@@ -176,3 +177,12 @@ def test_residuals_of_zero_and_very_strong_saturation_are_no_obstacle():
     samples, features, rate = certificate._saturated_bounds(0.0, 0.0, a, b, 1e-6)
     assert 0.0 <= samples <= features == 1e-17
     assert rate < 1e-100
+
+
+def test_the_errors_of_a_saturated_pair_are_those_of_its_ball():
+    X = np.random.default_rng(0).gamma(1.0, size=(9, 7))
+    proof = cm.learn(X, eps=0, tau=0, saturate=0.5, tol=1e-10).certify()
+    assert 0 < proof.samples_error < 1e-9
+    assert 0 < proof.features_error < 1e-9
+    assert proof.samples_error != proof.features_error
+    assert 0.1 < proof.rate < 1  # of saturation: without R the other bounds are infinite
