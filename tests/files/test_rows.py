@@ -12,7 +12,7 @@ from scipy import sparse
 import cometric as cm
 from cometric.files.rows import CsrRows, as_rows
 from cometric.files.stores import open_store
-from cometric.files.zarr import METADATA
+from cometric.files.zarr import METADATA, check_texts
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -411,6 +411,28 @@ def test_chunks_that_promise_more_texts_than_they_have_are_refused(
     chunk.write_bytes(change(chunk.read_bytes(), codec))
     with pytest.raises(ValueError, match=r"0 has fewer than its \d+ texts"):
         open_store("x.zarr").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("codecs", "size", "words"),
+    [
+        (["bytes", "crc32c"], 30, "a shard is shorter than its index"),
+        (["gzip"], 300, "the index of its shards is in an unknown form"),
+    ],
+)
+def test_shards_without_a_readable_index_are_refused(codecs, size, words, tmp_path):
+    pytest.importorskip("zarr")
+    names = tmp_path / "names"
+    names.mkdir()
+    (names / "0").write_bytes(bytes(size))
+    inner = {"chunk_shape": [10], "index_codecs": [{"name": name} for name in codecs]}
+    described = {
+        "chunk_grid": {"configuration": {"chunk_shape": [20]}},
+        "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+    }
+    (names / "zarr.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=words):
+        check_texts(names, tmp_path)
 
 
 def test_damaged_chunks_are_errors_that_name_the_file(inside):
