@@ -167,11 +167,11 @@ def kill(asked: argparse.Namespace) -> None:
         options = [f"--{key}={getattr(asked, key)}" for key in OPTIONS]
         command = [sys.executable, __file__, "cells_in", "--alone", *options]
         child = subprocess.Popen(command, env={**os.environ, "COMETRIC_RUN": str(folder)})
-        while child.poll() is None and len(list(folder.glob("neighbors/neighbors-*.npz"))) < 2:
+        while child.poll() is None and len(list(folder.glob("neighbors-*.npz"))) < 2:
             time.sleep(0.05)
         child.kill()
         child.wait()
-        print(f"  killed with {len(list(folder.glob('neighbors/neighbors-*')))} blocks complete")
+        print(f"  killed with {len(list(folder.glob('neighbors-*')))} blocks complete")
         again = cells(asked, folder)
     same = all(
         getattr(whole.obsp[graph], part).tobytes() == getattr(again.obsp[graph], part).tobytes()

@@ -323,7 +323,9 @@ def _kinds() -> list[Kind]:
     in_child(partial(_write_all, folder, X))  # the parent uses neither kernels nor libraries
     manifest = sorted(run.glob("manifest-*"))[-1]
     parts = {"index": np.arange(12).reshape(4, 3), "near": X, "proved": np.ones(4, bool)}
-    Progress(folder / "progress", ORIGIN).save("neighbors-000000000", parts)
+    with Progress(folder / "progress") as progress:
+        progress.bind(lambda: ORIGIN)
+        progress.save("neighbors-000000000", parts)
     hdf5.subprocess = SimpleNamespace(run=_forked_look)  # type: ignore[attr-defined]
     small = partial(read, limit=LIMIT)
     metric = partial(_read_metric, X)
@@ -451,7 +453,9 @@ def _read_metric(X: Any, path: Path) -> None:
 
 def _read_progress(parts: dict[str, Any], folder: Path) -> None:
     """What a run would continue with: the stored arrays unchanged, or nothing."""
-    found = Progress(folder, ORIGIN).load("neighbors-000000000")
+    with Progress(folder) as progress:
+        progress.bind(lambda: ORIGIN)
+        found = progress.load("neighbors-000000000")
     if found is None:
         raise ValueError("computed again")
     if digest(found) != digest(parts):

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -184,7 +185,7 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
 
     def dies(self, name, arrays):
         calls.append(name)
-        if len(calls) > 3:
+        if len(calls) > 4:
             raise KeyboardInterrupt
         saved(self, name, arrays)
 
@@ -192,8 +193,9 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
         patch.setattr("cometric.large.progress.Progress.save", dies)
         with pytest.raises(KeyboardInterrupt):
             cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
-    parts = sorted((tmp_path / "run" / "neighbors").glob("*.npz"))
-    assert len(parts) == 3
+    parts = sorted((tmp_path / "run").glob("*.npz"))
+    assert len(parts) == 4
+    assert "result.npz" in [part.name for part in parts]
     again = cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
     assert all(part.exists() for part in parts)
     for found in (again, cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)):
@@ -277,7 +279,7 @@ def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch
 
     monkeypatch.setattr("cometric.large.landmarks.learn", learn)
     options = {"folder": tmp_path / "run", "check": 0}
-    clients = [object(), object()]
+    clients = [SimpleNamespace(submit=None), SimpleNamespace(submit=None)]
     first, again = (cm.learn_landmarks(X, 60, 4, client=client, **options) for client in clients)
     assert_array_equal(first.features, again.features)
 
@@ -288,18 +290,30 @@ def progress_save():
     return Progress.save
 
 
+def begun(folder, origin="these data"):
+    progress = Progress(folder)
+    try:
+        progress.bind(lambda: origin)
+    except ValueError:
+        progress.__exit__()
+        raise
+    return progress
+
+
 def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".run.json.4711.99.part").write_bytes(b"{")
-    Progress(folder, "these data").save("one", {"x": np.arange(3)})
-    assert_array_equal(Progress(folder, "these data").load("one")["x"], np.arange(3))
+    with begun(folder) as progress:
+        progress.save("one", {"x": np.arange(3)})
+    with begun(folder) as progress:
+        assert_array_equal(progress.load("one")["x"], np.arange(3))
     remove_run(folder)
     assert not folder.exists()
 
 
 def test_parts_that_are_not_as_they_were_stored_are_computed_again(tmp_path):
-    run, other = Progress(tmp_path / "run", "these data"), Progress(tmp_path / "other", "others")
+    run, other = begun(tmp_path / "run"), begun(tmp_path / "other", "others")
     for progress in (run, other):
         progress.save("one", {"x": np.arange(3)})
     part = tmp_path / "run" / "one.npz"
@@ -314,9 +328,12 @@ def test_parts_that_are_not_as_they_were_stored_are_computed_again(tmp_path):
         assert run.load("one") is None
     part.write_bytes(whole.replace(b"(3,)", b"(3, "))
     assert run.load("one") is None
-    (tmp_path / "run" / "run.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
-        Progress(tmp_path / "run", "these data")
+    run.__exit__()
+    for damaged in ("[" * 100_000, "[]"):
+        (tmp_path / "run" / "run.json").write_text(damaged)
+        with pytest.raises(ValueError, match="holds a run with other data or other settings"):
+            begun(tmp_path / "run")
+    other.__exit__()
 
 
 def test_folders_of_something_else_are_refused(tmp_path):

@@ -78,7 +78,7 @@ def test_resume_accepts_settings_that_do_not_change_the_result():
         if part.name in found and part.name not in ("max_iter", "checkpoint"):
             assert found[part.name] == part.default
     changed = {name for name in found if name in DEFAULTS} - {"client"}
-    assert not {p.name for p in options() if p.metadata["answer"]} & changed
+    assert not {p.name for p in options() if p.metadata["compared"]} & changed
 
 
 def test_scverse_passes_all_other_options_on():

@@ -406,7 +406,7 @@ def test_a_client_is_refused_where_none_was(tmp_path):
 
 def test_two_runs_cannot_share_a_folder(tmp_path):
     def intrude(now, record):
-        with pytest.raises(CheckpointError, match="is in use by another run"):
+        with pytest.raises(CheckpointError, match=r"is in use by process \d+ on .+\. Wait for it"):
             cm.resume(tmp_path)
 
     start(tmp_path)
@@ -883,7 +883,7 @@ def test_removing_without_checkpoints_is_an_error(make, tmp_path):
 def test_checkpoints_in_use_are_not_removed(tmp_path):
     def remove(now, record):
         if record.iteration == 3:
-            with pytest.raises(CheckpointError, match="in use by another run"):
+            with pytest.raises(CheckpointError, match=r"in use by process \d+ on"):
                 cm.remove_checkpoint(tmp_path)
 
     cm.learn(X, eps=0.1, tau=0.1, checkpoint=tmp_path, checkpoint_every=0, callback=remove)

@@ -18,6 +18,7 @@ from cometric.answers.extension import extend
 from cometric.answers.parameters import Parameters, number
 from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
+from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
 from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
 from cometric.core.nearest import nearest_to
@@ -324,6 +325,11 @@ class Result:
         complete: readers see the old result or the new one, never a part.
         """
         target = check_ending(path, (".npz",), TABLES)
+        with replacing(target) as file:
+            np.savez_compressed(file, **self.to_arrays())
+
+    def to_arrays(self) -> dict[str, Any]:
+        """All that is saved, as named arrays; :func:`from_arrays` reads them."""
         header = {
             "schema": SCHEMA,
             "values": self.values,
@@ -334,15 +340,25 @@ class Result:
         }
         arrays = {
             "header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8),
-            "samples": self.samples,
-            "features": self.features,
+            "samples": to_numpy(self.samples),
+            "features": to_numpy(self.features),
             "history": np.array(self.history, dtype=np.float64).reshape(-1, len(Record._fields)),
             **self.problem.to_arrays(),
         }
         if self.norms is not None:
             arrays |= {"samples_norm": self.norms[0], "features_norm": self.norms[1]}
-        with replacing(target) as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        return arrays
+
+    @property
+    def identity(self) -> str:
+        """A checksum of all that distances of new items depend on: what is saved, but for times.
+
+        Files and folders of distances have it, so that those of another result are refused.
+        """
+        arrays = self.to_arrays()
+        del arrays["history"]
+        formula = replace(self.problem.formula, norm=None)  # its name and matrices are saved
+        return digest({**arrays, "formula": formula})
 
 
 def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
@@ -378,14 +394,20 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
             arrays = read_arrays(file, name, limit)
             if "header" not in arrays:
                 raise ValueError("it holds no learned metrics; learn from it first")
-            header = json.loads(bytes(arrays["header"]))
-            schema = header["schema"]
+            json.loads(bytes(arrays["header"]))["schema"]
         except (TooLarge, MemoryError):
             raise
         except Exception as problem:
             raise ValueError(
                 f"`{name}` is not a saved result, or is damaged ({problem})."
             ) from problem
+    return from_arrays(arrays, name)
+
+
+def from_arrays(arrays: dict[str, Any], name: str) -> Result:
+    """The result that :meth:`Result.to_arrays` stored; messages call it ``name``."""
+    header = json.loads(bytes(arrays["header"]))
+    schema = header["schema"]
     if schema not in READABLE:
         raise ValueError(
             f"`{name}` has schema {schema}; this version reads {', '.join(map(str, READABLE))}. "

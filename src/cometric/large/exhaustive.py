@@ -85,7 +85,7 @@ class ExhaustiveSearch:
         self, progress: bool, stored: Progress | None = None
     ) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors of all samples, as :meth:`block`; blocks that are stored are not repeated."""
-        stored = stored or Progress(None, "")
+        stored = stored or Progress()
         blocks = [self.stored_block(rows, stored) for rows in self.blocks(progress)]
         index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return index, near, proved, compared

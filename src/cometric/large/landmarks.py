@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from numbers import Integral
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Result, load
-from cometric.core.arrays import to_numpy
+from cometric.answers.result import Result, from_arrays
 from cometric.core.digest import digest
-from cometric.core.inputs import read_matrix, read_names, read_samples
+from cometric.core.inputs import Names, read_matrix, read_samples
 from cometric.core.kinds import shown
 from cometric.core.labels import NO_GROUP, groups_of, indicators
 from cometric.core.names import check_options
@@ -23,7 +21,7 @@ from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
 from cometric.large.checks import check_device, check_search
-from cometric.large.neighbors import Neighbors, neighbor_graph, shape_of
+from cometric.large.neighbors import Neighbors, Request, find_neighbors, shape_of
 from cometric.large.progress import Progress
 from cometric.large.rows import (
     StoredRows,
@@ -35,6 +33,7 @@ from cometric.large.rows import (
     store_rows,
 )
 from cometric.running.learning import learn
+from cometric.running.settings import Settings
 
 METHODS = ("uniform", "kmeans++")
 
@@ -209,91 +208,65 @@ def learn_landmarks(
     check_options(options, known, "learn_landmarks")
     source = as_rows(X)
     X = X if source is None else source
-    check_device(device, search)
-    limit = array_limit(options.get("memory_limit"))
-    chunks = read_chunks(X) if is_source(X) else iter([read_samples(X)])
+    on_cpu = check_device(device, search)
+    settings = Settings(**options, device=device or "cpu")
+    limit = array_limit(settings.memory_limit)
     n, m = shape_of(X)
     check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
-    matrix = store_rows(chunks, m, limit)
-    rows, columns = names_of(X)
-    drawing = n_landmarks, method, random_state
-    named = rows, columns
-    origin = "" if folder is None else _origin(matrix, named, landmarks, drawing, options)
-    stored = Progress(folder, origin)
-    random_state = stored.seed(random_state)
-    chosen, counts = _draw(matrix, landmarks, n_landmarks, method, random_state)
-    data: Any = counts
-    if rows is not None and columns is not None:
-        names = map(str, range(counts.shape[0])) if chosen is None else (rows[i] for i in chosen)
-        data = _Named(counts, list(names), columns)
-    path = stored.part("result.npz")
-    if path is not None and path.exists():
-        result = load(path)
-    else:
-        result = learn(
-            data, device=device or "cpu", n_threads=n_threads, progress=progress, **options
-        )
-        if path is not None:
-            result.save(path)
-    neighbors = neighbor_graph(
-        result,
-        StoredSource(matrix, rows, columns),
-        n_neighbors,
-        max_candidates=max_candidates,
-        check=check,
-        random_state=random_state,
-        n_threads=n_threads,
-        progress=progress,
-        search=search,
-        folder=stored.part("neighbors"),
-        device=device,
-        memory_limit=options.get("memory_limit"),
-    )
-    return Sketch(result, neighbors, chosen)
+    request = Request(
+        n_neighbors, max_candidates, check, random_state, search,
+        n_threads=n_threads, progress=progress, device=device, memory_limit=settings.memory_limit,
+    )  # fmt: skip
+    with Progress(folder) as stored:
+        matrix = store_rows(read_chunks(X) if is_source(X) else iter([read_samples(X)]), m, limit)
+        names = rows, columns = names_of(X)
+        drawing = landmarks, n_landmarks, method
+        stored.bind(lambda: _origin(matrix, names, drawing, settings, request))
+        request = replace(request, random_state=stored.seed(random_state))
+        chosen, counts = _draw(matrix, landmarks, n_landmarks, method, request.random_state)
+        data: Any = counts
+        if rows is not None and columns is not None:
+            numbers = map(str, range(counts.shape[0]))
+            drawn = numbers if chosen is None else (rows[i] for i in chosen)
+            data = _Named(counts, list(drawn), columns)
+        arrays = stored.load("result")
+        if arrays is None:
+            learning = {"n_threads": n_threads, "progress": progress, **options}
+            result = learn(data, device=settings.device, **learning)
+            stored.save("result", result.to_arrays())
+        else:
+            result = from_arrays(arrays, str(folder))
+        every = StoredSource(matrix, rows, columns)
+        found = find_neighbors(result, every, request, stored if on_cpu else Progress())
+    return Sketch(result, found, chosen)
 
 
 def _origin(
     matrix: StoredRows,
-    names: Any,
-    landmarks: Any,
+    names: tuple[Names, Names],
     drawing: tuple[Any, ...],
-    options: dict[str, Any],
+    settings: Settings,
+    request: Request,
 ) -> str:
-    """A checksum of all that a stored run depends on."""
-    others = {name: value for name, value in options.items() if name != "callback"}
-    if "client" in others:  # a new client has another address
-        others["client"] = others["client"] is not None
-    given = sorted(((name, _digested(value)) for name, value in others.items()), key=str)
+    """A checksum of all that a sketch depends on."""
+    stored = settings.to_json("answer")
+    given = {name: getattr(settings, name) for name in stored}
+    matrices = {  # whose JSON does not say which
+        name: value
+        for name, value in given.items()
+        if isinstance(value, tuple | list) or hasattr(value, "shape")
+    }
     return digest(
         {
             "indptr": matrix.indptr,
             "indices": matrix.indices,
             "data": matrix.data,
-            "names": _encoded(names),
-            "landmarks": np.array(str(_digested(landmarks))),
-            "given": np.array(repr((*drawing, given))),
+            "names": names,
+            "drawing": drawing,
+            "settings": [stored, matrices],
+            "request": request,
         }
     )
-
-
-def _digested(value: Any) -> Any:
-    """The value, or the checksum of an array: its text would leave out most entries."""
-    if sparse.issparse(value):
-        rows = sparse.csr_array(value)
-        parts = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data}
-        return digest({**parts, "shape": np.array(rows.shape)})
-    if isinstance(value, tuple | list):
-        return [_digested(part) for part in value]
-    if np.ndim(value) == 0:
-        return value
-    array = np.asarray(to_numpy(value))
-    array = array.astype(str) if array.dtype == object else array
-    return digest({"array": array, "names": _encoded(read_names(value))})
-
-
-def _encoded(names: Any) -> Any:
-    """Names as an array of bytes: items are matched by them, so other names are other data."""
-    return np.frombuffer(json.dumps(names).encode(), np.uint8)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,9 +54,6 @@ EXHAUSTIVE = 5000
 
 LEAST_EPS = 0.01
 """Regularization from which on there are bounds."""
-
-FORMAT = 1
-"""Changes when stored parts of earlier versions can no longer be continued."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,48 +181,61 @@ def neighbor_graph(
     n = shape_of(X)[0]
     check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
     on_cpu = check_device(device, search)
-    by_index = search == "index" or (search == "auto" and n > EXHAUSTIVE and on_cpu)
-    request = _Request(
-        n_neighbors, max_candidates, check, random_state, search, folder, n_threads, progress
-    )
-    with workers(n_threads):
-        if by_index:
-            return _by_index(result, X, request, array_limit(memory_limit))
-        return _by_bounds(result, X, request, None if on_cpu else device)
+    request = Request(
+        n_neighbors, max_candidates, check, random_state, search,
+        n_threads=n_threads, progress=progress, device=device, memory_limit=memory_limit,
+    )  # fmt: skip
+    with Progress(folder if on_cpu else None) as stored:
+        return find_neighbors(result, X, request, stored)
 
 
-class _Request(NamedTuple):
-    """Options of :func:`neighbor_graph`, checked."""
+@dataclass(frozen=True)
+class Request:
+    """Options of :func:`neighbor_graph`, checked; those that are compared change its result."""
 
     n_neighbors: int
     max_candidates: int | None
     check: int
     random_state: int | None
     search: str
-    folder: str | os.PathLike[str] | None
-    n_threads: int | None
-    progress: bool
+    n_threads: int | None = field(compare=False)
+    progress: bool = field(compare=False)
+    device: str | None = field(compare=False)  # searches on a GPU are not stored
+    memory_limit: float | None = field(compare=False)
 
     def queries(self, n: int) -> Index:
         """The samples whose neighbors are checked."""
         rng = np.random.default_rng(self.random_state)
         return rng.choice(n, min(self.check, n), replace=False)
 
-    def stored(self, result: Result, rows: Any) -> Progress:
-        """The completed parts of an earlier run with the same arguments."""
-        return Progress(self.folder, _origin(result, rows, tuple(self[:5])))
+    def origin(self, result: Result, rows: Any) -> str:
+        """A checksum of all that the neighbors of these rows depend on."""
+        parts = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data}
+        return digest({"result": result.identity, "options": self, **parts})
 
 
-def _by_index(result: Result, X: Any, request: _Request, limit: float) -> Neighbors:
-    """Neighbors among candidates of an index; ``limit`` are bytes of each stored array."""
-    stored = store_samples(result, X, limit)
-    n, tasks = stored.shape[0], thread_count(request.n_threads)
-    samples = Samples(result, stored, request.n_threads)
-    progress = request.stored(result, stored)
-    request = request._replace(random_state=progress.seed(request.random_state))
+def find_neighbors(result: Result, X: Any, request: Request, stored: Progress) -> Neighbors:
+    """The same as :func:`neighbor_graph`, with completed parts in ``stored``."""
+    on_cpu = check_device(request.device, request.search)
+    many = shape_of(X)[0] > EXHAUSTIVE and on_cpu
+    by_index = request.search == "index" or (request.search == "auto" and many)
+    with workers(request.n_threads):
+        return (_by_index if by_index else _by_bounds)(result, X, request, stored, on_cpu)
+
+
+def _by_index(
+    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
+) -> Neighbors:
+    """Neighbors among candidates of an index."""
+    limit = array_limit(request.memory_limit)
+    rows = store_samples(result, X, limit)
+    n, tasks = rows.shape[0], thread_count(request.n_threads)
+    stored.bind(lambda: request.origin(result, rows))
+    request = replace(request, random_state=stored.seed(request.random_state))
+    samples = Samples(result, rows, request.n_threads)
     seed = int(np.random.default_rng(request.random_state).integers(2**31))
     finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, seed, tasks)
-    index, near = finder.run(progress, request.progress, limit)
+    index, near = finder.run(stored, request.progress, limit)
     queries = request.queries(n)
     proved, proofs, recall = np.zeros(n, bool), 0, math.nan
     if len(queries):
@@ -235,22 +245,24 @@ def _by_index(result: Result, X: Any, request: _Request, limit: float) -> Neighb
     return Neighbors(graph, proved, recall, len(queries), finder.compared, "index", proofs)
 
 
-def _by_bounds(result: Result, X: Any, request: _Request, device: Any) -> Neighbors:
-    """Neighbors proved by bounds of all distances, on a device or, if it is None, on the CPU."""
+def _by_bounds(
+    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
+) -> Neighbors:
+    """Neighbors proved by bounds of all distances."""
     hist, full = read_histograms(result, X)
     n, k, progress = hist.shape[0], request.n_neighbors, request.progress
     limit = min(n - 1, 40 * k if request.max_candidates is None else request.max_candidates)
     finder: Any
-    if device is None:
-        stored = request.stored(result, full)
-        request = request._replace(random_state=stored.seed(request.random_state))
+    if on_cpu:
+        stored.bind(lambda: request.origin(result, full))
+        request = replace(request, random_state=stored.seed(request.random_state))
         distances = HeldDistances(result, "samples", hist, full, request.n_threads)
         finder = ExhaustiveSearch(distances, k, limit, thread_count(request.n_threads))
         index, near, proved, counts = finder.run(progress, stored)
     else:
         from cometric.large.search_torch import TensorSearch
 
-        finder = TensorSearch(result, hist, full, k, limit, device)
+        finder = TensorSearch(result, hist, full, k, limit, request.device)
         index, near, proved, counts = finder.run(progress)
     queries = request.queries(n)
     recall = finder.recall(queries, near[queries], progress) if len(queries) else math.nan
@@ -347,20 +359,6 @@ def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> It
             raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, row=int(unknown[0]) + start)
         start += chunk.shape[0]
         yield part
-
-
-def _origin(result: Result, rows: Any, given: tuple[Any, ...]) -> str:
-    """A checksum of the metric, the samples and the options."""
-    return digest(
-        {
-            "indptr": rows.indptr,
-            "indices": rows.indices,
-            "data": rows.data,
-            "cost": np.asarray(result.features),
-            "values": np.array(result.values),
-            "options": np.array(repr((given, FORMAT))),
-        }
-    )
 
 
 def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.csr_array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -17,13 +16,18 @@ from cometric.answers.extension import HeldDistances
 from cometric.core.digest import digest
 from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
+from cometric.files.locking import LOCK, lock, unlock
+from cometric.files.zarr import ARRAYS
 from cometric.large.neighbors import read_histograms
+from cometric.large.progress import FORMAT
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.transports import to_json
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
+
+CHECKSUMS = ".checksums"
+"""The file, in the folder of the array, with the checksums of its tiles."""
 
 TILE = 512
 """Samples on each edge of a tile, at most: a tile is a chunk of the array."""
@@ -62,41 +66,90 @@ def distances_to_zarr(
     """
     check_is_result(result)
     folder = check_path(path)
-    hist, full = read_histograms(result, X)
-    with workers(n_threads):
-        distances = HeldDistances(result, "samples", hist, full, n_threads)
-        array = _open(folder, distances)
-        n, edge = array.shape[0], array.chunks[0]
-        with bar_of_pairs(progress, n * (n + 1) // 2) as report:
-            for rows, columns in _tiles(n, edge):
-                count = _pairs_in(rows, columns)
-                if np.isnan(array[rows.start, columns.start]):
-                    tile = _compute(distances, rows, columns)
-                    array[columns, rows] = tile.T  # first: the other half marks both as complete
-                    array[rows, columns] = tile
-                report(count, count)
-    return array
-
-
-def _open(path: Path, distances: HeldDistances) -> Any:
-    """The array at ``path``; a new one, filled with NaN, if there is none."""
+    _check_place(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = lock(folder)
     try:
-        import zarr
+        hist, full = read_histograms(result, X)
+        with workers(n_threads):
+            distances = HeldDistances(result, "samples", hist, full, n_threads)
+            parts = {"indptr": full.indptr, "indices": full.indices, "data": full.data}
+            origin = digest({"result": result.identity, **parts})
+            return _fill(_Tiles(folder, origin, distances), distances, progress)
+    finally:
+        unlock(handle)
+
+
+def _fill(tiles: _Tiles, distances: HeldDistances, progress: bool) -> Any:
+    """Compute the tiles that are not stored; the complete array."""
+    n, edge = tiles.array.shape[0], tiles.array.chunks[0]
+    with bar_of_pairs(progress, n * (n + 1) // 2) as report:
+        for rows, columns in _tiles(n, edge):
+            count = _pairs_in(rows, columns)
+            if not tiles.has(rows, columns):
+                tiles.store(rows, columns, _compute(distances, rows, columns))
+            report(count, count)
+    return tiles.array
+
+
+class _Tiles:
+    """A Zarr array of distances, with a file of the checksums of its tiles.
+
+    Each line holds the place of a tile and a checksum of its entries and of the run. It is written
+    after the tile: one that is not as its last line says is computed again.
+    """
+
+    def __init__(self, folder: Path, origin: str, distances: HeldDistances) -> None:
+        self.array = _open(folder, origin, distances)
+        self._origin, self._path = origin, folder / CHECKSUMS
+        self._known: dict[str, str] = {}
+        if self._path.exists():
+            lines = self._path.read_text("ascii", "replace").splitlines()
+            self._known = dict(line.split(" ", 1) for line in lines if " " in line)
+
+    def has(self, rows: slice, columns: slice) -> bool:
+        """Whether both halves of a tile are stored as they were computed."""
+        name = f"{rows.start},{columns.start}"
+        if name not in self._known:
+            return False
+        try:
+            tile, mirrored = self.array[rows, columns], self.array[columns, rows]
+        except MemoryError:
+            raise
+        except Exception:  # whatever a damaged chunk raises
+            return False
+        known = self._known[name]
+        return known == self._checksum(name, tile) == self._checksum(name, mirrored.T)
+
+    def store(self, rows: slice, columns: slice, tile: Matrix) -> None:
+        self.array[columns, rows] = tile.T
+        self.array[rows, columns] = tile
+        name = f"{rows.start},{columns.start}"
+        with open(self._path, "a", encoding="ascii") as file:  # a line of a killed run may be torn
+            file.write(f"\n{name} {self._checksum(name, tile)}\n")
+
+    def _checksum(self, name: str, tile: Matrix) -> str:
+        return digest({"run": self._origin, "place": name, "tile": np.ascontiguousarray(tile)})
+
+
+def _check_place(path: Path) -> None:
+    """Raise unless this is a Zarr array, an empty folder, or nothing; or if Zarr is missing."""
+    try:
+        import zarr  # noqa: F401
     except ImportError:
         raise ImportError("Zarr is not installed: pip install 'cometric[zarr]'.") from None
-    n = distances.hist.shape[0]
-    origin = digest(
-        {
-            "indptr": distances.full.indptr,
-            "indices": distances.full.indices,
-            "data": distances.full.data,
-            "cost": distances.cost,
-            "numbers": np.array([distances.tol, distances.scale, distances.weight]),
-            "norm": np.array(distances.norm),
-            "transport": np.array(json.dumps(to_json(distances.transport))),
-        }
-    )
-    if not path.exists() or _is_leftover(path):
+    if path.is_dir() and all(map(_is_leftover, path.iterdir())):
+        return
+    if path.exists() and not any((path / name).exists() for name in ARRAYS):
+        raise ValueError(f"`path` {str(path)!r} is not a Zarr array. Choose another path.")
+
+
+def _open(path: Path, origin: str, distances: HeldDistances) -> Any:
+    """The array at ``path``; a new one, filled with NaN, if there is none."""
+    import zarr
+
+    if all(map(_is_leftover, path.iterdir())):
+        n = distances.hist.shape[0]
         edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # at most the pairs of one call
         return zarr.create_array(
             path,
@@ -104,15 +157,21 @@ def _open(path: Path, distances: HeldDistances) -> Any:
             chunks=(edge, edge),
             dtype="float64",
             fill_value=np.nan,
-            attributes={"cometric": origin},
+            attributes={"cometric": {"format": FORMAT, "run": origin}},
         )
     try:
         array = zarr.open_array(path, mode="r+")
-    except (OSError, ValueError) as error:  # no array, a group, or a file
+    except (OSError, ValueError) as error:  # no array, or a group
         raise ValueError(
             f"`path` {str(path)!r} is not a Zarr array. Choose another path."
         ) from error
-    if array.attrs.get("cometric") != origin:
+    known = array.attrs.get("cometric")
+    if isinstance(known, str) or (isinstance(known, dict) and known.get("format") != FORMAT):
+        raise ValueError(
+            f"`path` {str(path)!r} is from another version of cometric, whose tiles this one "
+            "cannot continue. Delete it, or choose another path."
+        )
+    if not isinstance(known, dict) or known.get("run") != origin:
         raise ValueError(
             f"`path` {str(path)!r} is an array of other samples, or of another result. Choose "
             "another path, or delete it."
@@ -122,7 +181,7 @@ def _open(path: Path, distances: HeldDistances) -> Any:
 
 def _is_leftover(path: Path) -> bool:
     """Whether an array was being created here when its process was killed."""
-    return path.is_dir() and all(part.suffix == ".partial" for part in path.iterdir())
+    return path.suffix == ".partial" or path.name in (LOCK, CHECKSUMS)
 
 
 def _tiles(n: int, edge: int) -> Iterator[tuple[slice, slice]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from cometric.core.digest import digest
 from cometric.core.kinds import Folder, check_path
 from cometric.files.archive import MAX_BYTES, read_arrays
 from cometric.files.atomic import replacing
+from cometric.files.locking import LOCK, lock, unlock
+
+FORMAT = 2
+"""Changes when what earlier versions stored, here or in Zarr, can no longer be continued."""
 
 MANIFEST = "run.json"
 
@@ -24,40 +28,66 @@ CHECKSUM = "checksum"
 class Progress:
     """Named parts of a run, each stored when it is complete; without a folder, none.
 
+    To be used in a ``with`` block, at the end of which other runs may use the folder. All parts
+    have a checksum of their content and of the run: others are not loaded.
+
     Parameters
     ----------
     folder
-        Created if it does not exist.
-    origin
-        Checksum of the data and the settings. A folder with another one is refused.
+        Created if it does not exist; refused if another run uses it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, origin: str) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = None if folder is None else check_path(folder)
-        self._origin = origin
+        self._origin = ""
+        self._lock: int | None = None
         if self.folder is None:
             return
         Folder().check("folder", folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        manifest = self.folder / MANIFEST
-        if manifest.exists():
-            if _read(manifest) != origin:
-                raise ValueError(
-                    f"`folder` {str(self.folder)!r} holds a run with other data or other settings. "
-                    "Call with the same ones to continue it, choose another folder, or delete it."
-                )
-        elif any(not _is_leftover(path) for path in self.folder.iterdir()):
+        names = {path.name for path in self.folder.iterdir()}
+        if MANIFEST not in names and not all(map(_is_leftover, names)):
             raise ValueError(
                 f"`folder` {str(self.folder)!r} is not empty, and not from an earlier run. "
                 "Choose another one."
             )
-        else:
-            with replacing(manifest) as file:
-                file.write(json.dumps({"cometric": origin}).encode())
+        self._lock = lock(self.folder)
 
-    def part(self, name: str) -> Path | None:
-        """The path of a part; None without a folder."""
-        return None if self.folder is None else self.folder / name
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        unlock(self._lock)
+
+    def bind(self, origin: Callable[[], str]) -> None:
+        """Bind all parts from here on to a checksum of what they depend on.
+
+        The first is that of the run: a folder of a run with another one is refused. It is not
+        computed without a folder.
+        """
+        if self.folder is None:
+            return
+        first, self._origin = not self._origin, digest({"before": self._origin, "now": origin()})
+        if first:
+            self._check_manifest(self.folder / MANIFEST)
+
+    def _check_manifest(self, path: Path) -> None:
+        """Raise if this folder is of another run; of a new one it gets the manifest."""
+        if not path.exists():
+            with replacing(path) as file:
+                file.write(json.dumps({"format": FORMAT, "run": self._origin}).encode())
+            return
+        known = _read(path)
+        if known.get("format") != FORMAT:
+            raise ValueError(
+                f"`folder` {str(self.folder)!r} is from another version of cometric, whose parts "
+                "this one cannot continue. Delete it, or choose another folder."
+            )
+        if known.get("run") != self._origin:
+            raise ValueError(
+                f"`folder` {str(self.folder)!r} holds a run with other data or other settings. "
+                "Call with the same ones to continue it, choose another folder, or delete it."
+            )
 
     def seed(self, random_state: int | None) -> int | None:
         """The seed; for None with a folder a random one, the same whenever the run continues."""
@@ -67,12 +97,16 @@ class Progress:
         if stored is None:
             stored = {"seed": np.random.default_rng().integers(2**31)}
             self.save("seed", stored)
-        return int(stored["seed"])
+        seed = int(stored["seed"])
+        self.bind(lambda: str(seed))  # parts of a seed that is lost are of no use
+        return seed
 
     def load(self, name: str) -> dict[str, Any] | None:
         """The arrays of a part; None if it is not stored, or is not as it was stored."""
-        path = self.part(f"{name}.npz")
-        if path is None or not path.exists():
+        if self.folder is None:
+            return None
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
             return None
         try:
             with open(path, "rb") as file:
@@ -85,10 +119,10 @@ class Progress:
         return arrays if checksum == self._checksum(name, arrays) else None
 
     def save(self, name: str, arrays: dict[str, Any]) -> None:
-        path = self.part(f"{name}.npz")
-        if path is not None:
-            stored: dict[str, Any] = {**arrays, CHECKSUM: self._checksum(name, arrays)}
-            with replacing(path) as file:
+        if self.folder is not None:
+            stored: dict[str, Any] = {key: np.asarray(part) for key, part in arrays.items()}
+            stored[CHECKSUM] = self._checksum(name, stored)
+            with replacing(self.folder / f"{name}.npz") as file:
                 np.savez(file, **stored)
 
     def _checksum(self, name: str, arrays: dict[str, Any]) -> str:
@@ -96,16 +130,18 @@ class Progress:
         return digest({**arrays, CHECKSUM: np.array(f"{self._origin} {name}")})
 
 
-def _is_leftover(path: Path) -> bool:
-    """Whether this is a manifest that was being written when its process was killed."""
-    return path.name.startswith(f".{MANIFEST}.") and path.suffix == ".part"
+def _is_leftover(name: str) -> bool:
+    """Whether this is left of a process that was killed before it wrote a manifest."""
+    return name == LOCK or (name.startswith(f".{MANIFEST}.") and name.endswith(".part"))
 
 
-def _read(manifest: Path) -> Any:
+def _read(manifest: Path) -> dict[str, Any]:
+    """The content of a manifest; of a damaged one that of no run."""
     try:
-        return json.loads(manifest.read_text("utf-8")).get("cometric")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+        content = json.loads(manifest.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    return content if isinstance(content, dict) else {"format": FORMAT}
 
 
 def remove_run(folder: str | os.PathLike[str]) -> None:
@@ -113,8 +149,11 @@ def remove_run(folder: str | os.PathLike[str]) -> None:
     path = check_path(folder)
     if not (path / MANIFEST).is_file():
         raise ValueError(f"`folder` {str(path)!r} is not from a run; nothing was deleted.")
-    shutil.rmtree(path / "neighbors", ignore_errors=True)
-    for part in (*path.glob("*.npz"), *path.glob(".*.part"), path / MANIFEST):
-        part.unlink()
+    handle = lock(path)
+    try:
+        for part in (*path.glob("*.npz"), *path.glob(".*.part"), path / MANIFEST, path / LOCK):
+            part.unlink(missing_ok=True)
+    finally:
+        unlock(handle)
     if not any(path.iterdir()):
         path.rmdir()

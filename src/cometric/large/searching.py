@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.digest import digest
 from cometric.core.types import Index, Matrix
 from cometric.large.exhaustive import count_hits
 from cometric.large.index import ClusterIndex
@@ -53,6 +54,8 @@ class IndexSearch:
         """Neighbors of all samples and their distances, in the order of the samples."""
         self._samples.collect(self._places(progress, show), limit)
         clusters = ClusterIndex(self._samples, self._seed, self._tasks)
+        # Another processor may round otherwise, and divide the samples into other blocks.
+        progress.bind(lambda: digest({"order": clusters.order, "starts": clusters.starts}))
         index = np.empty((self._n, self._k), np.int64)
         near = np.empty(index.shape)
         self.compared, done = 0.0, 0

@@ -69,6 +69,7 @@ def _setting(
     help: str = "",
     *,
     answer: bool = True,
+    compared: bool = True,
     option: str = "",
     panel: str = LEARNING,
     unit: float = 1.0,
@@ -76,10 +77,12 @@ def _setting(
     """A field of :class:`Settings`.
 
     ``help`` and ``option`` are those of the command line, which has no option without ``help``;
-    values there are multiplied by ``unit``. ``answer`` tells whether the value changes the result.
+    values there are multiplied by ``unit``. ``answer`` tells whether the value changes the result,
+    ``compared`` whether checkpoints store it: some may change, or others determine them.
     """
     metadata = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
-    return field(default=default, metadata={**metadata, "answer": answer})
+    metadata |= {"answer": answer, "compared": answer and compared}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Settings:
         Number("a number, at least 0 (0 for exact transport), or inf", finite=False),
         "Entropic regularization, relative to the largest distance. 0: exact transport; "
         "inf: the linear limit.",
-        answer=False,
+        compared=False,  # the transport is
     )
     tau: Any = _setting(
         DEFAULT_TAU,
@@ -163,7 +166,7 @@ class Settings:
         "Stop when the residual (in the Hilbert metric) is at most this.",
     )
     max_iter: int = _setting(
-        1000, Count(floats=True), "Largest number of iterations.", answer=False
+        1000, Count(floats=True), "Largest number of iterations.", compared=False
     )
     sweeps: int = _setting(1, Count(), "Sinkhorn sweeps per iteration.")
     device: Any = _setting(
@@ -214,18 +217,18 @@ class Settings:
         1,
         Count(),
         "Number of normalizations. Above 1, rows and columns are balanced first.",
-        answer=False,  # checkpoints compare the histograms instead
+        compared=False,  # the histograms are
         panel=HISTOGRAMS,
     )
     smoothing: float = _setting(
         0.0,
         Number(),
         "Mass added to every entry of the histograms.",
-        answer=False,
+        compared=False,
         panel=HISTOGRAMS,
     )
     drop_empty: bool = _setting(
-        False, Flag(), "Leave out empty rows and columns.", answer=False, panel=HISTOGRAMS
+        False, Flag(), "Leave out empty rows and columns.", compared=False, panel=HISTOGRAMS
     )
 
     # Computed from the options.
@@ -307,18 +310,18 @@ class Settings:
         memory = 0.0 if self.torch_device is None else memory
         return replace(resources, memory_limit=memory, dtype=np.float64, sweeps=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """All options that change the result, by name."""
+    def to_json(self, which: str = "compared") -> dict[str, Any]:
+        """The options that checkpoints compare, or with "answer" all that change the result."""
         return {
             part.name: part.metadata["kind"].to_json(getattr(self, part.name))
             for part in options()
-            if part.metadata["answer"]
+            if part.metadata[which]
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **others: Any) -> Settings:
         """The settings that :meth:`to_json` stored, with ``others`` that it does not store."""
-        names = [part.name for part in options() if part.metadata["answer"]]
+        names = [part.name for part in options() if part.metadata["compared"]]
         known = {
             **{name: stored[name] for name in names},
             "transport": transports.from_json(stored["transport"]),

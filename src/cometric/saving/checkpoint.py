@@ -12,7 +12,6 @@ A run uses :class:`Checkpoint`; :mod:`~cometric.saving.folder` describes and wri
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import numpy as np
 
 from cometric.core.types import Coupled, Record, State
 from cometric.core.warn import warn
+from cometric.files.locking import lock, unlock
 from cometric.machine.interruption import Interruption
 from cometric.machine.progress import amount
 from cometric.saving.folder import (
@@ -32,7 +32,6 @@ from cometric.saving.folder import (
     STATE,
     CheckpointError,
     CheckpointWarning,
-    lock,
     next_number,
     numbered,
     state_name,
@@ -107,7 +106,7 @@ class Checkpoint:
         self._origin = _origin.get() or (saved.origin if saved else {})
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = lock(folder)
+            self._lock = lock(folder, CheckpointError)
         except OSError as error:
             raise CheckpointError(
                 f"`checkpoint` is `{folder}`, where nothing can be written ({error.strerror}). "
@@ -117,9 +116,8 @@ class Checkpoint:
 
     def close(self) -> None:
         """Let others use the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        unlock(self._lock)
+        self._lock = None
 
     def stage(self, phi: Coupled) -> Stage:
         """The next of the solves that the run consists of."""

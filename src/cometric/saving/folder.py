@@ -28,6 +28,7 @@ from cometric.core.arrays import to_numpy
 from cometric.files.archive import read_arrays as read_archive
 from cometric.files.atomic import replacing
 from cometric.files.hdf5 import TooLarge
+from cometric.files.locking import LOCK, lock, unlock
 from cometric.saving.state import Arrays
 
 MANIFEST_BYTES = 1 << 20
@@ -77,25 +78,6 @@ def next_number(folder: Path) -> int:
 def temporary_files(folder: Path) -> list[Path]:
     """Temporary files that a crash has left behind."""
     return [path for path in folder.glob(".*.part") if TEMPORARY.fullmatch(path.name)]
-
-
-def lock(folder: Path) -> int | None:
-    """Keep other runs out until the handle is closed, or the process dies."""
-    try:
-        import fcntl
-    except ImportError:  # not a Unix
-        return None
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise CheckpointError(
-            f"`{folder}` is in use by another run. Wait for it, or pass another folder."
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return handle
 
 
 # ------------------------------------------------------------------------------- writing
@@ -204,7 +186,7 @@ def remove_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
     manifests = [path for _, path in numbered(folder, MANIFEST) if _is_own_file(path)]
     if not manifests:
         raise CheckpointError(f"`{checkpoint}` holds no checkpoint; nothing was removed.")
-    handle = lock(folder)
+    handle = lock(folder, CheckpointError)
     try:
         arrays = [path for _, path in numbered(folder, STATE) if _is_own_file(path)]
         data = folder / DATA
@@ -213,10 +195,9 @@ def remove_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
         # Manifests last: after a crash in between, they still tell which files are ours.
         for path in (*temporary_files(folder), *arrays, *manifests):
             path.unlink(missing_ok=True)
-        (folder / ".lock").unlink(missing_ok=True)
+        (folder / LOCK).unlink(missing_ok=True)
     finally:
-        if handle is not None:
-            os.close(handle)
+        unlock(handle)
     if not any(folder.iterdir()) and not folder.is_symlink():
         folder.rmdir()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
-from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.inputs import BadData, Fault, read_matrix, read_names
 from cometric.core.names import suggestion
@@ -85,25 +83,13 @@ def _place(layer: str | None, use_raw: bool) -> str:
 def checksum(data: Any, result: Result, of: str) -> str:
     """A checksum of all that distances to a reference depend on.
 
-    These are the new data, the names by which they are matched, and the learned metric.
+    These are the new data, the names by which they are matched, and the learned result.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when distances are computed
         matrix = read_matrix(data, "X", least=(1, 1))
     names = read_names(data)[1 if of == "samples" else 0]
-    cost = result.features if of == "samples" else result.samples
-    settings = json.dumps(result.parameters.to_json(), sort_keys=True, default=str)
-    parts = {
-        "shape": np.array(matrix.shape),
-        "indptr": matrix.indptr,
-        "indices": matrix.indices,
-        "data": matrix.data,
-        "names": np.array(names or (), dtype=np.str_),
-        "cost": to_numpy(cost),
-        "values": np.array(result.values),
-        "settings": np.array(settings),
-    }
-    return digest(parts)
+    return digest({"result": result.identity, "data": matrix, "names": names})
 
 
 def describe_fault(error: BadData, data: Any, of: str) -> str:

@@ -219,7 +219,7 @@ def transform(
     ``uns["cometric_transform"]``
         For "samples" and "features": ``names`` of the reference, ``n_neighbors``, the
         ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``, and a
-        ``checksum`` of the new data and the learned metric.
+        ``checksum`` of the new data and the learned result.
     """
     check_side(of)
     with placing.MessagesNaming("new"):
