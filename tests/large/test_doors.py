@@ -286,6 +286,15 @@ def swapped(path):
     second.write_bytes(raw)
 
 
+def foreign_tiles(path):
+    """All tiles of another result, with their checksums."""
+    other = path.with_name("other.zarr")
+    doors.zarr(doors.given(KNOWN, tau=0.2), NEW, other)
+    for part in ("c", pairwise.CHECKSUMS):
+        (path / part).rename(path.with_name("before" + part))
+        (other / part).rename(path / part)
+
+
 def torn(path):
     """The file of checksums as a killed process may leave it."""
     with open(path / pairwise.CHECKSUMS, "a") as file:
@@ -301,6 +310,7 @@ ZARR_DAMAGES = {
     "diagonal": (1, lambda path: flipped(chunks(path)[0], 0.5)),
     "swapped": (2, swapped),
     "number": (1, lambda path: quiet(_zarr_array(path).__setitem__, (3, 20), 0.25)),
+    "foreign": (6, foreign_tiles),
     "torn": (1, torn),
     "no checksums": (6, lambda path: (path / pairwise.CHECKSUMS).unlink()),
     "no text": (6, lambda path: (path / pairwise.CHECKSUMS).write_bytes(b"\xff" * 99)),

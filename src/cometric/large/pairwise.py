@@ -109,8 +109,8 @@ class _Tiles:
 
     def has(self, rows: slice, columns: slice) -> bool:
         """Whether both halves of a tile are stored as they were computed."""
-        name = f"{rows.start},{columns.start}"
-        if name not in self._known:
+        known = self._known.get(_place(rows, columns))
+        if known is None:
             return False
         try:
             tile, mirrored = self.array[rows, columns], self.array[columns, rows]
@@ -118,18 +118,20 @@ class _Tiles:
             raise
         except Exception:  # whatever a damaged chunk raises
             return False
-        known = self._known[name]
-        return known == self._checksum(name, tile) == self._checksum(name, mirrored.T)
+        return known == self._checksum(tile) == self._checksum(mirrored.T)
 
     def store(self, rows: slice, columns: slice, tile: Matrix) -> None:
         self.array[columns, rows] = tile.T
         self.array[rows, columns] = tile
-        name = f"{rows.start},{columns.start}"
         with open(self._path, "a", encoding="ascii") as file:  # a line of a killed run may be torn
-            file.write(f"\n{name} {self._checksum(name, tile)}\n")
+            file.write(f"\n{_place(rows, columns)} {self._checksum(tile)}\n")
 
-    def _checksum(self, name: str, tile: Matrix) -> str:
-        return digest({"run": self._origin, "place": name, "tile": np.ascontiguousarray(tile)})
+    def _checksum(self, tile: Matrix) -> str:
+        return digest({"run": self._origin, "tile": tile})
+
+
+def _place(rows: slice, columns: slice) -> str:
+    return f"{rows.start},{columns.start}"
 
 
 def _check_place(path: Path) -> None:
