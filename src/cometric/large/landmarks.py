@@ -181,7 +181,7 @@ def learn_landmarks(
         See :func:`cometric.neighbor_graph`.
     folder
         Where the learned metric and completed parts of the search are stored; an interrupted call
-        continues when it is repeated.
+        continues when it is repeated. A folder of another run, or in use by one, is refused.
     random_state
         Seed for the choice of landmarks, and of the samples that are checked.
     device

@@ -153,7 +153,8 @@ def neighbor_graph(
         of all pairs on a GPU.
     folder
         Where completed parts are stored. After an interruption, even kill -9, the same call
-        continues, with a bitwise identical result. Searches on a GPU are not stored.
+        continues, with a bitwise identical result. A folder of another run, or in use by one, is
+        refused. Searches on a GPU are not stored.
     device
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
         for the norms "l1", "local", "lsa", "cosine" and "hellinger". The CPU by default.
