@@ -2,8 +2,10 @@
 
 import gzip
 import importlib.util
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy import sparse
@@ -11,7 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 
 import cometric as cm
-from cometric import baselines
+from cometric import Problem, baselines
 
 X = np.random.default_rng(1).gamma(0.7, size=(12, 9))
 VECTORS = "CD3D 0.5 -1.0 2.0\nLYZ\t1e-1 0.0 3.0 \nNKG7 1 1 1\n"
@@ -24,6 +26,16 @@ def test_plain_distances(name, metric, form):
     assert_allclose(found, pairwise_distances(X, metric=metric), atol=1e-12)
     assert (found == found.T).all()
     assert not np.diagonal(found).any()
+
+
+def test_plain_distances_and_pca_take_negative_entries():
+    signed = X - X.mean(axis=0)
+    assert_allclose(baselines.l1(signed), pairwise_distances(signed, metric="l1"), atol=1e-12)
+    assert_allclose(
+        baselines.cosine(signed), pairwise_distances(signed, metric="cosine"), atol=1e-9
+    )
+    assert_allclose(baselines.pca(signed, 9), baselines.l2(X), atol=1e-10)
+    assert baselines.log_normalized(signed) is signed
 
 
 def test_pca_with_all_components_is_euclidean_and_with_fewer_shorter():
@@ -117,6 +129,73 @@ def test_loadings_are_correlations_with_the_first_components():
     vectors = np.array([[np.corrcoef(row, v)[0, 1] for v in components] for row in values])
     want = pairwise_distances(vectors, metric="cosine")
     assert_allclose(baselines.loadings(COUNTS, 2), want, atol=1e-10)
+
+
+DISTINCT = np.random.default_rng(3).poisson(4.0, (12, 6))  # no row or column repeats another
+TABLE = pd.DataFrame(DISTINCT, [f"s{i}" for i in range(12)], list("abcdef"))
+BASELINES = {
+    **{name: getattr(baselines, name) for name in ("l1", "l2", "cosine", "correlation")},
+    **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "sinkhorn")},
+    **{
+        name: partial(getattr(baselines, name), n_components=3)
+        for name in ("pca", "kernel_pca", "lsa", "lsa_vectors", "loadings", "correspondence")
+    },
+    "gene_mover": lambda X: baselines.gene_mover(
+        X, list("abcdef"), {name: [k, k * k % 5] for k, name in enumerate("abcdef")}
+    ),
+    "log_normalized": lambda X: Problem.from_data(baselines.log_normalized(X)).samples.hist,
+}
+KINDS = {
+    "integers": lambda: DISTINCT.astype(np.int8),
+    "half": lambda: DISTINCT.astype(np.float16),
+    "list": DISTINCT.tolist,
+    "masked": lambda: np.ma.masked_array(DISTINCT),
+    "csr_array": lambda: sparse.csr_array(DISTINCT),
+    "csc_matrix": lambda: sparse.csc_matrix(DISTINCT),
+    "coo_array": lambda: sparse.coo_array(DISTINCT),
+    "table": lambda: TABLE,
+    "sparse table": lambda: TABLE.astype(pd.SparseDtype(float, 0.0)),
+    "anndata": lambda: pytest.importorskip("anndata").AnnData(TABLE.astype(float)),
+    "sparse anndata": lambda: pytest.importorskip("anndata").AnnData(sparse.csr_matrix(DISTINCT)),
+    "dask": lambda: pytest.importorskip("dask.array").from_array(DISTINCT, chunks=(5, 6)),
+    "torch": lambda: pytest.importorskip("torch").tensor(DISTINCT),
+    "polars": lambda: pytest.importorskip("polars").DataFrame(DISTINCT),
+}
+
+
+def dense(found):
+    return found.toarray() if sparse.issparse(found) else found
+
+
+@pytest.mark.filterwarnings("ignore:`X` is float16")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_takes_what_learn_takes(name, kind):
+    data = KINDS[kind]()
+    want = dense(BASELINES[name](DISTINCT.astype(float)))
+    assert_allclose(dense(BASELINES[name](data)), want, atol=1e-9)
+
+
+def test_every_baseline_is_in_that_table():
+    others = {"read_gene2vec", "scvi"}
+    assert set(baselines.__all__) - others == set(BASELINES)
+
+
+def test_histograms_of_both_sides_can_be_compared_by_transport():
+    A, B = (part / part.sum(axis=1, keepdims=True) for part in (DISTINCT, DISTINCT.T))
+    assert_allclose(baselines.sinkhorn((A, B)), baselines.sinkhorn(DISTINCT), atol=1e-9)
+
+
+def test_logarithms_of_counts_have_the_names_of_the_counts():
+    anndata = pytest.importorskip("anndata")
+    want = baselines.log_normalized(DISTINCT)
+    table = baselines.log_normalized(TABLE)
+    assert_allclose(table.to_numpy(), want)
+    assert list(table.index) == list(TABLE.index)
+    assert list(table.columns) == list("abcdef")
+    data = baselines.log_normalized(anndata.AnnData(TABLE.astype(float)))
+    assert_allclose(data.X, want)
+    assert list(data.var_names) == list("abcdef")
 
 
 def test_an_empty_row_has_no_direction():
@@ -219,15 +298,20 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: baselines.l2(X[0]), r"`X` has shape \(9,\); pass at least two samples"),
+        (lambda: baselines.l2(X[0]), "`X` has 1 dimension; pass a matrix, samples by features"),
+        (lambda: baselines.l2((X, X.T)), r"`X` is a pair, as of the histograms \(A, B\); pass one"),
+        (lambda: baselines.l1([[1, 2], [np.nan, 3]]), "`X` has 1 NaN entry"),
         (lambda: baselines.pca(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.kernel_pca(X, 13), "`n_components` is 13; choose between 1 and 12"),
         (lambda: baselines.lsa(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.loadings(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.correspondence(X, 9), "`n_components` is 9; choose between 1 and 8"),
-        (lambda: baselines.tfidf(-X), "`X` has negative or missing entries"),
-        (lambda: baselines.tfidf(X[:1]), r"`X` has shape \(1, 9\); pass at least two samples"),
-        (lambda: baselines.hellinger(np.diag([1, 0, 2])), r"`X` has 1 empty rows \(first: 1\)"),
+        (lambda: baselines.tfidf(-X), "`X` has 108 negative entries .*Pass counts"),
+        (lambda: baselines.tfidf(X[:1]), r"`X` has shape \(1, 9\); need at least 2 rows"),
+        (
+            lambda: baselines.hellinger(np.diag([1, 0, 2])),
+            r"`X` has 1 empty row \(first: 1\). Drop",
+        ),
         (lambda: baselines.gene_mover(X, ["A"], {}), "`genes` has 1 names for 9 columns"),
         (
             lambda: baselines.gene_mover(X, list("ABCDEFGHI"), {"A": [1.0]}),

@@ -1,7 +1,8 @@
 """Common distances between all samples, to compare the learned ones with.
 
-``X`` is samples by features. For distances between features pass ``X.T``. Distances are an (n, n)
-array with a zero diagonal, in the form of ``result.samples``:
+``X`` is samples by features, of any kind that :func:`cometric.learn` reads. For distances between
+features pass ``X.T``. Distances are an (n, n) array with a zero diagonal, in the form of
+``result.samples``:
 
 >>> import cometric as cm
 >>> X = cm.datasets.torus("unimodal", 12, 10)
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.spatial.distance import cdist
 
+from cometric.answers.smoothing import named_as
+from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
@@ -64,7 +67,9 @@ def l2(X: Any) -> Matrix:
 
 def cosine(X: Any) -> Matrix:
     """One minus the cosine of the angle between samples; an empty one is at distance 1 from all."""
-    return _one_minus_cosine(sparse.csr_array(X) if sparse.issparse(X) else _dense(X))
+    matrix = _read(X, signed=True)
+    mostly_zero = matrix.nnz < 0.5 * matrix.shape[0] * matrix.shape[1]
+    return _one_minus_cosine(matrix if mostly_zero else matrix.toarray())
 
 
 def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -73,7 +78,8 @@ def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
 
     dense = _dense(X)
     _check_components(n_components, min(dense.shape))
-    return l2(PCA(n_components, random_state=random_state).fit_transform(dense))
+    model = PCA(n_components, random_state=random_state)
+    return _pairwise(model.fit_transform(dense), "euclidean")
 
 
 def kernel_pca(
@@ -89,7 +95,7 @@ def kernel_pca(
     dense = _dense(X)
     _check_components(n_components, len(dense))
     model = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
-    return l2(model.fit_transform(dense))
+    return _pairwise(model.fit_transform(dense), "euclidean")
 
 
 def correlation(X: Any) -> Matrix:
@@ -103,7 +109,7 @@ def hellinger(X: Any) -> Matrix:
 
     The histograms are the samples, each divided by its sum.
     """
-    roots = _nonnegative(X)
+    roots = _read(X)
     sums = _sums(roots)
     roots.data = np.sqrt(roots.data / np.repeat(sums, np.diff(roots.indptr)))
     return np.sqrt(2.0 * _one_minus_cosine(roots))
@@ -123,7 +129,7 @@ def lsa(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
     Samples are weighted as in :func:`tfidf` and scaled to length 1, before the SVD and after it.
     Pass counts through :func:`log_normalized` first if few features make up most of a sample.
     """
-    return l2(lsa_vectors(X, n_components, random_state))
+    return _pairwise(lsa_vectors(X, n_components, random_state), "euclidean")
 
 
 def lsa_vectors(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -148,7 +154,7 @@ def correspondence(X: Any, n_components: int = 30) -> Matrix:
     """
     from scipy.sparse.linalg import LinearOperator, svds
 
-    P = _nonnegative(X)
+    P = _read(X)
     _check_components(n_components, min(P.shape) - 1)
     P = P / P.sum()
     r, c = np.sqrt(_sums(P)), np.sqrt(P.sum(axis=0))
@@ -161,7 +167,7 @@ def correspondence(X: Any, n_components: int = 30) -> Matrix:
     )
     start = np.random.default_rng(0).normal(size=min(P.shape))
     U, S, _ = svds(centered, n_components, v0=start)
-    return l2(U * S / r[:, None])
+    return _pairwise(U * S / r[:, None], "euclidean")
 
 
 def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -182,21 +188,20 @@ def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Ma
 
 
 def log_normalized(X: Any) -> Any:
-    """Counts, scaled to the median of their row sums, then log(1 + x); sparse if ``X`` is.
+    """Counts, scaled to the median of their row sums, then log(1 + x).
 
-    Data that are not all integers are returned unchanged: they have been normalized already.
+    Sparse if ``X`` is; a data frame or AnnData with the same names, if ``X`` is one. Data that are
+    not counts are returned unchanged: they have been normalized already.
     """
-    X = X if hasattr(X, "sum") else np.asarray(X)
-    is_sparse = sparse.issparse(X)
-    values = sparse.csr_array(X).data if is_sparse else np.asarray(X)
-    if not (values == np.round(values)).all():
+    data = unwrap(X, "X")
+    counts = _read(data, signed=True)
+    if not ((counts.data > 0.0) & (counts.data == np.round(counts.data))).all():
         return X
-    depth = np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1, 1)
+    depth = counts.sum(axis=1)
     used = depth[depth > 0.0]
     factor = (np.median(used) if len(used) else 1.0) / np.where(depth > 0.0, depth, 1.0)
-    return (
-        sparse.csr_array(X).multiply(factor).tocsr().log1p() if is_sparse else np.log1p(X * factor)
-    )
+    logs = counts.multiply(factor[:, None]).tocsr().log1p()
+    return named_as(X, logs if sparse.issparse(data) else logs.toarray())
 
 
 def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
@@ -213,8 +218,10 @@ def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) ->
         Marginal error of every Sinkhorn problem; the error of a value is of its square.
     """
     problem = Problem.from_data(X)
-    cost = cosine(X.T) if ground is None else np.asarray(ground, dtype=np.float64)
-    cost = problem.features.reduce(cost)
+    if ground is None:
+        cost = cosine(problem.features.full)  # does not depend on the scale of a column
+    else:
+        cost = problem.features.reduce(np.asarray(ground, dtype=np.float64))
     hist = problem.samples.histograms
     phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps, tol=tol)
     return problem.samples.expand(phi(cost))
@@ -241,16 +248,17 @@ def gene_mover(
     eps
         0 for exact transport, positive for Sinkhorn divergences.
     """
-    if len(genes) != X.shape[1]:
-        raise ValueError(f"`genes` has {len(genes)} names for {X.shape[1]} columns of `X`.")
+    cells = _read(X)
+    if len(genes) != cells.shape[1]:
+        raise ValueError(f"`genes` has {len(genes)} names for {cells.shape[1]} columns of `X`.")
     known = np.flatnonzero([gene in vectors for gene in genes])
     if len(known) < 2:
         raise ValueError(
             f"`vectors` has {len(known)} of the {len(genes)} genes. Check that both use the same "
             "gene symbols."
         )
-    columns = sparse.csr_array(X)[:, known]
-    empty = np.flatnonzero(np.asarray(columns.sum(axis=1)).ravel() == 0)
+    columns = cells[:, known]
+    empty = np.flatnonzero(columns.sum(axis=1) == 0)
     if len(empty):
         raise ValueError(
             f"`X` has {len(empty)} cells (first: {empty[0]}) without any gene that has a vector. "
@@ -306,7 +314,7 @@ def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: i
     import anndata
     import torch
 
-    data = anndata.AnnData(sparse.csr_matrix(counts))
+    data = anndata.AnnData(sparse.csr_matrix(read_matrix(counts, "counts")))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -319,36 +327,29 @@ def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: i
         torch.set_num_threads(threads)
 
 
+def _read(X: Any, signed: bool = False) -> sparse.csr_array:
+    """The samples, as :func:`cometric.learn` reads them; entries below 0 only if ``signed``."""
+    if isinstance(X, tuple) and len(X) == 2:
+        raise ValueError("`X` is a pair, as of the histograms (A, B); pass one matrix, such as A.")
+    return read_matrix(X, "X", least=(2, 1), signed=signed)
+
+
 def _dense(X: Any) -> Matrix:
-    dense: Matrix = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
-    if dense.ndim != 2 or len(dense) < 2:
-        raise ValueError(f"`X` has shape {dense.shape}; pass at least two samples as rows.")
+    dense: Matrix = _read(X, signed=True).toarray()
     return dense
-
-
-def _nonnegative(X: Any) -> sparse.csr_array:
-    """A sparse copy in float64."""
-    copy = sparse.csr_array(X, dtype=np.float64, copy=True)
-    if copy.shape[0] < 2:
-        raise ValueError(f"`X` has shape {copy.shape}; pass at least two samples as rows.")
-    if not (copy.data >= 0.0).all():
-        raise ValueError("`X` has negative or missing entries; pass nonnegative data.")
-    return copy
 
 
 def _sums(X: sparse.csr_array) -> Matrix:
     """Row sums; raises if one is zero."""
     sums: Matrix = X.sum(axis=1)
-    empty = np.flatnonzero(sums == 0.0)
-    if len(empty):
-        raise ValueError(f"`X` has {len(empty)} empty rows (first: {empty[0]}). Drop them.")
+    check_not_empty(sums > 0.0, "X", "row", "Drop them: they hold no mass.")
     return sums
 
 
 def _tfidf(X: Any) -> sparse.csr_matrix:
     from sklearn.feature_extraction.text import TfidfTransformer
 
-    return TfidfTransformer().fit_transform(_nonnegative(X))
+    return TfidfTransformer().fit_transform(_read(X))
 
 
 def _one_minus_cosine(vectors: Any) -> Matrix:

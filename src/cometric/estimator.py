@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.answers.result import Result
+from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.kinds import check_count
 from cometric.core.names import checks_options

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -121,6 +122,54 @@ def test_the_seed_decides(result):
     assert_array_equal(one.labels, two.labels)
 
 
+def binary(seed=4):
+    """Zeros and ones, so that many items have equal sums; the last columns repeat others."""
+    rng = np.random.default_rng(seed)
+    odds = np.where(np.arange(80)[:, None] % 4 == np.arange(50) % 4, 0.6, 0.08)
+    X = (rng.random((80, 50)) < odds).astype(float)
+    X[np.arange(50), np.arange(50)] = 1.0
+    return np.hstack([X, 3.0 * X[:, :3], X[:, 3:5]])
+
+
+def permuted(result, X, rows, columns):
+    """The same result, of data with their rows and columns in another order."""
+    formula = result.problem.formula
+    return replace(
+        result,
+        samples=result.samples[np.ix_(rows, rows)],
+        features=result.features[np.ix_(columns, columns)],
+        problem=cm.Problem.from_data(X[rows][:, columns], formula=formula),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*repeat others")
+@pytest.mark.parametrize("again", [False, True], ids=["permuted", "learned again"])
+@pytest.mark.parametrize("kind", ["counts", "thin", "binary"])
+def test_modules_do_not_depend_on_the_order_of_the_data(kind, again):
+    pytest.importorskip("igraph")
+    X = {
+        "counts": lambda: planted(3)[0][:, :-4],
+        "thin": lambda: cm.datasets.simulate_counts(
+            180, 120, density=0.15, random_state=7
+        ).X.toarray(),
+        "binary": binary,
+    }[kind]()
+    X = X[X.any(axis=1)][:, X.any(axis=0)]
+    result = cm.learn(X)
+    truth = cm.modules(result)
+    clusters = cm.modules(result, "samples")
+    assert len(truth) > 1
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        rows, columns = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
+        other = cm.learn(X[rows][:, columns]) if again else permuted(result, X, rows, columns)
+        found = cm.modules(other)
+        assert_array_equal(found.labels, truth.labels[columns])
+        assert_allclose(found.coherence, truth.coherence[columns], rtol=1e-12, atol=1e-12)
+        assert_array_equal(cm.modules(other, "samples").labels, clusters.labels[rows])
+        assert_array_equal(found.merge(2).labels, truth.merge(2).labels[columns])
+
+
 def test_random_numbers_of_the_user_are_not_touched(result):
     import random
 
@@ -181,7 +230,8 @@ def test_the_text_lists_modules_and_background(found):
 def test_a_planted_set_is_enriched(found):
     members = [f"g{k}" for k in range(SIZE)]
     text = str(found.enrichment({"one": [*members, "CD3D", "CD4", "CD4"]})[0])
-    assert text.startswith(f"module 0 ({found.names[0]}): one, ")
+    g = found.labels[0]
+    assert text.startswith(f"module {g} ({found.names[g]}): one, ")
     assert f" of {SIZE} tested ({SIZE + 2} in the set), q = " in text
     rows = found.enrichment({"one": members, "none": ["g40", "g41", "g42"]})
     assert [row.set for row in rows] == ["one"]

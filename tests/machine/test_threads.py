@@ -2,19 +2,25 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import cometric as cm
 from cometric.core.digest import digest
 from cometric.kernels import chosen_threads
 from cometric.machine import threads
+from cometric.maps import strips, tiled
 
 SRC = Path(__file__).parents[2] / "src"
 X = cm.datasets.simulate_counts(24, 18, density=0.5, random_state=2).X.toarray() + np.eye(24, 18)
@@ -98,15 +104,49 @@ def test_blas_is_put_back_by_the_last_of_several_users():
 
 
 def test_blas_is_limited_again_after_a_limit_that_failed(monkeypatch):
-    def fail(**_):
+    def fail():
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("threadpoolctl.threadpool_limits", fail)
+        patch.setattr("threadpoolctl.ThreadpoolController", fail)
         with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
             pass
     with threads.one_blas_thread():
         assert set(blas_threads()) == {1}
+
+
+class InterruptAt:
+    """A profiler that raises at one of the places where Python looks for signals."""
+
+    def __init__(self, place):
+        self.left = place
+
+    def __call__(self, frame, event, _):
+        if event in ("call", "c_return") and "callback" not in frame.f_code.co_name:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def test_ctrl_c_at_any_call_leaves_blas_as_it_was(monkeypatch):
+    libraries = threads._blas_libraries()
+    monkeypatch.setattr(threads, "_blas_libraries", lambda: libraries)  # quick
+    place, interrupted = 0, True
+    with threadpool_limits(2, "blas"):
+        before = blas_threads()
+        while interrupted:
+            place, interrupted = place + 1, False
+            sys.setprofile(InterruptAt(place))
+            try:
+                with threads.one_blas_thread():
+                    assert {library.num_threads for library in libraries} == {1}
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                sys.setprofile(None)
+            assert [library.num_threads for library in libraries] == before, place
+    assert place > 30
 
 
 def test_several_threads_may_learn_at_once():
@@ -118,12 +158,129 @@ def test_several_threads_may_learn_at_once():
     assert blas_threads() == before
 
 
+def said_by_child(call, seconds=10.0):
+    """What ``call`` returns in a forked child, as text; "hung" if it does not return."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = str(call())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and os.waitpid(child, os.WNOHANG)[0] == 0:
+        time.sleep(0.001)
+    with open(reading, "rb", buffering=0) as pipe:
+        if time.monotonic() < end:
+            return pipe.read().decode()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hung"
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+ignore_forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@contextmanager
+def beside(work):
+    """Call ``work`` in another thread, again and again, until the end of the block."""
+    ended = threading.Event()
+
+    def repeat():
+        while not ended.is_set():
+            work()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@forks
+@ignore_forks
+def test_forks_beside_a_busy_thread_learn_with_blas_as_it_was():
+    small = X[:12, :8] + 1.0
+    truth, before = bits(cm.learn(small)), blas_threads()
+
+    def learn():
+        first = blas_threads()
+        same = bits(cm.learn(small)) == truth
+        return first, same, blas_threads()
+
+    waits = np.random.default_rng(0).uniform(0.0, 0.02, 40)
+    said = []
+    with beside(lambda: cm.learn(small)):
+        for wait in waits:
+            time.sleep(wait)
+            said.append(said_by_child(learn))
+    assert said == [str((before, True, before))] * 40
+
+
+@forks
+@ignore_forks
+def test_a_child_forked_inside_a_run_has_blas_as_it_was_and_can_leave_the_run():
+    before = blas_threads()
+
+    def leave():
+        first = blas_threads()
+        limit.__exit__(None, None, None)
+        with threads.one_blas_thread():
+            inside = blas_threads()
+        return first, set(inside), blas_threads()
+
+    limit = threads.one_blas_thread()
+    with limit:
+        assert said_by_child(leave) == str((before, {1}, before))
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
+
+
+@forks
+@ignore_forks
+@pytest.mark.parametrize("name", ["blas", "strips", "tiles", "bars", "numba"])
+def test_a_lock_held_by_another_thread_is_free_in_a_child(name):
+    tqdm = pytest.importorskip("tqdm.auto").tqdm
+    locks = {
+        "blas": lambda: threads.one_blas_thread._lock,
+        "strips": lambda: strips._lock,
+        "tiles": lambda: tiled._KERNEL_LOCK,
+        "bars": tqdm.get_lock,
+        "numba": lambda: global_compiler_lock,
+    }
+    held = threading.Event()
+
+    def hold():
+        lock = locks[name]()
+        lock.acquire()
+        held.set()
+        time.sleep(0.5)
+        lock.release()
+
+    def acquire():
+        with locks[name]():
+            return "free"
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    said = said_by_child(acquire, 5.0)
+    thread.join()
+    assert said == "free"
+
+
 def learn_in_child(queue):
     queue.put(bits(cm.learn(X, 0.1, 0.1)))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@forks
+@ignore_forks
 def test_a_forked_process_learns_the_same_bits():
     truth = bits(cm.learn(X, 0.1, 0.1))
     context = multiprocessing.get_context("fork")

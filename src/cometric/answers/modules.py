@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from cometric.core.inputs import counted
 from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order, groups_of
 from cometric.core.names import checks_options, distinct_prefixes
+from cometric.core.nearest import nearest
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets
@@ -41,6 +43,9 @@ NARROWEST, WIDEST = 8, 20
 
 NAMED = 3
 """Members in the name of a module."""
+
+N_COMPARED = 16
+"""Nearest distances of an item that decide about its place among the others."""
 
 FEWEST = 3
 """With fewer items than this in the foreground there is no graph to cluster."""
@@ -107,12 +112,19 @@ def modules(
     check_number("resolution", resolution)
     Count(0).check("random_state", random_state)
     judges = other_side(of)
-    profiles = _profiles(getattr(result.problem, judges))
-    if profiles.shape[0] < FEWEST_JUDGES:
+    n_judges = len(getattr(result, judges))
+    if n_judges < FEWEST_JUDGES:
         raise ValueError(
-            f"`result` has {counted(profiles.shape[0], judges[:-1])}; modules of {of} need at "
-            f"least {FEWEST_JUDGES}."
+            f"`result` has {counted(n_judges, judges[:-1])}; modules of {of} need at least "
+            f"{FEWEST_JUDGES}."
         )
+    # The halves, ties and the search depend on the order of items, so the content decides about
+    # it. Repeats, which nothing tells apart, count as one item.
+    side: Side = getattr(result.problem, of)
+    order = _order_of_content(result, of)
+    items = order[np.sort(np.unique(side.labels[order], return_index=True)[1])]
+    profiles = _profiles(getattr(result.problem, judges))
+    profiles = profiles[_order_of_content(result, judges)][:, items]
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
     if coherence is None and of == "samples":
         foreground = np.arange(len(values))
@@ -122,10 +134,12 @@ def modules(
         foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
     labels = np.full(len(values), BACKGROUND, dtype=np.int64)
     if len(foreground) >= FEWEST:
-        metric = to_numpy(getattr(result, of))[np.ix_(foreground, foreground)]
+        places = items[foreground]
+        metric = to_numpy(getattr(result, of))[np.ix_(places, places)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = _leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
-    return assemble(result, of, _by_size(labels, min_size), values)
+    back = np.argsort(side.labels[items])[side.labels]
+    return assemble(result, of, _by_size(labels[back], min_size), values[back])
 
 
 class ModuleTable(NamedTuple):
@@ -294,6 +308,23 @@ def _profiles(side: Side) -> sparse.csr_array:
     return sparse.csr_array(side.item_histograms).sqrt()
 
 
+def _order_of_content(result: Result, of: str) -> Index:
+    """The items of a side in an order that does not depend on their positions in the data.
+
+    By the distances to their nearest items, rounded so that the last bits do not matter; then by
+    their shares of the items of the other side, and by their names.
+    """
+    metric = to_numpy(getattr(result, of))
+    near = nearest(metric, min(N_COMPARED, len(metric) - 1), skip_self=True)[1]
+    near = np.rint(near * (2.0**30 / metric.max()))
+    shares = sparse.csr_array(getattr(result.problem, other_side(of)).item_histograms.T)
+    parts = np.split(shares.data**2, shares.indptr[1:-1])
+    sums = [fsum(part) for part in parts]  # correctly rounded: in any order the same
+    names = np.unique(getattr(result.problem, of).item_names, return_inverse=True)[1]
+    order: Index = np.lexsort([names, sums, *near.T[::-1]])
+    return order
+
+
 def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Standard) -> Matrix:
     """The mean of the standardized columns of each module, for each row."""
     weights = np.zeros((profiles.shape[1], len(members)))
@@ -341,10 +372,8 @@ def _leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
 
 def _by_size(labels: Index, min_size: int) -> Index:
     """The labels renumbered, the largest group first; below ``min_size`` they are background."""
-    kinds, first, counts = np.unique(
-        labels[labels != BACKGROUND], return_index=True, return_counts=True
-    )
-    order = [g for g in np.lexsort((first, -counts)) if counts[g] >= min_size]
+    kinds, counts = np.unique(labels[labels != BACKGROUND], return_counts=True)
+    order = [g for g in np.argsort(-counts, kind="stable") if counts[g] >= min_size]
     renumbered = np.full(len(labels), BACKGROUND, dtype=np.int64)
     for number, g in enumerate(order):
         renumbered[labels == kinds[g]] = number

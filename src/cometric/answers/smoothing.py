@@ -93,10 +93,10 @@ def smooth(
     matrix.sort_indices()
     if keep < 1.0:
         matrix = largest_entries(matrix, keep)
-    return _named_as(X, matrix if sparse.issparse(data) else matrix.toarray())
+    return named_as(X, matrix if sparse.issparse(data) else matrix.toarray())
 
 
-def _named_as(X: Any, matrix: Any) -> Any:
+def named_as(X: Any, matrix: Any) -> Any:
     """The matrix with the names of ``X``, if that is a data frame of pandas or an AnnData."""
     if hasattr(X, "obs_names") and hasattr(X, "obs"):
         from anndata import AnnData

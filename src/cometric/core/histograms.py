@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.core.cached import cached_property
 from cometric.core.inputs import check_indices
 from cometric.core.types import Index, Vector
 

@@ -158,9 +158,13 @@ def _names(X: Any, *attributes: str) -> Names:
 
 
 def read_matrix(
-    X: Any, name: str, least: tuple[int, int] = (2, 2), texts: str = COUNT_WORDS
+    X: Any,
+    name: str,
+    least: tuple[int, int] = (2, 2),
+    texts: str = COUNT_WORDS,
+    signed: bool = False,
 ) -> sparse.csr_array:
-    """A fresh float64 CSR copy, finite and nonnegative.
+    """A fresh float64 CSR copy, finite and, unless ``signed``, nonnegative.
 
     Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros. ``texts``
     is what to do about a list of texts.
@@ -195,7 +199,7 @@ def read_matrix(
     matrix.eliminate_zeros()
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
-    _check_entries(matrix, name)
+    _check_entries(matrix, name, signed)
     return matrix
 
 
@@ -298,20 +302,21 @@ def _with_article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def _check_entries(matrix: sparse.csr_array, name: str) -> None:
-    """Raise unless entries are finite and nonnegative; warn of a very wide range."""
+def _check_entries(matrix: sparse.csr_array, name: str, signed: bool) -> None:
+    """Raise unless entries are finite and, if not ``signed``, masses; warn of a very wide range."""
     data = matrix.data
     for bad, fault, remedy in (
         (np.isnan(data), Fault.NAN, "Replace them, or leave out their rows or columns."),
         (np.isinf(data), Fault.INFINITE, "Replace them by finite values."),
-        (data < 0, Fault.NEGATIVE, NOT_SCALED),
+        ((data < 0) & (not signed), Fault.NEGATIVE, NOT_SCALED),
     ):
         where = np.flatnonzero(bad)
         if len(where):
             row = int(np.searchsorted(matrix.indptr, where[0], side="right")) - 1
             column = int(matrix.indices[where[0]])
             raise BadData(name, fault, len(where), remedy, row=row, column=column)
-    low, top = (float(data.min()), float(data.max())) if len(data) else (1.0, 1.0)
+    sizes = abs(data) if signed else data
+    low, top = (float(sizes.min()), float(sizes.max())) if len(data) else (1.0, 1.0)
     if low * WIDE_RANGE < top:
         warn(
             f"`{name}` ranges from {low:.3g} to {top:.3g}, more than a factor {WIDE_RANGE:.0e}: "

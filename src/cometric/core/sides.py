@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cometric.core.cached import cached_property
 from cometric.core.histograms import MERGE_TOLERANCE, Histograms
 from cometric.core.inputs import Mask, check_indices, counted, read_histograms, read_used
 from cometric.core.types import Index, Matrix, Vector

@@ -1,8 +1,10 @@
 """Numba, torch and Triton kernels. Importing this package sets up the cache of compiled code."""
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from cometric.kernels.caching import ensure_cache_folder
 
@@ -14,6 +16,12 @@ def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, kind)
+
+
+def in_forked_child(call: Callable[[], Any]) -> None:
+    """Call this in every forked child, which has one thread and the locks that others held."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
 
 
 @contextmanager

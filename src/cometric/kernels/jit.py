@@ -8,10 +8,12 @@ for ever.
 """
 
 import hashlib
+import os
 from contextlib import suppress
 
 import numba
 from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 from cometric.kernels.caching import KERNELS
 
@@ -63,3 +65,13 @@ def njit(function=None, **options):
         stamp = (cache._cache_file._source_stamp, SOURCES)
         cache._cache_file = KernelCache(cache.cache_path, cache._impl.filename_base, stamp)
     return kernel
+
+
+if hasattr(os, "register_at_fork"):
+    # A fork waits until no kernel is compiled or loaded: a child could not finish what another
+    # thread has begun, nor take the locks inside LLVM.
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )

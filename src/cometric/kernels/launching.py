@@ -7,7 +7,6 @@ nothing had happened if a thread runs out of memory.
 """
 
 import math
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,7 +14,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from cometric.kernels import is_caused_by, thread_count
+from cometric.kernels import in_forked_child, is_caused_by, thread_count
 from cometric.kernels.jit import njit
 
 NO_MEMORY = (
@@ -47,8 +46,7 @@ def _replace_threads() -> None:
     _threads = _Threads()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_replace_threads)
+in_forked_child(_replace_threads)
 
 
 def threaded(function: Callable[..., None]) -> Callable[..., None]:

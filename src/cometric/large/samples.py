@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
+from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector

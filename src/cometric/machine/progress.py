@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cometric.core.types import Coupled
+from cometric.kernels import in_forked_child
 
 EVERY = 10.0
 """Least number of seconds between two lines of a log."""
@@ -188,6 +190,14 @@ def counting(show: bool, doing: str, what: str) -> Iterator[Callable[..., None]]
 
 
 # ------------------------------------------------------------------------------- displays
+
+
+def _free_lock_of_bars() -> None:
+    if "tqdm.auto" in sys.modules:
+        sys.modules["tqdm.auto"].tqdm.set_lock(threading.RLock())
+
+
+in_forked_child(_free_lock_of_bars)
 
 
 def redraws() -> bool:

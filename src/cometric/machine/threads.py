@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from cometric.core.kinds import Count
-from cometric.kernels import thread_count, threads
+from cometric.kernels import in_forked_child, thread_count, threads
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+AnyLock = TypeVar("AnyLock", bound=Any)
 
 
 class _OneBlasThread:
@@ -21,32 +22,70 @@ class _OneBlasThread:
 
     BLAS threads would compete with those of the kernels for the same cores, and their number
     changes the order of sums, hence the last bits. The limit is global to the process, so it is
-    lifted when the last of several threads leaves the context.
+    lifted when the last of several users leaves the context.
+
+    Ctrl-C can interrupt between any two calls, and a fork copy any state. So what was before is
+    stored before it is changed, every step may be repeated, and a forked child lifts the limit:
+    the threads that used it exist in the parent only.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._limits: Any = None
+        self._lock = threading.RLock()  # the same thread again: garbage collection closes contexts
+        self._users: set[object] = set()
+        self._before: list[tuple[Any, int]] = []  # BLAS libraries and their numbers of threads
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        from threadpoolctl import threadpool_limits
-
-        with self._lock:
-            if self._users == 0:
-                self._limits = threadpool_limits(limits=1, user_api="blas")
-            self._users += 1
+        user = object()
         try:
+            self._enter(user)
             yield
         finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self._limits.restore_original_limits()
+            try:
+                self._leave(user)
+            except KeyboardInterrupt:
+                self._leave(user)
+                raise
+
+    def _enter(self, user: object) -> None:
+        libraries = None if self._before else _blas_libraries()  # takes milliseconds: no lock yet
+        with self._lock:
+            if not self._before:
+                libraries = _blas_libraries() if libraries is None else libraries
+                self._before = [(library, library.num_threads) for library in libraries]
+            self._users.add(user)
+            for library, _ in self._before:
+                library.set_num_threads(1)
+
+    def _leave(self, user: object) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                for library, count in self._before:
+                    library.set_num_threads(count)
+                self._before = []
+
+    def after_fork(self) -> None:
+        """Lift the limit, in a forked child."""
+        self._lock = threading.RLock()
+        self._users.clear()
+        self._leave(None)
+
+
+def _blas_libraries() -> list[Any]:
+    from threadpoolctl import ThreadpoolController
+
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 one_blas_thread = _OneBlasThread()
+in_forked_child(one_blas_thread.after_fork)
+
+
+def free_in_children(lock: AnyLock) -> AnyLock:
+    """The lock; in a forked child it is free: a thread that held it exists in the parent only."""
+    in_forked_child(lock._at_fork_reinit)
+    return lock
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cometric.core.arrays import to_numpy
+from cometric.core.cached import cached_property
 from cometric.core.types import Index, Vector
 from cometric.maps.rates import ENTRIES, pair_ratio, product_seconds
 

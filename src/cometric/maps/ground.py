@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cometric.core.arrays import symmetric, upper
+from cometric.core.cached import cached_property
 from cometric.core.types import Matrix, Vector
 
 

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from cometric.core.arrays import to_numpy
 from cometric.core.histograms import Histograms
 from cometric.core.types import Vector
+from cometric.machine.threads import free_in_children
 from cometric.maps.ground import Ground
 
 START = 0
 """The number of the call before the first one: nothing is stored yet."""
 
-_lock = threading.RLock()  # Numba's threads run one kernel at a time
+_lock = free_in_children(threading.RLock())  # Numba's threads run one kernel at a time
 _stores: dict[tuple[str, str], Store] = {}  # by the map, and the worker: a process may have several
 _forgotten: set[str] = set()  # maps whose copies may still be on their way
 

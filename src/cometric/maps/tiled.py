@@ -18,6 +18,7 @@ import numpy as np
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
+from cometric.machine.threads import free_in_children
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import LOST, PATIENCE, ClusterLost, as_cluster, compare_versions
 from cometric.maps.strips import worker_threads
@@ -28,7 +29,7 @@ TILE = 512
 ATTEMPTS = 5
 """Times in a row that tasks may be sent and all be lost before a call fails."""
 
-_KERNEL_LOCK = threading.Lock()  # a tile uses all threads of its worker
+_KERNEL_LOCK = free_in_children(threading.Lock())  # a tile uses all threads of its worker
 
 
 class TileResult(NamedTuple):
