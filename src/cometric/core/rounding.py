@@ -74,9 +74,7 @@ def precision_of(matrix: sparse.csr_array, X: Any, dtype: Any) -> Precision:
     errors = unit * np.maximum(1.0, smallest[matrix.indices] / data)
     parts = errors, matrix.indices, matrix.indptr
     coarsest = max(filter(FORMATS.__contains__, names), key=lambda name: FORMATS[name].unit)
-    return Precision(
-        sparse.csr_array(parts, shape=matrix.shape), coarsest, FORMATS[coarsest].unit
-    )
+    return Precision(sparse.csr_array(parts, shape=matrix.shape), coarsest, FORMATS[coarsest].unit)
 
 
 def _name(dtype: Any) -> str:
@@ -103,15 +101,16 @@ def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Inde
     weights = np.random.default_rng(1).uniform(-1.0, 1.0, (hist.shape[1], PROJECTIONS))
     places = rows @ weights  # an l1 distance is not less than any difference of these
     tree = cKDTree(places)
-    reach = dict(p=np.inf, distance_upper_bound=radius * (1.0 + 1e-9) + 1e-15)
-    close = np.flatnonzero(np.isfinite(tree.query(places, 2, **reach)[0][:, 1]))
+    reach = radius * (1.0 + 1e-9) + 1e-15
+    nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
+    close = np.flatnonzero(np.isfinite(nearest))
     group = np.arange(len(first))
     free = np.zeros(len(first), dtype=bool)
     free[close] = True
     for row in close[np.lexsort(places[close].T[::-1])].tolist():
         if not free[row]:
             continue
-        around = np.array(tree.query_ball_point(places[row], reach["distance_upper_bound"], np.inf))
+        around = np.array(tree.query_ball_point(places[row], reach, np.inf))
         around = around[free[around]]
         equal = around[_are_equal(rows, errors, sums, around, row)]
         group[equal] = equal.min()
