@@ -34,6 +34,9 @@ Normalized and logarithmized data were rounded four times; the scale of a row do
 PROJECTIONS = 8
 """Random projections in which rows that are equal up to rounding must be close."""
 
+MANY = 100_000
+"""Pairs of close rows up to which they are looked at one by one."""
+
 
 class Precision(NamedTuple):
     """How accurate a matrix is: relative errors of its stored entries, None if these are exact."""
@@ -92,16 +95,11 @@ def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Inde
     the first of their group in the order of a random projection, so that the groups do not depend
     on the order of rows, and no chain of them joins rows that are apart.
     """
-    from scipy.spatial import cKDTree
-
     first = np.unique(labels, return_index=True)[1]
     rows, errors = hist[first], errors[first]
     sums: Vector = np.asarray(errors.sum(axis=1)).ravel()
-    radius = 2.0 * MEAN_ROUNDINGS * float(sums.max(initial=0.0))
-    weights = np.random.default_rng(1).uniform(-1.0, 1.0, (hist.shape[1], PROJECTIONS))
-    places = rows @ weights  # an l1 distance is not less than any difference of these
-    tree = cKDTree(places)
-    reach = radius * (1.0 + 1e-9) + 1e-15
+    reach = 2.0 * MEAN_ROUNDINGS * float(sums.max(initial=0.0)) * (1.0 + 1e-9) + 1e-15
+    tree, places = _projected(rows)
     nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
     close = np.flatnonzero(np.isfinite(nearest))
     group = np.arange(len(first))
@@ -128,3 +126,27 @@ def _are_equal(
     far = np.asarray(far.max(axis=1).toarray()).ravel() > 0.0
     apart = np.asarray(gaps.sum(axis=1)).ravel() > MEAN_ROUNDINGS * (sums[some] + sums[row])
     return ~far & ~apart
+
+
+def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
+    """The pairs (i < j) of rows whose l1 distance is at most ``reach``; none if there are many.
+
+    ``reach`` should be small: then few other pairs are close in all of some random projections.
+    """
+    tree, _ = _projected(rows)
+    n = rows.shape[0]
+    if (tree.count_neighbors(tree, reach, np.inf) - n) // 2 > MANY + 10 * n:
+        return np.empty((0, 2), np.int64)
+    index: Index = tree.query_pairs(reach, np.inf, output_type="ndarray").astype(np.int64)
+    i, j = index.T
+    gaps = np.asarray(abs(rows[i] - rows[j]).sum(axis=1)).ravel()
+    return index[gaps <= reach]
+
+
+def _projected(rows: sparse.csr_array) -> tuple[Any, Any]:
+    """A tree of random projections of the rows, and these: l1 distances are never less."""
+    from scipy.spatial import cKDTree
+
+    weights = np.random.default_rng(1).uniform(-1.0, 1.0, (rows.shape[1], PROJECTIONS))
+    places = rows @ weights
+    return cKDTree(places), places
