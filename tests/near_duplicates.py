@@ -24,6 +24,7 @@ def random_case(seed):
     rng = np.random.default_rng(seed)
     X = rng.poisson(rng.gamma(1.0, 1.5, (8, 6))).astype(float)
     X[np.arange(8), np.arange(8) % 6] += rng.integers(1, 4, 8)
+    X[:, :2] += rng.integers(1, 4, (8, 2))  # no row of a single entry, which would be a repeat
     gap = 10.0 ** rng.uniform(-9, -5)
     if rng.random() < 0.5:
         X = X.T.copy()
@@ -38,11 +39,10 @@ def answer(X, result, norm, kind, steps=60):
     """The exact answer (samples, features), iterated from a learned one."""
     with mp.workdps(DIGITS):
         sides = [_histograms(X), _histograms(X.T)]
-        R = [reference(norm, hist, of) for hist, of in zip(sides, ("samples", "features"))]
+        R = [reference(norm, sides[k], of) for k, of in enumerate(("samples", "features"))]
         gaps = [_differences(hist) for hist in sides]
     images = [
-        lambda cost, k=k, Y=Y: _image(kind, cost, Y, gaps[k], R[k])
-        for k, Y in enumerate((X, X.T))
+        lambda cost, k=k, Y=Y: _image(kind, cost, Y, gaps[k], R[k]) for k, Y in enumerate((X, X.T))
     ]
     features = np.asarray(result.features, float)
     for _ in range(steps):
@@ -175,7 +175,8 @@ def _distances(rows):
 
 
 def _unit(rows):
-    return rows / _sqrt((rows**2).sum(axis=1, keepdims=True))
+    lengths = _sqrt((rows**2).sum(axis=1, keepdims=True))
+    return rows / np.where(lengths <= mpf(1e-12), mp.inf, lengths)
 
 
 def _projected(rows):

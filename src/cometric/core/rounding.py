@@ -27,9 +27,9 @@ FORMATS = {
 COARSEST = 2.0**-8
 """The largest of their unit roundoffs."""
 
-ROUNDINGS, MEAN_ROUNDINGS = 8.0, 2.0
-"""Roundings per entry that rows which count as equal may differ by: in every entry, and on average.
-Normalized and logarithmized data were rounded four times; the scale of a row doubles this."""
+ROUNDINGS = 4.0
+"""Roundings of an entry by which rows that count as equal may differ: normalized and logarithmized
+data were rounded four times. Of a whole row, one on average."""
 
 PROJECTIONS = 8
 """Random projections in which rows that are equal up to rounding must be close."""
@@ -91,14 +91,14 @@ def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Inde
     """``labels`` with those of rows joined that are equal up to ``errors`` of their entries.
 
     Two rows are if each entry differs by at most ``ROUNDINGS`` times its errors in both, and their
-    l1 distance is at most ``MEAN_ROUNDINGS`` times the sum of all errors. Rows are compared with
+    l1 distance is at most the sum of all errors. Rows are compared with
     the first of their group in the order of a random projection, so that the groups do not depend
     on the order of rows, and no chain of them joins rows that are apart.
     """
     first = np.unique(labels, return_index=True)[1]
     rows, errors = hist[first], errors[first]
     sums: Vector = np.asarray(errors.sum(axis=1)).ravel()
-    reach = 2.0 * MEAN_ROUNDINGS * float(sums.max(initial=0.0)) * (1.0 + 1e-9) + 1e-15
+    reach = 2.0 * float(sums.max(initial=0.0)) * (1.0 + 1e-9) + 1e-15
     tree, places = _projected(rows)
     nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
     close = np.flatnonzero(np.isfinite(nearest))
@@ -124,7 +124,7 @@ def _are_equal(
     gaps = abs(rows[some] - rows[same])
     far = gaps - ROUNDINGS * (errors[some] + errors[same])
     far = np.asarray(far.max(axis=1).toarray()).ravel() > 0.0
-    apart = np.asarray(gaps.sum(axis=1)).ravel() > MEAN_ROUNDINGS * (sums[some] + sums[row])
+    apart = np.asarray(gaps.sum(axis=1)).ravel() > sums[some] + sums[row]
     return ~far & ~apart
 
 

@@ -242,10 +242,17 @@ def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
 def mass_errors(
     hist: sparse.csr_array, precision: Precision, smoothing: float
 ) -> sparse.csr_array | None:
-    """Errors of the masses of ``hist``, not smoothed yet; None if the data are exact."""
+    """Errors of the masses of ``hist``, not smoothed yet; None if the data are exact.
+
+    Those of the entries, and the one of their sum.
+    """
     if precision.errors is None:
         return None
-    return hist.multiply(precision.errors).tocsr() / (1.0 + hist.shape[1] * smoothing)
+    errors: sparse.csr_array = hist.multiply(precision.errors).tocsr()
+    shares = np.asarray(errors.sum(axis=1)).ravel() / (1.0 + hist.shape[1] * smoothing)
+    spread = hist.copy()
+    spread.data *= np.repeat(shares, np.diff(hist.indptr))
+    return errors / (1.0 + hist.shape[1] * smoothing) + spread
 
 
 def place_repeats(
@@ -260,8 +267,9 @@ def place_repeats(
     count, both = known.shape[0], sparse.vstack([known, hist], format="csr")
     labels = label_repeats(both)
     if errors is not None or unit:
-        new = unit * hist if errors is None else errors.maximum(unit * hist)
-        labels = merge_rounded(both, sparse.vstack([unit * known, new], format="csr"), labels)
+        least = 2.0 * unit * both
+        new = least[count:] if errors is None else errors.maximum(least[count:])
+        labels = merge_rounded(both, sparse.vstack([least[:count], new], format="csr"), labels)
     first = np.unique(labels, return_index=True)[1][labels[count:]]
     return both[np.where(first < count, first, np.arange(count, both.shape[0]))], np.unique(
         labels[count:], return_inverse=True

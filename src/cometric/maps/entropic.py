@@ -319,8 +319,7 @@ class EntropicMap(SinkhornMap):
         divergences: Vector = task.values - task.level
         logs = self._self_scalings if self.logs else np.log(self._self_scalings)
         self._near.correct(divergences, group.index, logs, cost / unit, self.damping)
-        divergences *= unit
-        return divergences
+        return unit * divergences
 
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
         """The pairs sorted by their sources, and the order that sorts them.
@@ -469,8 +468,7 @@ class EntropicMap(SinkhornMap):
             task.values[lost], task.errors[lost] = values, errors
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
-        final = max(NEGATIVE_TOL, self._rounding[self.precision])
-        tol = self._tolerance
+        tol, final = self._tolerance, max(NEGATIVE_TOL, self._rounding[self.precision])
         return (3, tol), (10, tol), (self.max_sweeps, tol), (self.max_sweeps, final)
 
     def _is_negative(self, task: PairTask, levels: Vector) -> Any:

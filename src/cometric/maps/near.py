@@ -41,10 +41,12 @@ class NearPairs:
             return np.empty(0, np.int64)
         i, j = index.T
         found = np.flatnonzero(np.isin(self._key(i, j), self._keys) & (i != j))
-        return found[np.argsort(i[found], kind="stable")]
+        ordered: Index = found[np.argsort(i[found], kind="stable")]
+        return ordered
 
     def _key(self, i: Index, j: Index) -> Index:
-        return np.minimum(i, j) * self._rows.shape[0] + np.maximum(i, j)
+        keys: Index = np.minimum(i, j) * self._rows.shape[0] + np.maximum(i, j)
+        return keys
 
     def correct(
         self, values: Vector, index: Index, logs: Vector, scaled: Matrix, damping: float
