@@ -14,7 +14,7 @@ potentials of a and b, and those of b and b, at b = a.
 from __future__ import annotations
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
 from scipy.special import logsumexp
 
 from cometric.core.rounding import close_pairs
@@ -25,6 +25,9 @@ REACH = 1e-5
 
 ACCURATE = 1e-4
 """Largest change of the logarithms of scalings from a to b: the relative error of the result."""
+
+SOLVABLE = 1e9
+"""The largest condition number of the equations of an expansion."""
 
 
 class NearPairs:
@@ -94,9 +97,12 @@ class NearPairs:
 
 
 def _solve(system: Matrix, right: Matrix) -> Matrix:
-    """The solution, or infinity: small eps makes the divergence linear in h."""
+    """The solution, or infinity if it is inaccurate: small eps makes divergences linear in h."""
+    lost = np.full(right.shape, np.inf)
     try:
-        y: Matrix = linalg.solve(system, right)
-    except (ValueError, linalg.LinAlgError):  # not finite, or singular
-        return np.full(right.shape, np.inf)
+        inverse = np.linalg.inv(system)
+    except np.linalg.LinAlgError:
+        return lost
+    condition = np.linalg.norm(system, 1) * np.linalg.norm(inverse, 1)
+    y: Matrix = inverse @ right if condition <= SOLVABLE else lost  # not if it is NaN
     return y
