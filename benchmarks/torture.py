@@ -56,6 +56,7 @@ PARTS = {
     "certificates": Part(numbers.certificates, (1_000,)),
     "fractions": Part(numbers.fractions, (10_000,), (40,)),
     "saturated": Part(numbers.saturated, (2_000,), (40,)),
+    "near_duplicates": Part(numbers.near_duplicates, (2_000,)),
     "sinkhorn": Part(numbers.sinkhorn, (1_000,), (20,)),
     "closed_forms": Part(suites.closed_forms),
     "traps": Part(suites.traps),

@@ -155,3 +155,23 @@ def _contain(seed: int) -> tuple[list[str], float]:
     kinds = {"solved": solved, "one sweep": begun}
     inside = [name for name, (low, high) in kinds.items() if low[0] <= truth <= high[0]]
     return inside, float((solved[1] - solved[0])[0] / cost.max())
+
+
+def near_duplicates(count: int) -> Outcome:
+    """Learned metrics of nearly repeated rows or columns compared with answers of 40 digits."""
+    said = Counter(map(str, on_all_cores(_beside_digits, range(count))))
+    equal, wrong = said.pop("repeats", 0), {text: k for text, k in said.items() if text}
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return Outcome(
+        f"{count - equal:,} random thin matrices with rows or columns 1e-9 to 1e-5 apart, all "
+        "references and maps with a reference, tol = 1e-3",
+        f"not converged, or a distance off by more than 1e-3 of itself, in {len(wrong)}",
+        not wrong and equal < count,
+    )
+
+
+def _beside_digits(seed: int) -> str:
+    from near_duplicates import MAPS, NORMS, check
+
+    kinds = list(MAPS)
+    return check(seed, kinds[seed % len(kinds)], NORMS[seed // len(kinds) % len(NORMS)])

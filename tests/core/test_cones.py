@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 
 import naive
 from cometric.core.cones import (
-    BOUNDARY_LEVEL,
+    BOUNDARY,
     hilbert_distance,
     log_width,
     normalize,
@@ -170,7 +170,7 @@ def test_an_interval_without_positive_finite_ends_is_infinitely_wide(bounds):
 
 
 def test_a_distance_below_the_level_touches_the_boundary(form):
-    level = BOUNDARY_LEVEL * ONE.max()
+    level = BOUNDARY * ONE.max()
     assert level == 4e-13
     inside, below = changed(ONE, (0, 1), level), changed(ONE, (0, 1), np.nextafter(level, 0.0))
     assert not touches_boundary([form(ONE)])

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from cometric.core.arrays import extremes, is_tensor, namespace, numbers, off_diagonal, upper
-from cometric.core.types import Matrix, NegativeDistances
-
-BOUNDARY_LEVEL = 1e-13
-"""Distances below this fraction of the largest count as zero."""
+from cometric.core.types import BOUNDARY, Matrix, NegativeDistances
 
 
 def normalize(distances: Matrix) -> tuple[Matrix, float]:
@@ -94,12 +91,12 @@ def log_width(bounds: tuple[float, float]) -> float:
     return float(np.log(high / low)) if high / low > 1.0 + 1e-8 else float((high - low) / low)
 
 
-def touches_boundary(metrics: Iterable[Matrix]) -> bool:
-    """Whether some distance between different items is zero up to rounding."""
+def touches_boundary(metrics: Iterable[Matrix], level: float = BOUNDARY) -> bool:
+    """Whether some distance between different items is below this fraction of the largest."""
     metrics = list(metrics)
     if not is_tensor(metrics[0]):
-        return any(upper(metric).min() < BOUNDARY_LEVEL * metric.max() for metric in metrics)
+        return any(upper(metric).min() < level * metric.max() for metric in metrics)
     lows = [off_diagonal(metric, np.inf).min() for metric in metrics]
     found = numbers(*lows, *(metric.max() for metric in metrics))
     pairs = zip(found[: len(metrics)], found[len(metrics) :], strict=True)
-    return any(low < BOUNDARY_LEVEL * high for low, high in pairs)
+    return any(low < level * high for low, high in pairs)

@@ -59,6 +59,11 @@ class Histograms:
             part.__dict__["masses"] = sparse.csr_array(whole, shape=self.shape)[index].data
         return part
 
+    def differ(self, others: Histograms, i: Index, j: Index) -> NDArray[np.bool_]:
+        """Whether the histograms ``i`` differ from the ``others`` numbered ``j``, pair by pair."""
+        gaps = abs(self.rows[i] - others.rows[j]).sum(axis=1)
+        return np.asarray(gaps).ravel() > MERGE_TOLERANCE
+
 
 def check_masses(hist: Any) -> sparse.csr_array:
     """A float64 copy with nonnegative rows, none of them zero, or an error."""

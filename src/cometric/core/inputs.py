@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.names import quoted
+from cometric.core.rounding import Precision, precision_of
 from cometric.core.text import storable_names
 from cometric.core.validation import SUM_TOLERANCE
 from cometric.core.warn import warn
@@ -96,11 +97,13 @@ def read_samples(X: Any) -> sparse.csr_array:
 
 def read_used(
     X: Any, drop_empty: bool
-) -> tuple[sparse.csr_array, tuple[Mask, Mask], tuple[Names, Names]]:
-    """The rows and columns that hold mass, the masks of these, and the names of all."""
-    matrix, names = read_matrix(X, "X"), read_names(X)
+) -> tuple[sparse.csr_array, Precision, tuple[Mask, Mask], tuple[Names, Names]]:
+    """The rows and columns that hold mass, their precision, their masks, and the names of all."""
+    (matrix, precision), names = read_precise(X, "X"), read_names(X)
     rows, columns = _find_used(matrix, drop_empty, names)
-    return matrix[rows][:, columns], (rows, columns), names
+    if precision.errors is not None:
+        precision = precision.move(precision.errors[rows][:, columns])
+    return matrix[rows][:, columns], precision, (rows, columns), names
 
 
 def _find_used(
@@ -122,9 +125,12 @@ def _find_used(
     return rows, columns
 
 
-def read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
+def read_histograms(
+    first: Any, second: Any
+) -> tuple[tuple[sparse.csr_array, Precision], tuple[sparse.csr_array, Precision]]:
     """A pair (A, B) of histograms as rows, n x m and m x n, each summing to about 1."""
-    A, B = read_matrix(first, "A"), read_matrix(second, "B")
+    both = read_precise(first, "A"), read_precise(second, "B")
+    (A, _), (B, _) = both
     if A.shape != B.shape[::-1]:
         raise ValueError(
             f"`A` has shape {A.shape} and `B` has shape {B.shape}; if A is n x m, "
@@ -139,7 +145,7 @@ def read_histograms(first: Any, second: Any) -> tuple[sparse.csr_array, sparse.c
                 f"`{name}` has {counted(len(bad), 'row')} whose sum is not 1 "
                 f"(first: {bad[0]}, sum {sums[bad[0]]:.6g}). Divide each row by its sum."
             )
-    return A, B
+    return both
 
 
 def read_names(X: Any) -> tuple[Names, Names]:
@@ -169,6 +175,21 @@ def read_matrix(
     Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros. ``texts``
     is what to do about a list of texts.
     """
+    return _read(X, name, least, texts, signed)[0]
+
+
+def read_precise(
+    X: Any, name: str, least: tuple[int, int] = (2, 2), texts: str = COUNT_WORDS
+) -> tuple[sparse.csr_array, Precision]:
+    """What :func:`read_matrix` returns, and how accurate its entries are by their dtype."""
+    matrix, dtype = _read(X, name, least, texts)
+    return matrix, precision_of(matrix, X, dtype)
+
+
+def _read(
+    X: Any, name: str, least: tuple[int, int], texts: str, signed: bool = False
+) -> tuple[sparse.csr_array, np.dtype[Any]]:
+    """The matrix, and the dtype it had."""
     data = unwrap(X, name)
     if data.ndim == 1 and _is_text(data):
         raise ValueError(f"`{name}` is a list of texts; {texts}")
@@ -200,7 +221,7 @@ def read_matrix(
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
     _check_entries(matrix, name, signed)
-    return matrix
+    return matrix, data.dtype
 
 
 def _check_columns(X: Any, name: str, texts: str) -> None:

@@ -23,16 +23,18 @@ from cometric.core.inputs import (
     Fault,
     check_not_empty,
     counted,
-    read_matrix,
     read_names,
+    read_precise,
 )
 from cometric.core.matching import describe_differences, describe_scales, find_bins, select
+from cometric.core.rounding import COARSEST
 from cometric.core.sides import (
     Side,
-    label_repeats,
     make_side,
     make_sides,
+    mass_errors,
     normalize,
+    place_repeats,
     smooth,
     stored_side,
 )
@@ -53,6 +55,7 @@ class Problem:
     mass_error: float = NORMALIZED  # bound on the relative error of every mass in `full`
     formula: Formula = PLAIN
     fixed: str = ""  # "samples" or "features" if their metric is given: repeats are not merged
+    rounding: float = 0.0  # unit roundoff of data that were rounded, up to which rows are equal
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -109,12 +112,14 @@ class Problem:
         Notes
         -----
         Rows (or columns) that are proportional, up to ``MERGE_TOLERANCE``, are merged with a
-        warning; ``Side.expand`` brings them back at distance 0.
+        warning; ``Side.expand`` brings them back at distance 0. In float32 or float16 also those
+        that differ by less than the rounding of ``X``, unless all entries are whole numbers.
         """
         _check_options(normalization_steps, smoothing)
-        samples, features = make_sides(X, normalization_steps, smoothing, drop_empty, fixed)
+        *sides, unit = make_sides(X, normalization_steps, smoothing, drop_empty, fixed)
+        samples, features = sides
         error = SMOOTHED if smoothing else NORMALIZED
-        return cls(samples, features, float(smoothing), error, formula or PLAIN, fixed)
+        return cls(samples, features, float(smoothing), error, formula or PLAIN, fixed, unit)
 
     def mass_errors(self) -> tuple[float, float]:
         """Bounds on the relative error of the masses of samples and of features in ``hist``.
@@ -171,14 +176,18 @@ class Problem:
             item, bins, item_names, bin_names = "column", self.samples, columns, rows
         else:
             raise ValueError(f"`of` is {of!r}; choose 'samples' or 'features'.")
-        matrix = read_matrix(X, "X", least=(1, 1), texts=COUNT_SAME_WORDS)
-        matrix = matrix if of == "samples" else matrix.T.tocsr()
+        matrix, precision = read_precise(X, "X", least=(1, 1), texts=COUNT_SAME_WORDS)
+        errors = precision.errors
+        if of == "features":
+            matrix = matrix.T.tocsr()
+            errors = None if errors is None else errors.T.tocsr()
         places = find_bins(matrix.shape[1], bin_names, bins.kept, bins.names, of, across=item_names)
         check_not_empty(np.diff(matrix.indptr) > 0, "X", item, "Drop them: they hold no mass.")
         differences = describe_differences(matrix, places, bin_names, bins.item_names, of)
         if differences:
             warn(differences)
         matrix = select(matrix, places)
+        errors = None if errors is None else select(errors, places)
         unknown = np.flatnonzero(np.diff(matrix.indptr) == 0)
         if len(unknown):
             remedy = "They cannot be compared; leave them out."
@@ -191,9 +200,13 @@ class Problem:
             warn(scales)
         if bins.scale is not None:
             matrix.data *= bins.scale[matrix.indices]
-        hist = smooth(normalize(matrix), self.smoothing)
+        hist = normalize(matrix)
+        errors = mass_errors(hist, precision._replace(errors=errors), self.smoothing)
+        hist = smooth(hist, self.smoothing)
+        known: sparse.csr_array = getattr(self, of).full
+        hist, labels = place_repeats(hist, errors, known, self.rounding)
         all_kept = np.ones(hist.shape[0], dtype=bool)
-        return make_side(hist, label_repeats(hist), bins.labels, all_kept, item_names)
+        return make_side(hist, labels, bins.labels, all_kept, item_names)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The complete problem, but for its formula, as named arrays for saving."""
@@ -203,6 +216,8 @@ class Problem:
         }
         if self.fixed:
             arrays["fixed"] = np.array(self.fixed)
+        if self.rounding:
+            arrays["rounding"] = np.array(self.rounding)
         for name in ("samples", "features"):
             side: Side = getattr(self, name)
             arrays |= {f"{name}_labels": side.labels, f"{name}_kept": side.kept}
@@ -230,7 +245,9 @@ class Problem:
         fixed = str(arrays.get("fixed", ""))
         require(fixed in ("", "samples", "features"), f"its fixed side is {fixed!r}")
         smoothing = float(arrays["smoothing"])
-        problem = cls(samples, features, smoothing, float(error), fixed=fixed)
+        unit = float(arrays.get("rounding", 0.0))
+        require(0.0 <= unit <= COARSEST, f"its rounding is {unit}")
+        problem = cls(samples, features, smoothing, float(error), fixed=fixed, rounding=unit)
         check_problem(problem)
         require(NORMALIZED <= problem.mass_error < 1e-6, "its masses are too far from exact")
         return problem

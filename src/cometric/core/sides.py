@@ -12,6 +12,7 @@ from scipy import sparse
 from cometric.core.cached import cached_property
 from cometric.core.histograms import MERGE_TOLERANCE, Histograms
 from cometric.core.inputs import Mask, check_indices, counted, read_histograms, read_used
+from cometric.core.rounding import Precision, merge_rounded
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.validation import require
 from cometric.core.warn import warn
@@ -80,49 +81,76 @@ class Side:
 
 def make_sides(
     X: Any, normalization_steps: int, smoothing: float, drop_empty: bool, fixed: str = ""
-) -> tuple[Side, Side]:
-    """The samples and the features of ``X``; see :meth:`Problem.from_data`."""
+) -> tuple[Side, Side, float]:
+    """The samples and the features of ``X``, and the unit roundoff of data that were rounded.
+
+    See :meth:`Problem.from_data`.
+    """
     if isinstance(X, tuple) and len(X) == 2:
         if normalization_steps != 1:
             raise ValueError(
                 f"`normalization_steps` is {normalization_steps}, but (A, B) are histograms "
                 "already. Leave it at 1, or pass the matrix they came from."
             )
-        A, B = map(normalize, read_histograms(*X))
+        (A, of_A), (B, of_B) = read_histograms(*X)
+        A, B, precisions = normalize(A), normalize(B), (of_A, of_B)
         sources = ("`A`", "row"), ("`B`", "row")
         kept = np.ones(A.shape[0], dtype=bool), np.ones(B.shape[0], dtype=bool)
         names: tuple[list[str] | None, list[str] | None] = None, None
         scales: tuple[Vector | None, Vector | None] = None, None
     else:
-        matrix, kept, names = read_used(X, drop_empty)
+        matrix, precision, kept, names = read_used(X, drop_empty)
         matrix, scales = balance(matrix, normalization_steps - 1)
         A, B = normalize(matrix), normalize(matrix.T.tocsr())
         sources = ("`X`", "row"), ("`X`", "column")
+        precisions = precision, precision
+        if precision.errors is not None:
+            precisions = precision, precision.move(precision.errors.T.tocsr())
+    errors = [mass_errors(*pair, smoothing) for pair in zip((A, B), precisions, strict=True)]
     A, B = smooth(A, smoothing), smooth(B, smoothing)
     rows, columns = (
-        np.arange(hist.shape[0]) if name == fixed else _label(hist, *source, name)
-        for hist, source, name in zip((A, B), sources, ("samples", "features"), strict=True)
+        np.arange(hist.shape[0]) if name == fixed else _label(hist, *source, name, error, rounding)
+        for hist, source, name, error, rounding in zip(
+            (A, B), sources, ("samples", "features"), errors, precisions, strict=True
+        )
     )
     return (
         make_side(A, rows, columns, kept[0], names[0], scales[0]),
         make_side(B, columns, rows, kept[1], names[1], scales[1]),
+        max(rounding.unit for rounding in precisions),
     )
 
 
-def _label(hist: sparse.csr_array, name: str, item: str, side: str) -> Index:
+def _label(
+    hist: sparse.csr_array,
+    name: str,
+    item: str,
+    side: str,
+    errors: sparse.csr_array | None,
+    precision: Precision,
+) -> Index:
     """The label of each row of ``hist``; warns if some repeat others."""
-    labels = label_repeats(hist)
-    distinct = int(labels.max()) + 1
+    alike = label_repeats(hist)
+    labels = alike if errors is None else merge_rounded(hist, errors, alike)
+    distinct, rounding = int(labels.max()) + 1, f"the {precision.name} rounding of {name}"
     if distinct == 1:
+        within = f"{MERGE_TOLERANCE:.0e}" if alike.max() == 0 else rounding
         raise ValueError(
-            f"All {item}s of {name} are proportional (to within {MERGE_TOLERANCE:.0e}), so all "
+            f"All {item}s of {name} are proportional (to within {within}), so all "
             f"{side} are equal and no distance between them can be learned."
         )
-    repeats = len(labels) - distinct
+    repeats, rounded = len(labels) - distinct, int(alike.max()) + 1 - distinct
     if repeats:
+        of_these = ""
+        if rounded:
+            first = np.unique(labels, return_index=True)[1][labels]
+            exact = np.unique(alike, return_index=True)[1][alike]
+            here = int(np.flatnonzero(first != exact)[0])
+            many = "" if rounded == repeats else f"{rounded} of them "
+            of_these = f", {many}up to {rounding} (first: {item} {here} repeats {first[here]})"
         warn(
             f"{name} has {counted(repeats, item)} that repeat{'s' * (repeats == 1)} others up to "
-            "scale; they get distance 0 to those and are merged with them."
+            f"scale{of_these}; they get distance 0 to those and are merged with them."
         )
     return labels
 
@@ -209,6 +237,43 @@ def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
         return hist
     smoothing = float(smoothing)
     return sparse.csr_array((hist.toarray() + smoothing) / (1.0 + hist.shape[1] * smoothing))
+
+
+def mass_errors(
+    hist: sparse.csr_array, precision: Precision, smoothing: float
+) -> sparse.csr_array | None:
+    """Errors of the masses of ``hist``, not smoothed yet; None if the data are exact.
+
+    Those of the entries, and the one of their sum.
+    """
+    if precision.errors is None:
+        return None
+    errors: sparse.csr_array = hist.multiply(precision.errors).tocsr()
+    shares = np.asarray(errors.sum(axis=1)).ravel() / (1.0 + hist.shape[1] * smoothing)
+    spread = hist.copy()
+    spread.data *= np.repeat(shares, np.diff(hist.indptr))
+    return errors / (1.0 + hist.shape[1] * smoothing) + spread
+
+
+def place_repeats(
+    hist: sparse.csr_array, errors: sparse.csr_array | None, known: sparse.csr_array, unit: float
+) -> tuple[sparse.csr_array, Index]:
+    """New histograms with a learned one in place of each that equals it, and their labels.
+
+    They are equal as rows of the learned data are: within ``MERGE_TOLERANCE``, or up to the
+    ``errors`` of the new ones, or up to the ``unit`` roundoff of the learned data. Otherwise their
+    distances to neighbors, which references scale by, would not be those of the learned item.
+    """
+    count, both = known.shape[0], sparse.vstack([known, hist], format="csr")
+    labels = label_repeats(both)
+    if errors is not None or unit:
+        least = 2.0 * unit * both
+        new = least[count:] if errors is None else errors.maximum(least[count:])
+        labels = merge_rounded(both, sparse.vstack([least[:count], new], format="csr"), labels)
+    first = np.unique(labels, return_index=True)[1][labels[count:]]
+    return both[np.where(first < count, first, np.arange(count, both.shape[0]))], np.unique(
+        labels[count:], return_inverse=True
+    )[1].astype(np.int64)
 
 
 def label_repeats(hist: sparse.csr_array) -> Index:

@@ -114,12 +114,20 @@ def divide(phi: DistanceMap, parts: Sequence[Index]) -> list[Callable[[Matrix], 
     return [partial(phi.pairs, index=index) for index in parts]
 
 
+BOUNDARY = 1e-13
+"""Fraction of the largest distance below which distances of transport alone count as zero."""
+
+
 @dataclass(frozen=True)
 class Coupled:
-    """The two lifts: ``to_samples(C)`` is Phi_A(C), ``to_features(D)`` is Phi_B(D)."""
+    """The two lifts: ``to_samples(C)`` is Phi_A(C), ``to_features(D)`` is Phi_B(D).
+
+    Distances below the fraction ``boundary`` of the largest count as zero.
+    """
 
     to_samples: DistanceMap
     to_features: DistanceMap
+    boundary: float = BOUNDARY
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Samples:
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
         if self.local is None:
             lsa: Any = references.fit("lsa", known.full_histograms, "samples")
-            self._vectors: Any = lsa.place
+            self._vectors: Any = lsa.components[0].place
         else:
             self._known = [part.place(known.full_histograms) for part in self.local.components]
             self._vectors = self.local.components[2].place

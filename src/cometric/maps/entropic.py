@@ -19,6 +19,7 @@ from cometric.machine.threads import one_blas_thread
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
 from cometric.maps.entropic_pairs import PairGroup, PairTask
 from cometric.maps.ground import Ground
+from cometric.maps.near import NearPairs
 from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
 NEGATIVE_TOL = 1e-10
@@ -114,6 +115,7 @@ class EntropicMap(SinkhornMap):
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
+        self._near = NearPairs(rows)
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
         self.n_threads = thread_count(n_threads)
         self._self_scalings = self._first_scalings()
@@ -287,8 +289,7 @@ class EntropicMap(SinkhornMap):
         scaled = cost[np.ix_(bins[source], bins[target])] / (self.eps * cost.max())
         scalings = np.asarray(group.scalings)
         log_v = scalings if self.logs else np.log(scalings)
-        damping = 1.0 if self.rho is None else self.rho / (self.rho + self.eps)
-        log_u = np.log(weight[source]) - damping * logsumexp(log_v - scaled, axis=1)
+        log_u = np.log(weight[source]) - self.damping * logsumexp(log_v - scaled, axis=1)
         plan = np.exp(log_u[:, None] + log_v - scaled)
         sides = bins[source].astype(np.int64), bins[target].astype(np.int64)
         if self._rank[i] != group.index[0, 0]:
@@ -315,8 +316,10 @@ class EntropicMap(SinkhornMap):
         unit, _ = self._solve(cost, [[task]] if count else [], own)
         if task.level is None:  # no pairs, or all costs are zero
             return task.values
-        divergences: Vector = unit * (task.values - task.level)
-        return divergences
+        divergences: Vector = task.values - task.level
+        logs = self._self_scalings if self.logs else np.log(self._self_scalings)
+        self._near.correct(divergences, group.index, logs, cost / unit, self.damping)
+        return unit * divergences
 
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
         """The pairs sorted by their sources, and the order that sorts them.
@@ -465,15 +468,16 @@ class EntropicMap(SinkhornMap):
             task.values[lost], task.errors[lost] = values, errors
 
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
-        final = max(NEGATIVE_TOL, self._rounding[self.precision])
-        tol = self._tolerance
+        tol, final = self._tolerance, max(NEGATIVE_TOL, self._rounding[self.precision])
         return (3, tol), (10, tol), (self.max_sweeps, tol), (self.max_sweeps, final)
 
     def _is_negative(self, task: PairTask, levels: Vector) -> Any:
         if task.level is None:
             i, j = task.group.index.T
             task.level = 0.5 * (levels[i] + levels[j])
-        return task.values < task.level
+        mask = task.values < task.level
+        mask[self._near.find(task.group.index)] = False  # see `correct`
+        return mask
 
     def _sweep_negative(
         self, task: PairTask, mask: Any, kernel: Any, limit: int, tol: float

@@ -142,7 +142,7 @@ class PairNorms:
         self._rows = Histograms(rows)
         self._discrete = norm == "discrete"
         self._power = 1.0 if self._discrete else norm_power(norm)
-        self._reference = references.fit(norm, known, of) if is_reference(norm) else None
+        self._reference: Any = references.fit(norm, known, of) if is_reference(norm) else None
         if self._reference is None:
             self.known: Matrix = norm_matrix(known, norm)
         else:
@@ -164,7 +164,8 @@ class PairNorms:
 
     def __call__(self, index: Index) -> Vector:
         if self._reference is not None:
-            return self._reference.pairs(self._places, index)
+            distances: Vector = self._reference.pairs(self._places, index)
+            return distances
         parts = self._rows.integer_parts
         norms: Vector = QUANTUM * differences.pair_norms(*parts, index, self._power)
         return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
@@ -172,7 +173,8 @@ class PairNorms:
     def between(self, rows: slice, columns: slice) -> Matrix:
         """R from the histograms ``rows`` to the histograms ``columns``."""
         if self._reference is not None:
-            return self._reference.between(self._places, rows, columns)
+            distances: Matrix = self._reference.between(self._places, rows, columns)
+            return distances
         i, j = np.mgrid[rows, columns]
         return self(np.stack([i.ravel(), j.ravel()], axis=1)).reshape(i.shape)
 

@@ -74,7 +74,7 @@ class TensorNorm:
         self.known = reference.matrix
         rows = Histograms(full)
         if isinstance(reference, references.Plain):
-            placed = reference.place(rows).rows
+            placed = reference.components[0].place(rows).rows
             self.smallest = reference.smallest
             if not sparse.issparse(placed):
                 self.place = torch.as_tensor(placed, device=device)

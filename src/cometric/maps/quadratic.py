@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,24 @@ from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
-
-CELLS_PER_BLOCK = 200_000
-"""Entries of dense rows that are in memory at a time."""
+from cometric.maps.euclidean import in_parts, squares_of_differences
 
 
 class QuadraticMap:
     """``phi(cost)_ij = <z, M z>`` with ``z = a_i - a_j`` and a matrix M that depends on the cost.
 
     Subclasses define M, and may change the form into a distance.
+
+    As z sums to 0, its largest bin p is left out: then M_kl - M_kp - M_pl + M_pp takes the place
+    of M, and a bin that holds nearly all of the mass costs no digits.
     """
 
     def __init__(self, hist: Any) -> None:
         self._hist = check_histograms(hist)
+        self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
+        self._rest = self._hist.copy()
+        self._rest.data[self._rest.indices == self._left_out] = 0.0
+        self._rest.eliminate_zeros()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,39 +52,46 @@ class QuadraticMap:
         """
         return np.maximum(forms, 0.0)
 
+    def _image(self, cost: Matrix) -> Matrix:
+        """The matrix of :class:`QuadraticMap`, without a bin, times every histogram, as rows."""
+        M, p = self._matrix(cost), self._left_out
+        image: Matrix = self._rest @ (M - M[:, [p]] - M[[p]] + M[p, p])
+        return image
+
+    def _forms(self, image: Matrix, i: Any, j: Any) -> Vector:
+        """<z, M z> of pairs, from z: exactly 0 between equal histograms."""
+        z = self._rest[i] - self._rest[j]
+        return np.asarray(z.multiply(image[i] - image[j]).sum(axis=1)).ravel()
+
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
-        gram = self._hist @ (self._hist @ self._matrix(cost)).T
+        image = self._image(cost)
+        gram = self._rest @ image.T
         gram = 0.5 * (gram + gram.T)  # exactly symmetric: iterations amplify rounding errors
-        squares = np.diagonal(gram)
-        forms = squares[:, None] + squares[None, :] - 2.0 * gram
-        np.fill_diagonal(forms, 0.0)
+        squares = np.diagonal(gram).copy()
+        exact = in_parts(self.shape[1], partial(self._forms, image))
+        forms = squares_of_differences(squares, squares, gram, exact)
         distances: Matrix = self._distances(forms, cost)
         return distances
 
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``."""
         cost = check_cost(cost, self.shape[1])
-        first, second, M = self._hist[rows], self._hist[columns], self._matrix(cost)
-        image = first @ M
-        squares = np.asarray(first.multiply(image).sum(axis=1))[:, None]
-        squares = squares + np.asarray(second.multiply(second @ M).sum(axis=1))
-        forms = squares - 2.0 * (second @ image.T).T
+        image, (first, second) = self._image(cost), (self._numbers(rows), self._numbers(columns))
+        squares = np.asarray(self._rest.multiply(image).sum(axis=1)).ravel()
+        exact = in_parts(self.shape[1], lambda i, j: self._forms(image, first[i], second[j]))
+        products = (self._rest[second] @ image[first].T).T
+        forms = squares_of_differences(squares[first], squares[second], products, exact)
         distances: Matrix = self._distances(forms, cost)
         return distances
+
+    def _numbers(self, rows: slice) -> Index:
+        return np.arange(self.shape[0])[rows]
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         cost = check_cost(cost, self.shape[1])
         i, j = check_index(index, self.shape[0]).T
-        image = self._hist @ self._matrix(cost)
-        squares = np.asarray(self._hist.multiply(image).sum(axis=1))
-        products = np.empty(len(i))
-        step = max(1, CELLS_PER_BLOCK // self.shape[1])
-        for start in range(0, len(i), step):
-            part = slice(start, start + step)
-            products[part] = self._hist[i[part]].multiply(image[j[part]]).sum(axis=1)
-        forms = squares[i] + squares[j] - 2.0 * products
-        forms[i == j] = 0.0
+        forms = in_parts(self.shape[1], partial(self._forms, self._image(cost)))(i, j)
         distances: Vector = self._distances(forms, cost)
         return distances
 

@@ -7,7 +7,7 @@ different items, which is all that the theory asks of R. "local" is not a metric
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import differences, geometry
+from cometric.maps.euclidean import Embedding, Euclidean, sums_of_squares
 
 NAMES = ("local", "lsa", "cosine", "hellinger")
 
@@ -53,9 +54,6 @@ SMALL = 200
 """Size up to which singular vectors are computed from a dense matrix."""
 
 
-Embedding = Callable[[sparse.csr_array], Any]
-
-
 class Distance(Protocol):
     """A distance between histograms, computed from what ``place`` returns for them.
 
@@ -67,53 +65,6 @@ class Distance(Protocol):
     def between(self, rows: Any, columns: Any) -> Matrix: ...
 
     def pairs(self, items: Any, index: Index) -> Vector: ...
-
-
-class Vectors(NamedTuple):
-    """Rows of a dense or sparse matrix, and their squared lengths."""
-
-    rows: Any
-    squares: Vector
-
-    def take(self, items: slice) -> Vectors:
-        return Vectors(self.rows[items], self.squares[items])
-
-
-class Euclidean:
-    """Distances between the vectors that ``embed`` computes from histograms.
-
-    With ``squared``, half their squares: of unit vectors, one minus the cosine.
-    """
-
-    def __init__(self, embed: Embedding, squared: bool = False) -> None:
-        self._embed, self._squared = embed, squared
-
-    def place(self, hist: Histograms) -> Vectors:
-        rows = self._embed(hist.rows)
-        return Vectors(rows, _sums_of_squares(rows))
-
-    def between(self, rows: Vectors, columns: Vectors) -> Matrix:
-        products = rows.rows @ columns.rows.T
-        squares: Matrix = products.toarray() if sparse.issparse(products) else products
-        squares *= -2.0
-        squares += rows.squares[:, None]
-        squares += columns.squares
-        distances: Matrix = self._finish(squares)
-        return distances
-
-    def pairs(self, items: Vectors, index: Index) -> Vector:
-        if sparse.issparse(items.rows):
-            rows = items.rows.sorted_indices()
-            parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-            squares: Vector = differences.pair_squares(*parts, np.asarray(index))
-        else:
-            squares = _sums_of_squares(items.rows[index[:, 0]] - items.rows[index[:, 1]])
-        distances: Vector = self._finish(squares)
-        return distances
-
-    def _finish(self, squares: Any) -> Any:
-        np.maximum(squares, 0.0, out=squares)  # rounding can make small ones negative
-        return 0.5 * squares if self._squared else np.sqrt(squares, out=squares)
 
 
 class Manhattan:
@@ -153,6 +104,16 @@ class Manhattan:
         return distances
 
 
+class PlainItems(NamedTuple):
+    """Placed items, and their histograms."""
+
+    places: Any
+    hist: Histograms
+
+    def take(self, items: slice) -> PlainItems:
+        return PlainItems(self.places.take(items), self.hist.take(items))
+
+
 class Plain:
     """One distance; small ones are raised, so that different items are apart."""
 
@@ -164,20 +125,31 @@ class Plain:
         np.maximum(self.matrix, self._smallest, out=self.matrix)
         np.fill_diagonal(self.matrix, 0.0)
 
-    def place(self, hist: Histograms) -> Any:
-        return self._distance.place(hist)
+    def place(self, hist: Histograms) -> PlainItems:
+        return PlainItems(self._distance.place(hist), hist)
+
+    @property
+    def components(self) -> Sequence[Distance]:
+        """The distance, as the only one."""
+        return [self._distance]
 
     @property
     def smallest(self) -> float:
         """The least distance between different items."""
         return self._smallest
 
-    def pairs(self, items: Any, index: Index) -> Vector:
-        return np.maximum(self._distance.pairs(items, index), self._smallest)
+    def pairs(self, items: PlainItems, index: Index) -> Vector:
+        distances = self._distance.pairs(items.places, index)
+        low = np.flatnonzero(distances < self._smallest)
+        distances[low] = self._smallest * items.hist.differ(items.hist, *np.asarray(index)[low].T)
+        return distances
 
-    def between(self, items: Any, rows: slice, columns: slice) -> Matrix:
-        distances = self._distance.between(items.take(rows), items.take(columns))
-        return np.maximum(distances, self._smallest, out=distances)
+    def between(self, items: PlainItems, rows: slice, columns: slice) -> Matrix:
+        one, other = items.take(rows), items.take(columns)
+        distances = self._distance.between(one.places, other.places)
+        i, j = np.nonzero(distances < self._smallest)
+        distances[i, j] = self._smallest * one.hist.differ(other.hist, i, j)
+        return distances
 
 
 class LocalItems(NamedTuple):
@@ -383,7 +355,7 @@ def _loadings(damp: Embedding, known: sparse.csr_array) -> Embedding:
         damped = damp(rows)
         means, stored = damped.mean(axis=1), np.diff(damped.indptr)
         centered = _with_data(damped, damped.data - np.repeat(means, stored))
-        squares = _sums_of_squares(centered) + (rows.shape[1] - stored) * means**2
+        squares = sums_of_squares(centered) + (rows.shape[1] - stored) * means**2
         lengths = np.sqrt(squares)
         constant = lengths <= CONSTANT * np.sqrt(rows.shape[1]) * means
         lengths[constant] = np.inf  # what is left of them is rounding
@@ -444,17 +416,9 @@ def _with_data(rows: sparse.csr_array, data: Vector) -> sparse.csr_array:
     return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
 
-def _sums_of_squares(rows: Any) -> Vector:
-    if sparse.issparse(rows):
-        places = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        sums: Vector = np.bincount(places, rows.data**2, rows.shape[0]).astype(np.float64)
-        return sums
-    return np.asarray((rows * rows).sum(axis=1), dtype=np.float64).ravel()
-
-
 def _unit(rows: Any) -> Any:
     """Rows divided by their lengths; rows of zeros stay."""
-    lengths = np.sqrt(_sums_of_squares(rows))
+    lengths = np.sqrt(sums_of_squares(rows))
     lengths[lengths <= 1e-12] = np.inf
     if sparse.issparse(rows):
         return _with_data(rows, rows.data / np.repeat(lengths, np.diff(rows.indptr)))

@@ -20,16 +20,21 @@ from cometric.core.types import (
     freezable,
 )
 
+UNDERFLOW = 2.0**-1000
+"""Distances that are smaller than this fraction of the largest count as zero where R is added."""
+
 
 def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metrics) -> Coupled:
     """Both lifts with a formula; the lifts themselves if it is plain transport."""
     to_samples, to_features = lifts
     if formula.is_plain:
         return Coupled(to_samples, to_features)
-    return Coupled(
+    sides = (
         Regularized(to_samples, formula, norms.samples),
         Regularized(to_features, formula, norms.features),
     )
+    # R keeps distances positive, however small.
+    return Coupled(*sides, boundary=UNDERFLOW) if formula.has_norm else Coupled(*sides)
 
 
 class Regularized:

@@ -63,6 +63,7 @@ class SinkhornMap(ABC):
         self.eps = check_eps(eps)
         self.rho = None if rho is None else check_rho(rho)
         self.ratio = np.inf if self.rho is None else self.rho / self.eps  # of the kernels
+        self.damping = 1.0 if self.rho is None else self.rho / (self.rho + self.eps)
         self._largest_log = _largest_log(rows, self.eps, self.rho)
         self.shape = rows.shape
         self.sweeps, self.tol, self.max_sweeps, self.margin = sweeps, tol, max_sweeps, margin

@@ -22,9 +22,9 @@ from cometric.kernels import geometry
 from cometric.maps.checks import all_pairs
 from cometric.maps.norms import norm_matrices
 
-FEW, ROUNDING = 200, 1e-14
+FEW, ROUNDING, EXCUSED = 200, 1e-14, 3e-4
 """Pairs of each kind that confirm a residual; error of a distance, over the largest cost, that is
-put down to rounding."""
+put down to rounding, and over the distance itself."""
 
 ROWS = 64
 """Rows of a metric that are searched for nearest neighbors at a time."""
@@ -184,7 +184,8 @@ def residual_of_some(
     used, places = np.unique(index, return_inverse=True)
     transport = lift(used).pairs(formula.saturated(cost), places.reshape(-1, 2))
     image = _combine(transport, cost, formula, R, index)
-    known, rounding = metric[tuple(index.T)], ROUNDING * float(cost.max())
+    known = metric[tuple(index.T)]
+    rounding = np.minimum(ROUNDING * float(cost.max()), EXCUSED * known)
     largest = float(((image - rounding) / known).max())  # of all ratios, at least
     smallest = float(((image + rounding) / known).min())  # at most
     if smallest <= 0.0:  # a distance is negative

@@ -74,8 +74,9 @@ def _from_json(item: Any, arrays: Arrays, now: State, phi: Coupled) -> Any:
         array, like = arrays[item["array"]].copy(), now.metrics.samples
         return namespace(like).as_tensor(array, device=like.device) if is_tensor(like) else array
     if isinstance(item, dict):
-        sides = (phi.to_samples, phi.to_features)
-        return Coupled(*(side.couplings() for side in sides if isinstance(side, FreezableMap)))
+        to_samples, to_features = phi.to_samples, phi.to_features
+        if isinstance(to_samples, FreezableMap) and isinstance(to_features, FreezableMap):
+            return Coupled(to_samples.couplings(), to_features.couplings())
     return item
 
 

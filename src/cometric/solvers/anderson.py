@@ -91,7 +91,7 @@ class AndersonIteration:
             if now.start is None or now.level == np.inf:  # no extrapolation can be the cause
                 raise
             return _start_over(now)
-        if extrapolated and touches_boundary(after.metrics):
+        if extrapolated and touches_boundary(after.metrics, phi.boundary):
             return _undo(now)
         after = replace(after, point=None, wait=max(0, now.wait - 1))
         image, origin = upper(after.metrics.samples), upper(point)
@@ -113,7 +113,7 @@ class AndersonIteration:
             return after
         logs = _extrapolate(f, g, changes)
         following = _matrix(logs, len(point))
-        if not f @ (logs - x) > 0.0 or touches_boundary((following,)):
+        if not f @ (logs - x) > 0.0 or touches_boundary((following,), phi.boundary):
             return after
         return replace(begin(after), point=following)
 

@@ -117,7 +117,7 @@ def solve(
     before = spent.iterations
     elapsed = history[-1].seconds if history else spent.seconds
     began = time.perf_counter() - elapsed
-    status, remark = _ending(now, history, limits), ""
+    status, remark = _ending(phi, now, history, limits), ""
     ahead = ahead or Ahead(limits.tol, limits.max_iter)
     try:
         with bar.stage(phi, ahead, before + len(history), elapsed):
@@ -131,7 +131,7 @@ def solve(
                 bar.update(now.residual, seconds)
                 if callback is not None:
                     callback(now, history[-1])
-                status = _ending(now, history, limits)
+                status = _ending(phi, now, history, limits)
                 if stage is not None and stage.end_step(now, history[-1]):
                     status = Status.INTERRUPTED
     except (KeyboardInterrupt, SystemError) as error:
@@ -144,11 +144,11 @@ def solve(
     return Solution(now, status, history, remark)
 
 
-def _ending(now: Iterate, history: list[Record], limits: Limits) -> Status | None:
+def _ending(phi: Coupled, now: Iterate, history: list[Record], limits: Limits) -> Status | None:
     """The status if the loop ends after the last step of the history, None if it continues."""
     if not history:
         return None
-    if touches_boundary(now.metrics):
+    if touches_boundary(now.metrics, phi.boundary):
         return Status.BOUNDARY
     if now.residual <= limits.tol:
         return Status.CONVERGED

@@ -1,0 +1,152 @@
+"""The rounding of data that are stored in less than float64, and rows that are equal up to it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cometric.core.types import Index, Vector
+
+
+class Format(NamedTuple):
+    """A floating-point format: its unit roundoff, and its smallest normal number."""
+
+    unit: float
+    smallest: float
+
+
+FORMATS = {
+    "float32": Format(2.0**-24, 2.0**-126),
+    "float16": Format(2.0**-11, 2.0**-14),
+    "bfloat16": Format(2.0**-8, 2.0**-126),
+}
+"""Formats less accurate than float64, by the names of their dtypes."""
+
+COARSEST = 2.0**-8
+"""The largest of their unit roundoffs."""
+
+ROUNDINGS = 4.0
+"""Roundings of an entry by which rows that count as equal may differ: normalized and logarithmized
+data were rounded four times. Of a whole row, one on average."""
+
+PROJECTIONS = 8
+"""Random projections in which rows that are equal up to rounding must be close."""
+
+MANY = 100_000
+"""Pairs of close rows up to which they are looked at one by one."""
+
+
+class Precision(NamedTuple):
+    """How accurate a matrix is: relative errors of its stored entries, None if these are exact."""
+
+    errors: sparse.csr_array | None = None
+    name: str = ""  # of the least accurate dtype
+    unit: float = 0.0  # its unit roundoff
+
+    def move(self, errors: sparse.csr_array) -> Precision:
+        """The same with the errors of other entries."""
+        return self._replace(errors=errors)
+
+
+EXACT = Precision()
+
+
+def precision_of(matrix: sparse.csr_array, X: Any, dtype: Any) -> Precision:
+    """The accuracy of the entries of ``matrix``, read from ``X`` as an array of a ``dtype``.
+
+    An entry x of a format with the unit roundoff u was rounded by at most u x, by more if it is
+    below the smallest normal number. Whole numbers up to 1 / u are exact if all entries are whole:
+    they are counts. The columns of a table may have different dtypes.
+    """
+    names = [_name(kind) for kind in getattr(X, "dtypes", ())] if hasattr(X, "columns") else []
+    if not names:
+        names = [_name(getattr(X, "dtype", dtype)), _name(dtype)]
+        names = [next((name for name in names if name in FORMATS), "")] * matrix.shape[1]
+    formats = [FORMATS.get(name, Format(0.0, 0.0)) for name in names]
+    rounded = [format.unit > 0.0 for format in formats]
+    if not any(rounded):
+        return EXACT
+    units, smallest = np.transpose(formats)
+    data, unit = matrix.data, units[matrix.indices]
+    if np.all((unit == 0.0) | (data == np.rint(data))):
+        unit = np.where(data * unit <= 1.0, 0.0, unit)
+    if not unit.any():
+        return EXACT
+    errors = unit * np.maximum(1.0, smallest[matrix.indices] / data)
+    parts = errors, matrix.indices, matrix.indptr
+    coarsest = max(filter(FORMATS.__contains__, names), key=lambda name: FORMATS[name].unit)
+    return Precision(sparse.csr_array(parts, shape=matrix.shape), coarsest, FORMATS[coarsest].unit)
+
+
+def _name(dtype: Any) -> str:
+    """The name of a dtype of NumPy, pandas, polars or torch, as NumPy calls it."""
+    plain = getattr(dtype, "subtype", dtype)  # of sparse columns
+    plain = getattr(plain, "numpy_dtype", plain)  # of columns with missing values
+    return str(plain).lower().removeprefix("torch.")
+
+
+def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Index) -> Index:
+    """``labels`` with those of rows joined that are equal up to ``errors`` of their entries.
+
+    Two rows are if each entry differs by at most ``ROUNDINGS`` times its errors in both, and their
+    l1 distance is at most the sum of all errors. Rows are compared with
+    the first of their group in the order of a random projection, so that the groups do not depend
+    on the order of rows, and no chain of them joins rows that are apart.
+    """
+    first = np.unique(labels, return_index=True)[1]
+    rows, errors = hist[first], errors[first]
+    sums: Vector = np.asarray(errors.sum(axis=1)).ravel()
+    reach = 2.0 * float(sums.max(initial=0.0)) * (1.0 + 1e-9) + 1e-15
+    tree, places = _projected(rows)
+    nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
+    close = np.flatnonzero(np.isfinite(nearest))
+    group = np.arange(len(first))
+    free = np.zeros(len(first), dtype=bool)
+    free[close] = True
+    for row in close[np.lexsort(places[close].T[::-1])].tolist():
+        if not free[row]:
+            continue
+        around = np.array(tree.query_ball_point(places[row], reach, np.inf))
+        around = around[free[around]]
+        equal = around[_are_equal(rows, errors, sums, around, row)]
+        group[equal] = equal.min()
+        free[equal] = False
+    return np.unique(group[labels], return_inverse=True)[1].astype(np.int64)
+
+
+def _are_equal(
+    rows: sparse.csr_array, errors: sparse.csr_array, sums: Vector, some: Index, row: int
+) -> Any:
+    """Whether ``some`` rows are equal to another one, itself included, up to their errors."""
+    same = np.full(len(some), row)
+    gaps = abs(rows[some] - rows[same])
+    far = gaps - ROUNDINGS * (errors[some] + errors[same])
+    far = np.asarray(far.max(axis=1).toarray()).ravel() > 0.0
+    apart = np.asarray(gaps.sum(axis=1)).ravel() > sums[some] + sums[row]
+    return ~far & ~apart
+
+
+def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
+    """The pairs (i < j) of rows whose l1 distance is at most ``reach``; none if there are many.
+
+    ``reach`` should be small: then few other pairs are close in all of some random projections.
+    """
+    tree, _ = _projected(rows)
+    n = rows.shape[0]
+    if (tree.count_neighbors(tree, reach, np.inf) - n) // 2 > MANY + 10 * n:
+        return np.empty((0, 2), np.int64)
+    index: Index = tree.query_pairs(reach, np.inf, output_type="ndarray").astype(np.int64)
+    i, j = index.T
+    gaps = np.asarray(abs(rows[i] - rows[j]).sum(axis=1)).ravel()
+    return index[gaps <= reach]
+
+
+def _projected(rows: sparse.csr_array) -> tuple[Any, Any]:
+    """A tree of random projections of the rows, and these: l1 distances are never less."""
+    from scipy.spatial import cKDTree
+
+    weights = np.random.default_rng(1).uniform(-1.0, 1.0, (rows.shape[1], PROJECTIONS))
+    places = rows @ weights
+    return cKDTree(places), places

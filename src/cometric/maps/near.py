@@ -1,0 +1,108 @@
+"""Sinkhorn divergences of histograms that are nearly equal, by their second-order expansion.
+
+The divergence of a and b = a + h is of second order in h, and as a difference of transport costs
+it is lost in their rounding errors. With the plan of a to itself, diag(u) K diag(u), and eps = 1,
+
+    S(a, b) = <h, w (I - T^2)^-1 (G h / w)> / 2 + O(h^3),
+    v = (K u)^-s,    G = diag(v) K diag(v),    w = v (K u),    T = s diag(1 / w) G diag(a),
+
+where s is 1 for balanced transport, for which w = 1, and rho / (rho + eps) otherwise. (G and v are
+defined outside the support of a, too.) For the proof, differentiate the equations of the
+potentials of a and b, and those of b and b, at b = a.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.special import logsumexp
+
+from cometric.core.rounding import close_pairs
+from cometric.core.types import Index, Matrix, Vector
+
+REACH = 1e-5
+"""Largest l1 distance of histograms that are compared in this way."""
+
+ACCURATE = 1e-4
+"""Largest change of the logarithms of scalings from a to b: the relative error of the result."""
+
+SOLVABLE = 1e9
+"""The largest condition number of the equations of an expansion."""
+
+
+class NearPairs:
+    """The pairs of nearly equal histograms in the rows of a matrix."""
+
+    def __init__(self, rows: sparse.csr_array) -> None:
+        self._rows = rows
+        i, j = close_pairs(rows, REACH).T
+        self._keys = np.sort(self._key(i, j))
+
+    def find(self, index: Index) -> Index:
+        """The places of such pairs in ``index``, in the order of their first histograms."""
+        if not len(self._keys):
+            return np.empty(0, np.int64)
+        i, j = index.T
+        found = np.flatnonzero(np.isin(self._key(i, j), self._keys) & (i != j))
+        ordered: Index = found[np.argsort(i[found], kind="stable")]
+        return ordered
+
+    def _key(self, i: Index, j: Index) -> Index:
+        keys: Index = np.minimum(i, j) * self._rows.shape[0] + np.maximum(i, j)
+        return keys
+
+    def correct(
+        self, values: Vector, index: Index, logs: Vector, scaled: Matrix, damping: float
+    ) -> None:
+        """Replace the divergences of such pairs, over eps, where the expansion is accurate.
+
+        ``logs`` are the logarithms of the scalings u of the histograms to themselves, ``scaled``
+        the cost over eps, ``damping`` is s.
+        """
+        places = self.find(index)
+        cuts = np.flatnonzero(np.diff(index[places, 0])) + 1
+        for part in np.split(places, cuts) if len(places) else ():
+            one, others = int(index[part[0], 0]), index[part, 1]
+            found, is_accurate = self._expand(one, others, logs, scaled, damping)
+            values[part[is_accurate]] = found[is_accurate]
+
+    def _expand(
+        self, one: int, others: Index, logs: Vector, scaled: Matrix, s: float
+    ) -> tuple[Vector, Vector]:
+        """Divergences of one histogram from ``others``, and whether they are accurate."""
+        rows = self._rows
+        support = slice(rows.indptr[one], rows.indptr[one + 1])
+        near = rows[others]
+        bins = np.union1d(rows.indices[support], near.indices)
+        a = rows[[one]].toarray()[0, bins]
+        h = (near.toarray()[:, bins] - a).T
+        if not h.any():
+            return np.zeros(len(others)), np.ones(len(others), dtype=bool)
+        cost = scaled[np.ix_(bins, bins)]
+        own = np.searchsorted(bins, rows.indices[support])
+        log_Ku = logsumexp(logs[support] - cost[:, own], axis=1)
+        log_v = -s * log_Ku
+        with np.errstate(over="ignore", invalid="ignore"):
+            G = np.exp(log_v[:, None] + log_v - cost)
+            w = np.exp((1.0 - s) * log_Ku)
+            T = s * G * a / w[:, None]
+            system = np.eye(len(bins)) - T @ T
+            if s == 1.0:  # constants do not matter
+                system += a
+            y = _solve(system, G @ h / w[:, None])
+        is_accurate = np.abs(y).max(axis=0) <= ACCURATE
+        y[:, ~is_accurate] = 0.0
+        values = 0.5 * (h * (w[:, None] * y)).sum(axis=0)
+        return values, is_accurate
+
+
+def _solve(system: Matrix, right: Matrix) -> Matrix:
+    """The solution, or infinity if it is inaccurate: small eps makes divergences linear in h."""
+    lost = np.full(right.shape, np.inf)
+    try:
+        inverse = np.linalg.inv(system)
+    except np.linalg.LinAlgError:
+        return lost
+    condition = np.linalg.norm(system, 1) * np.linalg.norm(inverse, 1)
+    y: Matrix = inverse @ right if condition <= SOLVABLE else lost  # not if it is NaN
+    return y

@@ -1,0 +1,217 @@
+"""Exact answers for data with nearly equal rows: references to 40 digits, maps by differences.
+
+Histograms and references are computed with mpmath from their definitions, divergences of nearly
+equal histograms to fifty digits, those of others by plain sweeps. The equations are then iterated
+from a learned answer, until they no longer change it.
+"""
+
+import warnings
+
+import numpy as np
+from mpmath import mp, mpf
+
+import cometric as cm
+from fifty_digits import divergence
+
+DIGITS = 40
+RESTART, EPS = 0.5, 0.1
+NEAR = 1e-4  # l1 distance below which divergences are computed to fifty digits
+NORMS = ("local", "lsa", "cosine", "hellinger", "l1", "l2")
+MAPS = {
+    "entropic": cm.Entropic(EPS),
+    "limit": cm.Limit(),
+    "laplacian": cm.Laplacian(),
+    "mahalanobis": cm.Mahalanobis(),
+}
+TOL = 1e-3
+
+_log1p, _sqrt, _float = (np.frompyfunc(f, 1, 1) for f in (mp.log1p, mp.sqrt, float))
+
+
+def random_case(seed):
+    """Thin counts, some rows or columns of which nearly repeat others, and the distance between."""
+    rng = np.random.default_rng(seed)
+    X = rng.poisson(rng.gamma(1.0, 1.5, (8, 6))).astype(float)
+    X[np.arange(8), np.arange(8) % 6] += rng.integers(1, 4, 8)
+    X[:, :2] += rng.integers(1, 4, (8, 2))  # no row of a single entry, which would be a repeat
+    gap = 10.0 ** rng.uniform(-9, -5)
+    if rng.random() < 0.5:
+        X = X.T.copy()
+    for row in range(int(rng.integers(1, 3))):
+        factor = rng.integers(1, 50)
+        X[row] = factor * X[row + 3] * (1.0 + gap * rng.uniform(-1.0, 1.0, X.shape[1]))
+    X = X[:, X.sum(axis=0) > 0]
+    return (X.T.copy() if rng.random() < 0.5 else X), gap
+
+
+def check(seed, kind, norm):
+    """What is wrong with the learned answer of a case, "repeats" if there is nothing to compare."""
+    X, gap = random_case(seed)
+    case = f"case {seed}, {kind}, {norm}, {gap:.1e} apart"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        result = cm.learn(X, transport=MAPS[kind], restart=RESTART, norm=norm, tol=TOL)
+    if result.problem.merged != (0, 0):
+        return "repeats"
+    if not result.converged:
+        return f"{case}: {result.status.name}"
+    wrong = 0.0
+    for found, want in zip(result.metrics, answer(X, result, norm, kind), strict=True):
+        off = ~np.eye(len(want), dtype=bool)
+        wrong = max(wrong, float(np.abs(found[off] / want[off] - 1.0).max()))
+    return f"{case}: off by {wrong:.1e}" if wrong > TOL else ""
+
+
+def answer(X, result, norm, kind, steps=60):
+    """The exact answer (samples, features), iterated from a learned one."""
+    with mp.workdps(DIGITS):
+        sides = [histograms(X), histograms(X.T)]
+        R = [reference(norm, sides[k], of) for k, of in enumerate(("samples", "features"))]
+        gaps = [differences(hist) for hist in sides]
+    images = [
+        lambda cost, k=k, Y=Y: _image(kind, cost, Y, gaps[k], R[k]) for k, Y in enumerate((X, X.T))
+    ]
+    features = np.asarray(result.features, float)
+    for _ in range(steps):
+        samples = images[0](features)
+        after = images[1](samples)
+        off = ~np.eye(len(after), dtype=bool)
+        change = np.abs(after[off] / features[off] - 1.0).max()
+        features = after
+        if change < 1e-5:
+            break
+    else:
+        raise AssertionError(f"the iteration does not converge: {change}")
+    return samples, features
+
+
+def _image(kind, cost, X, z, R):
+    """The restarted map under a cost, scaled to maximum 1."""
+    W = _divergences(X, cost, z) if kind == "entropic" else quadratic(kind, cost, z)
+    D = (1 - RESTART) * W / W.max() + RESTART * R / R.max()
+    return D / D.max()
+
+
+def quadratic(kind, cost, z):
+    """Quadratic forms of the differences z of all pairs."""
+    M = {
+        "limit": -0.5 * cost,
+        "laplacian": np.diag(cost.sum(axis=1)) - cost,
+        "mahalanobis": np.exp(-cost / (0.5 * cost.max())),
+    }[kind].astype(np.longdouble)
+    forms = np.einsum("ijk,kl,ijl->ij", z, M, z).astype(float)
+    return np.sqrt(forms) if kind == "mahalanobis" else forms
+
+
+def _divergences(X, cost, z):
+    a = (X / X.sum(axis=1, keepdims=True)).astype(np.longdouble)
+    n, unit = len(a), EPS * cost.max()
+    scaled = (cost / unit).astype(np.longdouble)
+    i, j = np.triu_indices(n)
+    with np.errstate(divide="ignore"):
+        log_a = np.log(a)
+    g = np.zeros((len(i), a.shape[1]), np.longdouble)
+    for _ in range(5000):
+        f = log_a[i] - _log_sum(g[:, None, :] - scaled)
+        before, g = g, log_a[j] - _log_sum(f[:, None, :] - scaled)
+        here = np.isfinite(g)
+        if np.abs(g[here] - before[here]).max() < 1e-17:
+            break
+    dot = np.where(a[i] > 0, a[i] * np.where(a[i] > 0, f, 0), 0).sum(axis=1)
+    dot += np.where(a[j] > 0, a[j] * np.where(a[j] > 0, g, 0), 0).sum(axis=1)
+    own = dot[i == j]
+    W = np.zeros((n, n))
+    W[i, j] = unit * (dot - 0.5 * (own[i] + own[j]))
+    for k, l in zip(i, j, strict=True):
+        if k == l:
+            W[k, l] = 0.0
+        elif np.abs(z[k, l]).sum() < NEAR:
+            W[k, l] = float(divergence(X[k], X[l], cost, EPS))
+    return W + W.T
+
+
+def _log_sum(terms):
+    top = terms.max(axis=2)
+    return top + np.log(np.exp(terms - top[:, :, None]).sum(axis=2))
+
+
+def histograms(X):
+    rows = np.vectorize(mpf, otypes=[object])(np.asarray(X, float))
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def differences(hist):
+    return (hist[:, None] - hist[None]).astype(np.longdouble)
+
+
+def reference(norm, hist, of):
+    """R between histograms of 40 digits, in double precision."""
+    n = len(hist)
+    gaps = hist[:, None] - hist[None]
+    if norm == "l1":
+        return abs(gaps).sum(axis=2).astype(float)
+    if norm == "l2":
+        return _sqrt((gaps**2).sum(axis=2)).astype(float)
+    if norm == "cosine":
+        return _raised((_distances(_unit(hist)) ** 2) / 2)
+    if norm == "hellinger":
+        return _raised(_distances(_sqrt(hist)))
+    known = sorted(hist[hist > 0])
+    median = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    damped = _log1p(hist / median)
+    holders = (hist > 0).sum(axis=0)
+    weight = np.array([mp.log(mpf(1 + n) / (1 + int(h))) + 1 for h in holders], dtype=object)
+    tfidf = _unit(damped * weight)
+    if norm == "lsa":
+        return _raised(_distances(_projected(tfidf)))
+    shares = damped / damped.sum(axis=1, keepdims=True)
+    parts = [abs(shares[:, None] - shares[None]).sum(axis=2)]
+    if of == "features":
+        parts.append(_distances(_projected(_unit(damped - damped.mean(axis=1)[:, None]))))
+    else:
+        parts += [_distances(tfidf), _distances(_projected(tfidf))]
+    total = 0
+    for part in parts:
+        scale = np.array([sum(sorted(row)[1:11]) / len(sorted(row)[1:11]) for row in part])
+        part = part / _sqrt(scale[:, None] * scale)
+        total = total + part * (n * (n - 1)) / part.sum()
+    near = np.array([sorted(row)[1:31] for row in total], dtype=object)
+    noise = mpf(0.9) * near.min(axis=1)
+    spread = near.mean(axis=1) - noise
+    R = (total - noise[:, None]) * (total - noise) / (spread[:, None] * spread)
+    for k in range(n):
+        R[k, k] = mpf(0)
+    R = np.vectorize(lambda r: mp.power(r, mpf(3) / 4), otypes=[object])(R)
+    values = sorted(R[~np.eye(n, dtype=bool)])
+    far = values[int(np.ceil(0.99 * n * (n - 1))) - 1]
+    return np.minimum(R, far).astype(float)
+
+
+def _raised(distances):
+    n = len(distances)
+    mean = distances.sum() / (n * (n - 1))
+    raised = np.maximum(distances, mpf(1e-6) * mean).astype(float)
+    np.fill_diagonal(raised, 0.0)
+    return raised
+
+
+def _distances(rows):
+    return _sqrt(((rows[:, None] - rows[None]) ** 2).sum(axis=2))
+
+
+def _unit(rows):
+    lengths = _sqrt((rows**2).sum(axis=1, keepdims=True))
+    return rows / np.where(lengths <= mpf(1e-12), mp.inf, lengths)
+
+
+def _projected(rows):
+    """Unit vectors in the space of the singular vectors up to a gap; of Gram matrices."""
+    d = rows.shape[1]
+    values, vectors = mp.eigsy(mp.matrix((rows.T @ rows).tolist()))
+    order = sorted(range(d), key=lambda k: -values[k])
+    sizes = [mp.sqrt(max(values[k], 0)) for k in order][: min(rows.shape)] + [mpf(0)]
+    count = min(30, min(rows.shape))
+    while count and sizes[count - 1] - sizes[count] <= mpf(1e-9) * sizes[0]:
+        count -= 1
+    V = np.array([[vectors[k, order[c]] for c in range(count)] for k in range(d)], dtype=object)
+    return _unit(rows @ V)
