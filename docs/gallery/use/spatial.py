@@ -29,7 +29,7 @@ if here.exists():
     X = cells.to_df().astype(float)
     types, places = cells.obs["label"].to_numpy().astype(str), cells.obsm["spatial"]
 else:
-    panel = cm.datasets.simulate_counts(1500, 40, n_groups=8, random_state=0)
+    panel = cm.datasets.simulate_counts(1500, 40, types=8, density=0.6)
     X, types = panel.X, panel.labels.astype(str)
     places = np.random.default_rng(0).random((len(types), 2))
 rows = np.sort(np.random.default_rng(0).permutation(len(types))[:2000])
