@@ -72,11 +72,12 @@ def test_unbalanced_divergences_are_of_second_order(eps, rho, heavier):
 
 
 def test_small_eps_leaves_divergences_to_the_sweeps():
-    """They are then linear in the difference: the least cost of moving it."""
+    """They are then linear in the difference, and the equations of the expansion singular."""
     a, gap = np.array([0.5, 0.3, 0.2]), 1e-6
-    cost = 1.0 - np.eye(3)
     hist = np.array([a, a + gap * np.array([1.0, -1.0, 0.0])])
-    assert_allclose(EntropicMap(hist, 1e-2)(cost)[0, 1], gap, rtol=0.2)
+    phi = EntropicMap(hist, 1e-2, max_sweeps=100)
+    assert 0.0 < phi(1.0 - np.eye(3))[0, 1] <= gap
+    assert phi.error > phi.tol
 
 
 @pytest.mark.parametrize("kind", ["limit", "laplacian", "mahalanobis"])
