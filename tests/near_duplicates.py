@@ -6,18 +6,22 @@ from a learned answer, until they no longer change it.
 """
 
 import warnings
+from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 from mpmath import mp, mpf
 
 import cometric as cm
 from fifty_digits import divergence
+from rational import optimal_plan
 
 DIGITS = 40
 RESTART, EPS = 0.5, 0.1
 NEAR = 1e-4  # l1 distance below which divergences are computed to fifty digits
 NORMS = ("local", "lsa", "cosine", "hellinger", "l1", "l2")
 MAPS = {
+    "exact": cm.Exact(),
     "entropic": cm.Entropic(EPS),
     "limit": cm.Limit(),
     "laplacian": cm.Laplacian(),
@@ -87,7 +91,8 @@ def answer(X, result, norm, kind, steps=60):
 
 def _image(kind, cost, X, z, R):
     """The restarted map under a cost, scaled to maximum 1."""
-    W = _divergences(X, cost, z) if kind == "entropic" else quadratic(kind, cost, z)
+    lifts = {"exact": _transport, "entropic": _divergences}
+    W = lifts[kind](X, cost, z) if kind in lifts else quadratic(kind, cost, z)
     D = (1 - RESTART) * W / W.max() + RESTART * R / R.max()
     return D / D.max()
 
@@ -101,6 +106,19 @@ def quadratic(kind, cost, z):
     }[kind].astype(np.longdouble)
     forms = np.einsum("ijk,kl,ijl->ij", z, M, z).astype(float)
     return np.sqrt(forms) if kind == "mahalanobis" else forms
+
+
+def _transport(X, cost, z):
+    """Exact transport of fractions, with costs rounded to 2^-50."""
+    rows = [[Fraction(x) for x in row] for row in X.tolist()]
+    a = [[x / sum(row) for x in row] for row in rows]
+    grid = {(k, l): int(c * 2.0**50) for (k, l), c in np.ndenumerate(cost)}
+    W = np.zeros((len(a), len(a)))
+    for i, j in combinations(range(len(a)), 2):
+        flows = optimal_plan(a[i], a[j], grid).items()
+        moved = sum(mass * grid[min(e), max(e)] for e, mass in flows if e[0] != e[1])
+        W[i, j] = W[j, i] = float(moved / 2**50)
+    return W
 
 
 def _divergences(X, cost, z):

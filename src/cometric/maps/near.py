@@ -13,6 +13,8 @@ potentials of a and b, and those of b and b, at b = a.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
@@ -23,7 +25,7 @@ from cometric.core.types import Index, Matrix, Vector
 REACH = 1e-5
 """Largest l1 distance of histograms that are compared in this way."""
 
-ACCURATE = 1e-4
+ACCURATE = 3e-4
 """Largest change of the logarithms of scalings from a to b: the relative error of the result."""
 
 SOLVABLE = 1e9
@@ -38,7 +40,7 @@ class NearPairs:
         i, j = close_pairs(rows, REACH).T
         self._keys = np.sort(self._key(i, j))
 
-    def find(self, index: Index) -> Index:
+    def _find(self, index: Index) -> Index:
         """The places of such pairs in ``index``, in the order of their first histograms."""
         if not len(self._keys):
             return np.empty(0, np.int64)
@@ -51,20 +53,23 @@ class NearPairs:
         keys: Index = np.minimum(i, j) * self._rows.shape[0] + np.maximum(i, j)
         return keys
 
-    def correct(
-        self, values: Vector, index: Index, logs: Vector, scaled: Matrix, damping: float
-    ) -> None:
-        """Replace the divergences of such pairs, over eps, where the expansion is accurate.
+    def expand(
+        self, index: Index, scalings: Vector, are_logs: bool, scaled: Matrix, damping: float
+    ) -> tuple[Index, Vector]:
+        """The places in ``index`` of pairs whose expansion is accurate, and their divergences.
 
-        ``logs`` are the logarithms of the scalings u of the histograms to themselves, ``scaled``
-        the cost over eps, ``damping`` is s.
+        These are over eps, as is the cost ``scaled``. ``scalings`` are the u of the histograms to
+        themselves, or their logarithms, and ``damping`` is s.
         """
-        places = self.find(index)
-        cuts = np.flatnonzero(np.diff(index[places, 0])) + 1
-        for part in np.split(places, cuts) if len(places) else ():
-            one, others = int(index[part[0], 0]), index[part, 1]
-            found, is_accurate = self._expand(one, others, logs, scaled, damping)
-            values[part[is_accurate]] = found[is_accurate]
+        places = self._find(index)
+        values, are_accurate = np.zeros(len(places)), np.zeros(len(places), dtype=bool)
+        logs = scalings if are_logs or not len(places) else np.log(scalings)
+        cuts = np.flatnonzero(np.diff(index[places, 0], prepend=-1, append=-1))
+        for start, end in pairwise(cuts.tolist()):
+            one, others = int(index[places[start], 0]), index[places[start:end], 1]
+            found = self._expand(one, others, logs, scaled, damping)
+            values[start:end], are_accurate[start:end] = found
+        return places[are_accurate], values[are_accurate]
 
     def _expand(
         self, one: int, others: Index, logs: Vector, scaled: Matrix, s: float
