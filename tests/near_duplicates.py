@@ -133,7 +133,7 @@ def _divergences(X, cost, z):
         f = log_a[i] - _log_sum(g[:, None, :] - scaled)
         before, g = g, log_a[j] - _log_sum(f[:, None, :] - scaled)
         here = np.isfinite(g)
-        if np.abs(g[here] - before[here]).max() < 1e-17:
+        if np.abs(g[here] - before[here]).max() < 1e-14:  # values are of second order
             break
     dot = np.where(a[i] > 0, a[i] * np.where(a[i] > 0, f, 0), 0).sum(axis=1)
     dot += np.where(a[j] > 0, a[j] * np.where(a[j] > 0, g, 0), 0).sum(axis=1)
