@@ -91,7 +91,7 @@ def answer(X, result, norm, kind, steps=60):
 def _image(kind, X, z, R, cost, memory):
     """The restarted map under a cost, scaled to maximum 1."""
     if kind == "entropic":
-        W, memory["potentials"] = _divergences(X, cost, z, memory.get("potentials"))
+        W, memory["scalings"] = _divergences(X, cost, z, memory.get("scalings"))
     else:
         W = _transport(X, cost, z) if kind == "exact" else quadratic(kind, cost, z)
     D = (1 - RESTART) * W / W.max() + RESTART * R / R.max()
@@ -123,23 +123,18 @@ def _transport(X, cost, z):
 
 
 def _divergences(X, cost, z, start=None):
-    """Divergences, and the potentials to start from under a similar cost."""
+    """Divergences, and the scalings to start from under a similar cost."""
     a = (X / X.sum(axis=1, keepdims=True)).astype(np.longdouble)
     n, unit = len(a), EPS * cost.max()
-    scaled = (cost / unit).astype(np.longdouble)
+    K = np.exp(-(cost / unit).astype(np.longdouble))
     i, j = np.triu_indices(n)
-    with np.errstate(divide="ignore"):
-        log_a = np.log(a)
-    shape = len(i), a.shape[1]
-    g = np.zeros(shape, np.longdouble) if start is None else start
-    for _ in range(5000):
-        f = log_a[i] - _log_sum(g[:, None, :] - scaled)
-        before, g = g, log_a[j] - _log_sum(f[:, None, :] - scaled)
-        here = np.isfinite(g)
-        if np.abs(g[here] - before[here]).max() < 1e-9:  # values are of second order
+    v = np.ones((len(i), a.shape[1]), np.longdouble) if start is None else start
+    for _ in range(20_000):
+        u = a[i] / (v @ K)
+        before, v = v, a[j] / (u @ K)
+        if (np.abs(v - before) <= 1e-9 * v).all():  # values are of second order
             break
-    dot = np.where(a[i] > 0, a[i] * np.where(a[i] > 0, f, 0), 0).sum(axis=1)
-    dot += np.where(a[j] > 0, a[j] * np.where(a[j] > 0, g, 0), 0).sum(axis=1)
+    dot = (a[i] * _log(u)).sum(axis=1) + (a[j] * _log(v)).sum(axis=1)
     own = dot[i == j]
     W = np.zeros((n, n))
     W[i, j] = unit * (dot - 0.5 * (own[i] + own[j]))
@@ -148,12 +143,11 @@ def _divergences(X, cost, z, start=None):
             W[k, l] = 0.0
         elif np.abs(z[k, l]).sum() < NEAR:
             W[k, l] = float(divergence(X[k], X[l], cost, EPS))
-    return W + W.T, g
+    return W + W.T, v
 
 
-def _log_sum(terms):
-    top = terms.max(axis=2)
-    return top + np.log(np.exp(terms - top[:, :, None]).sum(axis=2))
+def _log(scalings):
+    return np.log(np.where(scalings > 0.0, scalings, 1.0))  # empty bins have no mass
 
 
 def histograms(X):
