@@ -20,6 +20,8 @@ from fifty_digits import divergence
 @pytest.mark.parametrize("kind", near.MAPS)
 def test_distances_are_right_or_not_called_converged(kind, norm):
     number = list(near.MAPS).index(kind) * len(near.NORMS) + near.NORMS.index(norm)
+    if (kind, norm) == ("entropic", "local"):
+        assert near.check(331, kind, norm) == ""  # small scalings: a difference of 7e-6 is large
     for seed in (number,) if kind == "entropic" else (number, number + 1000):
         said = near.check(seed, kind, norm)
         assert said in ("", "repeats"), said
@@ -37,8 +39,8 @@ def test_references_of_near_duplicates_are_accurate(norm):
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.1, 1.0, 100.0])
-@pytest.mark.parametrize("gap", [1e-6, 1e-9])
-def test_divergences_of_near_duplicates_have_all_digits_but_a_few(eps, gap):
+@pytest.mark.parametrize("gap", [5e-6, 1e-6, 1e-9])
+def test_divergences_of_near_duplicates_are_accurate(eps, gap):
     rng = np.random.default_rng(0)
     points = rng.random((5, 2))
     cost = np.abs(points[:, None] - points).sum(axis=-1)
