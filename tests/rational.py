@@ -56,7 +56,7 @@ class Lift:
         rows = []
         for i, j in self.pairs:
             row = dict.fromkeys(bins, mpf(0))
-            for (k, l), mass in _plan(self.hist[i], self.hist[j], grid).items():
+            for (k, l), mass in optimal_plan(self.hist[i], self.hist[j], grid).items():
                 if k != l:
                     pair = min(k, l), max(k, l)
                     amount = mpf(mass.numerator) / mpf(mass.denominator)
@@ -163,7 +163,7 @@ def _norm(a, b, norm):
     return mp.sqrt(mpf(squares.numerator) / mpf(squares.denominator))
 
 
-def _plan(a, b, grid):
+def optimal_plan(a, b, grid):
     """An optimal plan between two histograms of fractions, costs being integers by pair."""
     sources = [k for k, x in enumerate(a) if x]
     sinks = [l for l, x in enumerate(b) if x]

@@ -20,6 +20,8 @@ from fifty_digits import divergence
 @pytest.mark.parametrize("kind", near.MAPS)
 def test_distances_are_right_or_not_called_converged(kind, norm):
     number = list(near.MAPS).index(kind) * len(near.NORMS) + near.NORMS.index(norm)
+    if (kind, norm) == ("entropic", "local"):
+        assert near.check(331, kind, norm) == ""  # small scalings: a difference of 7e-6 is large
     for seed in (number,) if kind == "entropic" else (number, number + 1000):
         said = near.check(seed, kind, norm)
         assert said in ("", "repeats"), said
@@ -37,8 +39,8 @@ def test_references_of_near_duplicates_are_accurate(norm):
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.1, 1.0, 100.0])
-@pytest.mark.parametrize("gap", [1e-6, 1e-9])
-def test_divergences_of_near_duplicates_have_all_digits_but_a_few(eps, gap):
+@pytest.mark.parametrize("gap", [5e-6, 1e-6, 1e-9])
+def test_divergences_of_near_duplicates_are_accurate(eps, gap):
     rng = np.random.default_rng(0)
     points = rng.random((5, 2))
     cost = np.abs(points[:, None] - points).sum(axis=-1)
@@ -72,11 +74,12 @@ def test_unbalanced_divergences_are_of_second_order(eps, rho, heavier):
 
 
 def test_small_eps_leaves_divergences_to_the_sweeps():
-    """They are then linear in the difference: the least cost of moving it."""
+    """They are then linear in the difference, and the equations of the expansion singular."""
     a, gap = np.array([0.5, 0.3, 0.2]), 1e-6
-    cost = 1.0 - np.eye(3)
     hist = np.array([a, a + gap * np.array([1.0, -1.0, 0.0])])
-    assert_allclose(EntropicMap(hist, 1e-2)(cost)[0, 1], gap, rtol=0.2)
+    phi = EntropicMap(hist, 1e-2, max_sweeps=100)
+    assert 0.0 < phi(1.0 - np.eye(3))[0, 1] <= gap
+    assert phi.error > phi.tol
 
 
 @pytest.mark.parametrize("kind", ["limit", "laplacian", "mahalanobis"])

@@ -81,6 +81,12 @@ def test_the_warning_names_the_rounding_and_the_first_row():
         Problem.from_data(X)
 
 
+@pytest.mark.filterwarnings("ignore:`X` has:UserWarning")
+def test_a_certificate_says_up_to_which_rounding_repeats_count_as_one():
+    said = str(cm.learn(rounded_repeat(), eps=0, tau=0.1, norm="l1").certify())
+    assert "the same to within 1e-12, or the rounding of data of unit roundoff 6e-08" in said
+
+
 def test_a_stored_rounding_must_be_one_of_a_dtype():
     arrays = quiet(thin_counts()).to_arrays()
     arrays["rounding"] = np.array(0.5)

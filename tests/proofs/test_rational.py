@@ -253,7 +253,7 @@ def test_plans_in_fractions_are_those_of_a_linear_program(seed):
         for w in (rng.integers(0, 4, d) + np.eye(d, dtype=int)[0] for _ in range(2))
     )
     grid = {pair: int(rng.integers(1, 9)) for pair in combinations(range(d), 2)}
-    plan = rational._plan(a, b, grid)
+    plan = rational.optimal_plan(a, b, grid)
     marginals = np.vstack([np.kron(np.eye(d), np.ones(d)), np.kron(np.ones(d), np.eye(d))])
     flat = [0 if k == l else grid[min(k, l), max(k, l)] for k in range(d) for l in range(d)]
     best = linprog(flat, A_eq=marginals, b_eq=[float(x) for x in a + b]).fun

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cometric.core.types import Index, Vector
+from cometric.core.types import Index, Matrix, Vector
 
 
 class Format(NamedTuple):
@@ -100,8 +100,7 @@ def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Inde
     sums: Vector = np.asarray(errors.sum(axis=1)).ravel()
     reach = 2.0 * float(sums.max(initial=0.0)) * (1.0 + 1e-9) + 1e-15
     tree, places = _projected(rows)
-    nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
-    close = np.flatnonzero(np.isfinite(nearest))
+    close = _with_neighbors(tree, places, reach)
     group = np.arange(len(first))
     free = np.zeros(len(first), dtype=bool)
     free[close] = True
@@ -133,17 +132,28 @@ def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
 
     ``reach`` should be small: then few other pairs are close in all of some random projections.
     """
-    tree, _ = _projected(rows)
-    n = rows.shape[0]
-    if (tree.count_neighbors(tree, reach, np.inf) - n) // 2 > MANY + 10 * n:
+    from scipy.spatial import cKDTree
+
+    tree, places = _projected(rows)
+    close = _with_neighbors(tree, places, reach)
+    if not len(close):
         return np.empty((0, 2), np.int64)
-    index: Index = tree.query_pairs(reach, np.inf, output_type="ndarray").astype(np.int64)
+    tree = cKDTree(places[close])  # counting in a tree of all rows takes long
+    if (tree.count_neighbors(tree, reach, np.inf) - len(close)) // 2 > MANY + 10 * rows.shape[0]:
+        return np.empty((0, 2), np.int64)
+    index: Index = close[tree.query_pairs(reach, np.inf, output_type="ndarray")]
     i, j = index.T
     gaps = np.asarray(abs(rows[i] - rows[j]).sum(axis=1)).ravel()
     return index[gaps <= reach]
 
 
-def _projected(rows: sparse.csr_array) -> tuple[Any, Any]:
+def _with_neighbors(tree: Any, places: Matrix, reach: float) -> Index:
+    """The rows with another one within reach in all projections."""
+    nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
+    return np.flatnonzero(np.isfinite(nearest))
+
+
+def _projected(rows: sparse.csr_array) -> tuple[Any, Matrix]:
     """A tree of random projections of the rows, and these: l1 distances are never less."""
     from scipy.spatial import cKDTree
 

@@ -243,8 +243,7 @@ class EntropicMap(SinkhornMap):
         return symmetric(values, self.shape[0])[np.ix_(self._rank, self._rank)]
 
     def _first_scalings(self) -> Vector:
-        nnz = self._hist.nnz
-        return np.zeros(nnz) if self.logs else np.ones(nnz)
+        return np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
 
     def _own_terms(self, ground: Ground, before: Vector) -> tuple[SelfTerms | None, Vector]:
         """Self terms and scalings under a cost, given the scalings under the one before."""
@@ -317,8 +316,7 @@ class EntropicMap(SinkhornMap):
         if task.level is None:  # no pairs, or all costs are zero
             return task.values
         divergences: Vector = task.values - task.level
-        logs = self._self_scalings if self.logs else np.log(self._self_scalings)
-        self._near.correct(divergences, group.index, logs, cost / unit, self.damping)
+        np.put(divergences, *task.near)
         return unit * divergences
 
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
@@ -475,8 +473,10 @@ class EntropicMap(SinkhornMap):
         if task.level is None:
             i, j = task.group.index.T
             task.level = 0.5 * (levels[i] + levels[j])
+            own = self._self_scalings, self.logs, task.cost / (self.eps * task.cost.max())
+            task.near = self._near.expand(task.group.index, *own, self.damping)
         mask = task.values < task.level
-        mask[self._near.find(task.group.index)] = False  # see `correct`
+        mask[task.near[0]] = False
         return mask
 
     def _sweep_negative(

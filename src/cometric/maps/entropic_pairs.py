@@ -14,6 +14,8 @@ from cometric.core.types import Index, Matrix, Vector
 CELLS_PER_BLOCK = 2e9
 """Products per kernel call: about a second."""
 
+NO_PAIRS: tuple[Index, Vector] = (np.empty(0, np.int64), np.empty(0))
+
 
 class PairGroup:
     """Pairs sorted by their sources, the layout of their scalings, and the stored scalings.
@@ -50,3 +52,4 @@ class PairTask:
     values: Vector
     errors: Vector
     level: Vector | None = None  # the mean of the two self terms of each pair
+    near: tuple[Index, Vector] = NO_PAIRS  # places of nearly equal pairs, divergences over eps

@@ -3,15 +3,18 @@
 The divergence of a and b = a + h is of second order in h, and as a difference of transport costs
 it is lost in their rounding errors. With the plan of a to itself, diag(u) K diag(u), and eps = 1,
 
-    S(a, b) = <h, w (I - T^2)^-1 (G h / w)> / 2 + O(h^3),
+    S(a, b) = <h, w (I - T^2)^-1 (G h / w)> / 2 + O(h^3),    G, T and w at a,
     v = (K u)^-s,    G = diag(v) K diag(v),    w = v (K u),    T = s diag(1 / w) G diag(a),
 
 where s is 1 for balanced transport, for which w = 1, and rho / (rho + eps) otherwise. (G and v are
 defined outside the support of a, too.) For the proof, differentiate the equations of the
-potentials of a and b, and those of b and b, at b = a.
+potentials of a and b, and those of b and b, at b = a. In the mean of the expansions at a and at b
+the terms of third order cancel, since S is symmetric.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -20,11 +23,11 @@ from scipy.special import logsumexp
 from cometric.core.rounding import close_pairs
 from cometric.core.types import Index, Matrix, Vector
 
-REACH = 1e-5
+REACH = 1e-4
 """Largest l1 distance of histograms that are compared in this way."""
 
-ACCURATE = 1e-4
-"""Largest change of the logarithms of scalings from a to b: the relative error of the result."""
+ACCURATE = 3e-3
+"""Largest change of the logarithms of scalings from a to b; its square is the relative error."""
 
 SOLVABLE = 1e9
 """The largest condition number of the equations of an expansion."""
@@ -38,33 +41,38 @@ class NearPairs:
         i, j = close_pairs(rows, REACH).T
         self._keys = np.sort(self._key(i, j))
 
-    def find(self, index: Index) -> Index:
-        """The places of such pairs in ``index``, in the order of their first histograms."""
+    def _find(self, index: Index) -> Index:
+        """The places of such pairs in ``index``."""
         if not len(self._keys):
             return np.empty(0, np.int64)
         i, j = index.T
-        found = np.flatnonzero(np.isin(self._key(i, j), self._keys) & (i != j))
-        ordered: Index = found[np.argsort(i[found], kind="stable")]
-        return ordered
+        return np.flatnonzero(np.isin(self._key(i, j), self._keys) & (i != j))
 
     def _key(self, i: Index, j: Index) -> Index:
         keys: Index = np.minimum(i, j) * self._rows.shape[0] + np.maximum(i, j)
         return keys
 
-    def correct(
-        self, values: Vector, index: Index, logs: Vector, scaled: Matrix, damping: float
-    ) -> None:
-        """Replace the divergences of such pairs, over eps, where the expansion is accurate.
+    def expand(
+        self, index: Index, scalings: Vector, are_logs: bool, scaled: Matrix, damping: float
+    ) -> tuple[Index, Vector]:
+        """The places in ``index`` of pairs whose expansion is accurate, and their divergences.
 
-        ``logs`` are the logarithms of the scalings u of the histograms to themselves, ``scaled``
-        the cost over eps, ``damping`` is s.
+        These are over eps, as is the cost ``scaled``. ``scalings`` are the u of the histograms to
+        themselves, or their logarithms, and ``damping`` is s.
         """
-        places = self.find(index)
-        cuts = np.flatnonzero(np.diff(index[places, 0])) + 1
-        for part in np.split(places, cuts) if len(places) else ():
-            one, others = int(index[part[0], 0]), index[part, 1]
-            found, is_accurate = self._expand(one, others, logs, scaled, damping)
-            values[part[is_accurate]] = found[is_accurate]
+        places = self._find(index)
+        pairs = np.concatenate([index[places], index[places, ::-1]])
+        order = np.argsort(pairs[:, 0], kind="stable")
+        values, are_accurate = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=bool)
+        logs = scalings if are_logs or not len(places) else np.log(scalings)
+        cuts = np.flatnonzero(np.diff(pairs[order, 0], prepend=-1, append=-1))
+        for start, end in pairwise(cuts.tolist()):
+            some = order[start:end]
+            found = self._expand(int(pairs[some[0], 0]), pairs[some, 1], logs, scaled, damping)
+            values[some], are_accurate[some] = found
+        values = values.reshape(2, -1).mean(axis=0)
+        accurate = are_accurate.reshape(2, -1).all(axis=0)
+        return places[accurate], values[accurate]
 
     def _expand(
         self, one: int, others: Index, logs: Vector, scaled: Matrix, s: float

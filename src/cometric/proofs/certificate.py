@@ -234,9 +234,12 @@ def about(problem: Problem) -> str:
     text = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
     samples, features = problem.merged
     if samples or features:
+        within = f"{MERGE_TOLERANCE:.0e}"
+        if problem.rounding:
+            within += f", or the rounding of data of unit roundoff {problem.rounding:.0e}"
         text += (
-            f"; repeats ({samples} samples, {features} features, the same to within "
-            f"{MERGE_TOLERANCE:.0e}) count as one"
+            f"; repeats ({samples} samples, {features} features, the same to within {within}) "
+            "count as one"
         )
     return text
 
