@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cometric.core.kinds import check_path, shown
-from cometric.files.missing import missing
+from cometric.files.reading import missing
 
 Sets = Mapping[str, Iterable[str]] | str | os.PathLike[str]
 """What users pass: sets by name, or the path of a file."""
