@@ -1,7 +1,8 @@
 """Users' data from files, as an AnnData.
 
 anndata, h5py, pandas, SciPy and NumPy read them, and the files are trusted as far as these
-libraries trust them. An error of theirs becomes a ``ValueError`` of one line that names the file. The numbers themselves are checked by :class:`cometric.Problem`.
+libraries trust them. An error of theirs becomes a ``ValueError`` of one line that names the file.
+The numbers themselves are checked by :class:`cometric.Problem`.
 """
 
 from __future__ import annotations
