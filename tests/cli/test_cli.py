@@ -263,7 +263,7 @@ def test_debug_shows_where_it_came_from(data):
 def test_nothing_is_replaced_without_force(data, monkeypatch):
     Path("out.features.csv").write_text("mine")
     monkeypatch.setattr(
-        commands.learning.files, "read", lambda *_: pytest.fail("read before looking")
+        commands.learning.reading, "read", lambda *_, **__: pytest.fail("read before looking")
     )
     said = run("learn", "x.csv", "-o", "out.csv", *QUICK, code=2).stderr
     assert "`out.features.csv` exists; pass another name, or --force to replace it." in said
