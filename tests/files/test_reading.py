@@ -373,6 +373,18 @@ def h5ad(table, tmp_path):
     return tmp_path / "x.h5ad"
 
 
+def test_h5ad_with_links_is_read(h5ad):
+    with h5py.File(h5ad, "a") as file:
+        file["layers/same"] = h5py.SoftLink("/X")
+    assert_array_equal(reading.read(h5ad).layers["same"], X)
+    check(h5ad)
+
+
+def test_more_than_a_million_rows(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1_000_001, 2), np.float32))
+    assert reading.read(tmp_path / "x.npy").shape == (1_000_001, 2)
+
+
 def test_h5ad_cut_short(h5ad):
     h5ad.write_bytes(h5ad.read_bytes()[:1000])
     with pytest.raises(ValueError, match="x.h5ad` cannot be read: .*truncated") as caught:
