@@ -1,4 +1,4 @@
-"""Stress tests of all guarantees: correctness, crash safety, untrusted files.
+"""Stress tests of all guarantees: correctness and crash safety.
 
 python benchmarks/torture.py                     all figures of docs/reliability.md
 python benchmarks/torture.py kills pairs         some of them; other lines of the page stay
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trials import ROOT, Outcome, commands, crashes, determinism, files, numbers, suites
+from trials import ROOT, Outcome, commands, crashes, determinism, numbers, suites
 
 from machine import commit, describe
 
@@ -42,7 +42,6 @@ PARTS = {
     "writes": Part(crashes.every_write, (1,), (80,)),
     "allocations": Part(crashes.every_allocation, (1,), (20,)),
     "starvation": Part(crashes.starvation, (100,), (4,)),
-    "files": Part(files.fuzz, (100_000,), (120,)),
     "threads": Part(determinism.thread_counts, ((1, 2, 4, 8),), ((1, 2),)),
     "blocks": Part(determinism.block_sizes, ((5, 17, 64),)),
     "workers": Part(determinism.worker_counts, ((1, 2, 3, 4),)),

@@ -26,7 +26,7 @@ import numpy as np
 
 import cometric as cm
 from cometric.core.digest import digest
-from cometric.files import atomic as module
+from cometric.files import storage as module
 from cometric.kernels.launching import run_tasks
 from cometric.running.learning import learn, resume
 from cometric.saving.folder import CheckpointError, CheckpointWarning

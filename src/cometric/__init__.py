@@ -59,7 +59,7 @@ _HOMES = {
     "StochasticIteration": "solvers.stochastic",
     "WassersteinSingularVectors": "estimator",
     "NeighborsTransformer": "transformer",
-    "open_store": "files.stores",
+    "open_store": "files.rows",
     "hilbert_distance": "core.cones",
     "Metrics": "core.types",
     "Status": "core.types",
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from cometric.core.types import Metrics as Metrics
     from cometric.core.types import Status as Status
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
-    from cometric.files.stores import open_store as open_store
+    from cometric.files.rows import open_store as open_store
     from cometric.large.landmarks import learn_landmarks as learn_landmarks
     from cometric.large.neighbors import neighbor_graph as neighbor_graph
     from cometric.large.pairwise import distances_to_zarr as distances_to_zarr

@@ -38,7 +38,7 @@ from cometric.drawing.packing import pack, pack_masses, pack_values, significant
 from cometric.drawing.rendering import render
 from cometric.drawing.values import Values, read_values
 from cometric.drawing.words import Words, read_words
-from cometric.files.atomic import check_target, replacing
+from cometric.files.storage import check_target, replacing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis

@@ -14,7 +14,6 @@ from scipy.stats import fisher_exact
 
 import cometric as cm
 from cometric.answers.enrichment import enriched
-from cometric.files.sets import read_sets
 
 BLOCKS, SIZE, NOISE, UBIQUITOUS = 3, 12, 12, 8
 SAMPLES = 30  # of each block
@@ -281,18 +280,6 @@ def test_bad_files_of_sets_are_refused(found, tmp_path, name, text, words):
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
         found.enrichment(path)
-
-
-def test_sets_nested_to_any_depth_are_refused(tmp_path):
-    nested: object = ["g1"]
-    for _ in range(2 * sys.getrecursionlimit()):
-        nested = {"a": nested}
-    with pytest.raises(ValueError, match="`sets` is nested too deeply: pass sets of names"):
-        read_sets(nested)
-    path = tmp_path / "a.json"
-    path.write_text('{"a": ' * 100_000)
-    with pytest.raises(ValueError, match="a.json` is not valid JSON"):
-        read_sets(path)
 
 
 def test_other_bad_sets_are_refused(found):

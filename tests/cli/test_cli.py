@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric import cli
 from cometric.files import writing
-from cometric.files.libraries import precision
+from cometric.files.tables import precision
 from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 
@@ -218,7 +218,6 @@ def test_not_converged_is_3_and_is_written(data):
         (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
         (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
         (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "--layer is 'no', but `x.csv` has no"),
-        (["learn", "x.csv", "-o", "y.npz", "--read-limit", "1e-7"], "above the limit of 2.5e-08"),
         (["certify", "x.csv"], "`x.csv` is not a result. Pass a .npz or .h5ad"),
         (["certify", "no.npz"], "`no.npz` does not exist."),
         (["neighbors", "x.csv", "-o", "y.h5ad"], "An .h5ad output takes neighbors of samples"),
@@ -264,7 +263,7 @@ def test_debug_shows_where_it_came_from(data):
 def test_nothing_is_replaced_without_force(data, monkeypatch):
     Path("out.features.csv").write_text("mine")
     monkeypatch.setattr(
-        commands.learning.files, "read", lambda *_: pytest.fail("read before looking")
+        commands.learning.reading, "read", lambda *_, **__: pytest.fail("read before looking")
     )
     said = run("learn", "x.csv", "-o", "out.csv", *QUICK, code=2).stderr
     assert "`out.features.csv` exists; pass another name, or --force to replace it." in said

@@ -177,7 +177,6 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
         (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "--layer is 'no'; the layers of `x.h5ad`"),
         (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "--key is 'a/b'"),
         (["x.h5ad", "-o", "y.h5ad", "--remove-checkpoint"], "--remove-checkpoint needs a folder"),
-        (["x.h5ad", "-o", "y.h5ad", "--read-limit", "1e-6"], "raise --read-limit"),
         (["c.h5ad", "-o", "y.h5ad"], "`c.h5ad` is stored by columns (CSC)"),
         (["empty.h5ad", "-o", "y.h5ad"], "`empty.h5ad` has 1 empty sample (first: sample 's4')"),
         (

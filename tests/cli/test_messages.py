@@ -129,7 +129,6 @@ BAD_VALUES = [
     (["--seed", "-1"], "--seed is '-1'; pass a whole number, at least 0."),
     (["--threads", "0"], f"--threads is '0'; {WHOLE}"),
     (["--memory-limit", "-1"], "--memory-limit is '-1'; pass a number of GB, at least 0."),
-    (["--read-limit", "all"], "--read-limit is 'all'; pass a number of GB, at least 0."),
     (["--checkpoint-every", "x"], "--checkpoint-every is 'x'; pass a number of seconds, at least"),
     (["--normalization-steps", "0"], f"--normalization-steps is '0'; {WHOLE}"),
     (["--smoothing", "inf"], "--smoothing is 'inf'; pass a number, at least 0."),
@@ -165,7 +164,6 @@ BAD_LINES = [
     (LEARN + ["--layer", "no"], "--layer is 'no', but `x.csv` has no layers. Leave out --layer."),
     (LEARN + ["--use-raw"], "--use-raw is given, but `x.csv` has no raw data. Leave out --use-raw"),
     (LEARN + ["--use-raw", "--layer", "a"], "--layer and --use-raw exclude one another"),
-    (LEARN + ["--read-limit", "1e-7"], "If you trust it, raise --read-limit."),
     (LEARN + ["--remove-checkpoint"], "--remove-checkpoint needs a folder. Pass --checkpoint"),
     (
         LEARN + ["--key", "a/b"],

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cometric.core.kinds import check_path
 from cometric.core.text import printable, storable
-from cometric.files import atomic
 
 
 @pytest.mark.parametrize("name", ["plain", "ä", "日本", "🧬", "two words", "tab\tline\n", "\u202e"])
@@ -38,5 +38,5 @@ def test_words_for_a_terminal(words, shown):
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b"])
 def test_paths_that_cannot_be(path):
     with pytest.raises(ValueError, match="is not a valid file name. Leave out NUL"):
-        atomic.check_path(path)
-    assert atomic.check_path("a\udc80b").name == "a\udc80b"  # a byte that is not UTF-8
+        check_path(path)
+    assert check_path("a\udc80b").name == "a\udc80b"  # a byte that is not UTF-8

@@ -1,11 +1,9 @@
-"""Readers: what they give, and what they refuse, before it can do harm."""
+"""Readers: what they give, and how they refuse what they cannot read."""
 
 import gzip
 import io
 import os
-import re
 import warnings
-import zipfile
 
 import numpy as np
 import pandas as pd
@@ -14,7 +12,7 @@ from numpy.testing import assert_array_equal
 from scipy import io as mtx
 from scipy import sparse
 
-from cometric.files import hdf5, libraries, reading, writing
+from cometric.files import reading, tables, writing
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -55,7 +53,7 @@ def test_tables(table, tmp_path, name):
     [("2.1.4", "round_trip"), ("3.0.2", "round_trip"), ("3.1.1", None), ("4.0.0rc1", None)],
 )
 def test_pandas_reads_every_digit(version, option):
-    assert libraries.precision(version).get("float_precision") == option
+    assert tables.precision(version).get("float_precision") == option
 
 
 def test_a_table_with_features_in_rows(table, tmp_path):
@@ -159,52 +157,11 @@ def test_indices_are_checked_before_another_format_is_made(tmp_path, layout):
         reading.read(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-def test_short_lines_do_not_make_a_huge_table(tmp_path, end):
-    path, line = tmp_path / "x.csv", ",".join(1000 * ["1"])
-    path.write_bytes(f"{line}{end}{line}{end}{f'1{end}' * 2000}".encode())
-    assert path.stat().st_size < 12_000
-    with pytest.raises(ValueError, match="x.csv` holds 0.016 GB or more once unpacked"):
-        reading.read(path, limit=1e7)
-
-
 @pytest.mark.parametrize("dtype", ["<U9", "S9", "f8,f8", "complex128", "M8[s]"])
 def test_arrays_of_something_else_than_numbers(tmp_path, dtype):
     np.save(tmp_path / "x.npy", np.zeros((2, 2), dtype))
     with pytest.raises(ValueError, match="x.npy` holds .*; pass real numbers"):
         reading.read(tmp_path / "x.npy")
-
-
-def test_a_chunk_larger_than_its_data_counts_whole(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        size, most = (2, 2), (None, None)
-        file.create_dataset("X", size, "f8", chunks=(2000, 2000), maxshape=most, compression="gzip")
-        file["X"][:] = 1.0
-    assert (tmp_path / "x.h5ad").stat().st_size < 100_000
-    with pytest.raises(ValueError, match="x.h5ad` holds 0.032 GB or more once unpacked"):
-        reading.read(tmp_path / "x.h5ad", limit=1e7)
-
-
-def test_chunks_count_with_the_memory_that_each_takes_while_it_is_read(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        file.create_dataset("X", (1000, 100), "f8", chunks=(3, 100))  # 334 chunks
-    with pytest.raises(ValueError, match="x.h5ad` holds 0.00217 GB or more once unpacked"):
-        reading.read(tmp_path / "x.h5ad", limit=2e6)
-
-
-def test_text_inside_records_is_not_read(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        kind = np.dtype([("number", "f8"), ("text", h5py.string_dtype())])
-        file["obs"] = np.array([(1.0, "a")], kind)
-    with pytest.raises(ValueError, match="x.h5ad` has objects in '/obs'; only numbers and text"):
-        reading.read(tmp_path / "x.h5ad")
-
-
-def test_large_attributes_count(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w", libver="latest") as file:
-        file.create_dataset("X", data=np.eye(2)).attrs["a"] = np.zeros(10**6)
-    with pytest.raises(ValueError, match="x.h5ad` holds 0.008 GB or more"):
-        reading.read(tmp_path / "x.h5ad", limit=1e6)
 
 
 def test_numpy_and_scipy_files(tmp_path):
@@ -320,45 +277,21 @@ def test_objects_are_not_unpickled(tmp_path, name):
     array = np.array([[Malice(tmp_path / "ran"), 1], [2, 3]], dtype=object)
     save = np.save if name.endswith("npy") else np.savez
     save(tmp_path / name, array, allow_pickle=True)
-    with pytest.raises(ValueError, match="holds Python objects, which could run code"):
+    with pytest.raises(ValueError, match="cannot be read: (Object arrays|Array can't be memory)"):
         reading.read(tmp_path / name)
     assert not (tmp_path / "ran").exists()
 
 
-def header(shape):
-    buffer = io.BytesIO()
-    described = {"descr": "<f8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, described)
-    return buffer.getvalue()
-
-
-def test_arrays_must_be_as_long_as_they_say(tmp_path):
-    (tmp_path / "x.npy").write_bytes(header((10**6, 10**6)) + bytes(64))
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("X.npy", header((10**6, 10**6)) + bytes(64))
+def test_arrays_that_are_cut_off_or_none(tmp_path):
     for name in ("x.npy", "x.npz"):
-        with pytest.raises(ValueError, match="an array is not as long as its header says"):
-            reading.read(tmp_path / name)
-
-
-def test_archives_that_unpack_to_too_much(tmp_path):
-    np.savez_compressed(tmp_path / "x.npz", np.zeros((1000, 1000)))
-    assert (tmp_path / "x.npz").stat().st_size < 20_000
-    with pytest.raises(ValueError, match="holds 0.008 GB or more once unpacked, above the limit"):
-        reading.read(tmp_path / "x.npz", limit=1e6)
-    np.save(tmp_path / "x.npy", np.zeros((1000, 1000)))
-    with pytest.raises(ValueError, match="above the limit of 0.001 GB. If you trust it"):
-        reading.read(tmp_path / "x.npy", limit=1e6)
-
-
-def test_text_that_unpacks_to_too_much(tmp_path):
-    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"f,g\n" + b"0,1\n" * 10**6))
-    assert (tmp_path / "x.csv.gz").stat().st_size < 20_000
-    with pytest.raises(ValueError, match="above the limit of 0.00025 GB"):
-        reading.read(tmp_path / "x.csv.gz", limit=1e6)
-    (tmp_path / "line.csv.gz").write_bytes(gzip.compress(b"0" * 10**7))  # no end of line at all
-    with pytest.raises(ValueError, match=r"above the limit|field larger than field limit"):
-        reading.read(tmp_path / "line.csv.gz", limit=1e6)
+        path = tmp_path / name
+        np.save(path, X) if name == "x.npy" else np.savez(path, X)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(ValueError, match=f"{name}` (cannot be read: mmap|is not a .npz file)"):
+            reading.read(path)
+    path.with_suffix(".npy").write_text("not an array")
+    with pytest.raises(ValueError, match="x.npy` cannot be read: the magic string is not correct"):
+        reading.read(path.with_suffix(".npy"))
 
 
 def test_npz_of_another_kind(tmp_path):
@@ -374,7 +307,7 @@ def test_npz_of_another_kind(tmp_path):
     with pytest.raises(ValueError, match=r"holds an array of shape \(2, 2, 2\); pass a matrix"):
         reading.read(tmp_path / "cube.npz")
     (tmp_path / "no.npz").write_text("not a zip file")
-    with pytest.raises(ValueError, match="no.npz` cannot be read: File is not a zip file"):
+    with pytest.raises(ValueError, match="no.npz` is not a .npz file, or is cut off"):
         reading.read(tmp_path / "no.npz")
 
 
@@ -420,21 +353,13 @@ def test_tables_that_are_none(tmp_path, text, words):
 def test_damaged_gzip(tmp_path):
     whole = gzip.compress(b"f,g\n" + b"1,2\n" * 1000)
     (tmp_path / "x.csv.gz").write_bytes(whole[:-20])
-    with pytest.raises(ValueError, match="x.csv.gz` is damaged: "):
+    with pytest.raises(ValueError, match="x.csv.gz` cannot be read: Compressed file ended before"):
         reading.read(tmp_path / "x.csv.gz")
 
 
 def test_10x_folders_that_do_not_fit_together(tmp_path):
     made = folder(tmp_path / "tenx", barcodes=["a", "b"])
     with pytest.raises(ValueError, match=r"barcodes.tsv.gz` has 2 lines, but `matrix.mtx.gz` has"):
-        reading.read(made)
-    huge = b"%%MatrixMarket matrix coordinate real general\n3 4 900000000000\n1 1 1\n"
-    (made / "matrix.mtx.gz").write_bytes(gzip.compress(huge))
-    with pytest.raises(ValueError, match="above the limit"):
-        reading.read(made)
-    wide = b"%%MatrixMarket matrix coordinate real general\n3 40000000000 1\n1 1 1\n"
-    (made / "matrix.mtx.gz").write_bytes(gzip.compress(wide))
-    with pytest.raises(ValueError, match="40,000,000,000 rows or columns; at most 1,000,000"):
         reading.read(made)
 
 
@@ -448,56 +373,16 @@ def h5ad(table, tmp_path):
     return tmp_path / "x.h5ad"
 
 
-def test_h5ad_with_links(h5ad, tmp_path):
-    np.save(tmp_path / "secret.npy", X)
-    for link in (h5py.ExternalLink("/etc/passwd", "/"), h5py.SoftLink("/X")):
-        with h5py.File(h5ad, "a") as file:
-            file["uns/more"] = link
-        with pytest.raises(ValueError, match="has a link at '/uns/more', which may lead anywhere"):
-            reading.read(h5ad)
-        with h5py.File(h5ad, "a") as file:
-            del file["uns/more"]
+def test_h5ad_with_links_is_read(h5ad):
+    with h5py.File(h5ad, "a") as file:
+        file["layers/same"] = h5py.SoftLink("/X")
+    assert_array_equal(reading.read(h5ad).layers["same"], X)
     check(h5ad)
 
 
-def test_h5ad_with_data_elsewhere(h5ad, tmp_path):
-    (tmp_path / "secret").write_bytes(X.tobytes())
-    with h5py.File(h5ad, "a") as file:
-        external = [(str(tmp_path / "secret"), 0, X.nbytes)]
-        file.create_dataset("uns/outside", X.shape, X.dtype, external=external)
-    with pytest.raises(ValueError, match="stores '/uns/outside' in other files"):
-        reading.read(h5ad)
-    with h5py.File(h5ad, "a") as file:
-        del file["uns/outside"]
-        layout = h5py.VirtualLayout(X.shape, X.dtype)
-        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
-        file["uns"].create_virtual_dataset("virtual", layout)
-    with pytest.raises(ValueError, match="stores '/uns/virtual' in other files"):
-        reading.read(h5ad)
-
-
-def test_h5ad_with_objects(h5ad):
-    with h5py.File(h5ad, "a") as file:
-        file.create_dataset("uns/lists", (3,), h5py.vlen_dtype(np.int64))
-    with pytest.raises(
-        ValueError, match="has objects in '/uns/lists'; only numbers and text are read"
-    ):
-        reading.read(h5ad)
-
-
-def test_h5ad_that_unpacks_to_too_much(h5ad):
-    with h5py.File(h5ad, "a") as file:  # nothing is stored of it: a file of kilobytes
-        file.create_dataset("uns/large", (10**6, 10**6), "f4", chunks=(1000, 1000))
-    with pytest.raises(ValueError, match="holds 4e.03 GB or more once unpacked"):
-        reading.read(h5ad)
-
-
-def test_h5ad_without_end(h5ad):
-    with h5py.File(h5ad, "a") as file:
-        file["uns/again"] = file["uns"]
-        file["uns/twice"] = file["uns"]
-    with pytest.raises(ValueError, match="nested more than 16 levels deep or holds more than"):
-        reading.read(h5ad)
+def test_more_than_a_million_rows(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1_000_001, 2), np.float32))
+    assert reading.read(tmp_path / "x.npy").shape == (1_000_001, 2)
 
 
 def test_h5ad_cut_short(h5ad):
@@ -514,15 +399,6 @@ def test_hdf5_that_is_no_anndata(tmp_path):
         reading.read(tmp_path / "x.h5ad")
 
 
-def test_hdf5_that_holds_up_the_library(h5ad, tmp_path, monkeypatch):
-    script = tmp_path / "stuck.py"
-    script.write_text("import resource as r\nr.setrlimit(r.RLIMIT_CPU, (1, 1))\nwhile True: pass")
-    monkeypatch.setattr(hdf5, "__file__", str(script))
-    with pytest.raises(ValueError, match="x.h5ad` is damaged: checking it crashed or timed out"):
-        reading.read(h5ad)
-
-
-# Not .h5ad: each look is a process, which takes half a second.
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.npy", "x.npz", "tenx"])
 def test_damaged_files_are_read_or_refused(table, tmp_path, name):
     """Nothing but a ValueError, whatever bytes are cut off or changed."""
@@ -594,38 +470,6 @@ def test_a_carriage_return_alone_ends_a_line(tmp_path):
     assert list(reading.read(path).obs_names) == ["x", "y", " z"]
 
 
-def test_a_sparse_matrix_that_claims_to_be_huge_is_refused(tmp_path):
-    anndata = pytest.importorskip("anndata")
-    h5py = pytest.importorskip("h5py")
-    path = tmp_path / "huge.h5ad"
-    anndata.AnnData(sparse.csr_matrix(np.eye(3))).write_h5ad(path)
-    with h5py.File(path, "a") as file:
-        file["X"].attrs["shape"] = np.array([2**59, 3])
-    with pytest.raises(ValueError, match="GB or more once unpacked, above the limit"):
-        reading.read(path)
-
-
-def test_a_damaged_name_length_is_detected_before_allocation(tmp_path):
-    path = tmp_path / "data.h5"
-    with h5py.File(path, "w") as file:
-        file["names"] = ["n" * 53]
-    hdf5.check_hdf5(path, 1e8)
-    place = re.compile(rb"\x35\0\0\0(.{8}\x01\0\0\0)", re.DOTALL)  # length, address, index
-    raw, changed = place.subn(lambda found: b"\0\0\0\xf0" + found[1], path.read_bytes())
-    assert changed == 1
-    path.write_bytes(raw)
-    with pytest.raises(ValueError, match="cannot be read"):
-        hdf5.check_hdf5(path, 1e8)
-
-
-def test_letters_count_as_what_a_file_holds(tmp_path):
-    path = tmp_path / "data.h5"
-    with h5py.File(path, "w") as file:
-        file["names"] = ["n" * 100_000] * 20
-    with pytest.raises(ValueError, match="holds 0.002 GB or more once unpacked"):
-        hdf5.check_hdf5(path, 1e6)
-
-
 def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
     (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
@@ -633,11 +477,13 @@ def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
 
 
 @pytest.mark.parametrize("end", [b"\xff", b"x", b" ", b""])
-def test_a_matrix_whose_last_line_does_not_end_is_read_to_there(end):
+def test_a_matrix_whose_last_line_does_not_end_is_read_to_there(tmp_path, end):
     """SciPy alone reads on behind the end of the file, and crashes."""
-    file = io.BytesIO()
-    mtx.mmwrite(file, sparse.csr_matrix(X))
-    text = file.getvalue().rstrip()
-    assert_array_equal(libraries.read_market(io.BytesIO(text + end)).T.toarray(), X)
+    path = tmp_path / "matrix.mtx"
+    mtx.mmwrite(path, sparse.csr_matrix(X))
+    text = path.read_bytes().rstrip()
+    path.write_bytes(text + end)
+    assert_array_equal(reading.read_market(path).T.toarray(), X)
+    path.write_bytes(text + b"\0" + end)
     with pytest.raises(ValueError, match="contains NUL characters"):
-        libraries.read_market(io.BytesIO(text + b"\0" + end))
+        reading.read_market(path)

@@ -25,7 +25,7 @@ import cometric as cm
 import doors
 from cometric.core.digest import digest
 from cometric.core.formula import Formula
-from cometric.files.locking import LOCK, lock, unlock
+from cometric.files.storage import LOCK, lock, unlock
 from cometric.large import index, neighbors, pairwise
 from cometric.large.progress import MANIFEST
 from cometric.running.settings import Settings, options
@@ -374,7 +374,7 @@ def test_arrays_of_earlier_versions_are_refused(tmp_path):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cometric.files.locking import lock
+from cometric.files.storage import lock
 for folder in sys.argv[2:]:
     Path(folder).mkdir(exist_ok=True)
     lock(Path(folder))

@@ -21,7 +21,6 @@ import pytest
 import cometric as cm
 from cometric.core.digest import digest
 from cometric.core.types import Iterate
-from cometric.files.archive import MAX_ARRAYS
 from cometric.saving import checkpoint as module
 from cometric.saving.folder import MANIFEST_BYTES, CheckpointError, CheckpointWarning
 from cometric.saving.saved import latest, read_origin
@@ -490,12 +489,6 @@ def pickled(path):
     np.savez(open(path, "wb"), history=np.array([Path], dtype=object))  # noqa: SIM115
 
 
-def crowd(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        for i in range(MAX_ARRAYS + 1):
-            archive.writestr(f"{i}.npy", b"")
-
-
 def overlapping(path):
     """Many members that are the same bytes: nothing is packed, and yet it unpacks to more."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -510,7 +503,6 @@ def overlapping(path):
         (bomb, "would unpack to more than its \\d+ bytes"),
         (lying_header, "an array is not as long as its header says"),
         (pickled, "holds Python objects"),
-        (crowd, "holds 10,001 arrays; at most 10,000 are read"),
         (lambda path: path.write_bytes(b"PK"), "is not a valid .npz file"),
     ],
 )

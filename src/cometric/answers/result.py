@@ -26,10 +26,9 @@ from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import Matrix, Metrics, Record, Status
 from cometric.core.validation import check_metric, require
-from cometric.files.archive import MAX_BYTES, read_arrays
-from cometric.files.atomic import replacing
-from cometric.files.hdf5 import TooLarge
-from cometric.files.missing import missing
+from cometric.files.reading import missing
+from cometric.files.storage import TooLarge, read_arrays, replacing
+from cometric.machine.devices import free_memory
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
@@ -361,7 +360,7 @@ class Result:
         return digest({**arrays, "formula": formula})
 
 
-def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
+def load(path: str | os.PathLike[str], *, limit: float | None = None) -> Result:
     """Read a result written by :meth:`Result.save`.
 
     Raises if the file is damaged, or its parts are inconsistent.
@@ -371,7 +370,7 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
     path
         The ``.npz`` file.
     limit
-        Largest number of bytes that the result may take in memory.
+        Largest number of bytes that the result may take; by default, the memory that is free.
 
     Returns
     -------
@@ -391,7 +390,7 @@ def load(path: str | os.PathLike[str], *, limit: float = MAX_BYTES) -> Result:
         raise missing(check_path(path))
     with open(path, "rb") as file:
         try:
-            arrays = read_arrays(file, name, limit)
+            arrays = read_arrays(file, name, free_memory() if limit is None else limit)
             if "header" not in arrays:
                 raise ValueError("it holds no learned metrics; learn from it first")
             json.loads(bytes(arrays["header"]))["schema"]

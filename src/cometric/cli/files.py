@@ -9,14 +9,13 @@ import numpy as np
 
 import cometric
 from cometric.answers.result import Result
-from cometric.cli.options import Source, Stored
+from cometric.cli.options import Source
 from cometric.core.inputs import counted, read_matrix, read_names
 from cometric.core.matching import find_bins, select
 from cometric.core.names import quoted, suggestion
 from cometric.core.warn import warn
 from cometric.files import reading, writing
-from cometric.files.labels import read_labels
-from cometric.files.missing import missing
+from cometric.files.tables import kind_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -26,15 +25,10 @@ TABLES = (".csv", ".tsv")
 """Endings of tables."""
 
 
-def read(path: Path, transpose: bool, read_limit: float) -> AnnData:
-    """The data in a file of at most ``read_limit`` GB."""
-    return reading.read(path, transpose=transpose, limit=read_limit * 1e9)
-
-
-def read_given(options: dict[str, Any], read_limit: float) -> dict[str, AnnData]:
+def read_given(options: dict[str, Any]) -> dict[str, AnnData]:
     """The metrics that are given as files, by the name of their option."""
     paths = {side: options.get(side) for side in ("samples", "features")}
-    return {side: read(path, False, read_limit) for side, path in paths.items() if path is not None}
+    return {side: reading.read(path) for side, path in paths.items() if path is not None}
 
 
 def write(
@@ -50,7 +44,7 @@ def write(
     An .h5ad file also has the ``data``, the ``source`` (layer, use_raw) they were read from, and
     the ``options`` of the histograms.
     """
-    if reading.kind_of(path) != ".h5ad":
+    if kind_of(path) != ".h5ad":
         return write_alone(result, path)
     from cometric.scverse import slots
 
@@ -61,7 +55,7 @@ def write(
 
 def write_alone(result: Result, path: Path) -> list[Path]:
     """Write a result without the data; returns the files written."""
-    if reading.kind_of(path) == ".npz":
+    if kind_of(path) == ".npz":
         with writing.failures(path):
             result.save(path)
     else:
@@ -76,18 +70,18 @@ def _save_tables(result: Result, output: Path) -> None:
         writing.save_table(path, np.asarray(getattr(result, side)), names, names)
 
 
-def load(path: Path, key: str, read_limit: float) -> tuple[Result, AnnData | None]:
+def load(path: Path, key: str) -> tuple[Result, AnnData | None]:
     """The result in a file that ``learn`` wrote, and its data, if the file has them."""
-    if reading.kind_of(path) == ".h5ad":
+    if kind_of(path) == ".h5ad":
         from cometric.scverse import get
 
-        data = read(path, False, read_limit)
+        data = reading.read(path)
         return get.result(data, key=key), data
-    if reading.kind_of(path) != ".npz":
+    if kind_of(path) != ".npz":
         raise ValueError(f"`{path}` is not a result. Pass a .npz or .h5ad file of cometric learn.")
     if not path.exists():
-        raise missing(path)
-    return cometric.load(path, limit=read_limit * 1e9), None
+        raise reading.missing(path)
+    return cometric.load(path), None
 
 
 def read_new(
@@ -105,9 +99,9 @@ def read_new(
     """
     from cometric.scverse import slots
 
-    data = read(path, source.transpose, source.read_limit)
+    data = reading.read(path, transpose=source.transpose)
     chosen = source.matrix
-    if reference is not None and reading.kind_of(path) == ".h5ad":
+    if reference is not None and kind_of(path) == ".h5ad":
         chosen = _like_learned(slots.read(reference, key)["params"], data, chosen, path)
     if drop_empty:
         data = _without_unknown(result, data, chosen, path)
@@ -160,7 +154,7 @@ def labels_of(
     data: AnnData | None,
     labels: str,
     path: Path,
-    stored: Stored,
+    key: str,
     table: Path | None = None,
     option: str = "labels",
 ) -> Any:
@@ -170,9 +164,7 @@ def labels_of(
     """
     if table is not None:
         names = result.problem.samples.item_names
-        limit = stored.read_limit * 1e9
-        return np.array(read_labels(table, labels, names, limit, option), dtype=object)
-    key = stored.key
+        return np.array(reading.read_labels(table, labels, names, option), dtype=object)
     if data is None or labels not in data.obs:
         columns = "" if data is None else ", ".join(map(repr, data.obs))
         available = f"has {columns}" if columns else "has no columns of labels"
@@ -207,7 +199,7 @@ def check_groups(data: AnnData, labels: str, key: str) -> None:
 
 def save_partial(interruption: cometric.Interrupted, output: Path) -> None:
     """Save the partial result beside ``output``, under another name: it is not a final result."""
-    stem = output.name[: output.name.lower().rindex(reading.kind_of(output))]
+    stem = output.name[: output.name.lower().rindex(kind_of(output))]
     partial = output.with_name(f"{stem}.partial.npz")
     with writing.failures(partial):
         interruption.result.save(partial)

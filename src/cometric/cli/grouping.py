@@ -34,7 +34,7 @@ def modules(
             "the set that is most enriched in the module.",
         ),
     ],
-    stored: o.Stored,
+    key: o.Key = "cometric",
     of: Annotated[
         str, o.of_kind("--of", o.SIDES, help="Modules of features, or groups of samples.")
     ] = "features",
@@ -80,7 +80,7 @@ def modules(
     if sets is not None and of == "samples":
         raise ValueError("`sets` are sets of features; leave out `of`.")
     known = None if sets is None else read_sets(sets)
-    result, _ = files.load(path, stored.key, stored.read_limit)
+    result, _ = files.load(path, key)
     found = find_modules(
         result,
         of,
@@ -141,7 +141,7 @@ def rank(
             "inside and outside of the group.",
         ),
     ],
-    stored: o.Stored,
+    key: o.Key = "cometric",
     n_features: Annotated[
         int, o.of_kind("--n-features", Count(), help="Number of features of each group.")
     ] = 20,
@@ -151,10 +151,10 @@ def rank(
 ) -> None:
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     writing.check(output, files.TABLES, [output], force=force)
-    result, data = files.load(path, stored.key, stored.read_limit)
-    column = files.labels_of(result, data, labels, path, stored, labels_from)
+    result, data = files.load(path, key)
+    column = files.labels_of(result, data, labels, path, key, labels_from)
     if data is not None and labels_from is None:
-        files.check_groups(data, labels, stored.key)
+        files.check_groups(data, labels, key)
     rows = rank_features(
         result, column, n_features=n_features, n_threads=n_threads, progress=console.progress
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import cometric
-from cometric.cli import files
 from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
@@ -20,7 +19,8 @@ from cometric.cli.learning import (
 )
 from cometric.core.inputs import BadData, Fault
 from cometric.core.nearest import check_neighborhood
-from cometric.files import reading, stores, writing
+from cometric.files import reading, rows, writing
+from cometric.files.tables import kind_of
 from cometric.large.landmarks import Sketch, check_landmarks, learn_landmarks
 from cometric.large.progress import remove_run
 
@@ -100,13 +100,13 @@ def _opened(console: Console, path: Path, source: o.Source) -> Iterator[tuple[An
     from cometric.scverse import slots
 
     check_by_rows(path, source)
-    if reading.kind_of(path) not in IN_PARTS or source.transpose:
-        data = files.read(path, source.transpose, source.read_limit)
+    if kind_of(path) not in IN_PARTS or source.transpose:
+        data = reading.read(path, transpose=source.transpose)
         matrix = slots.matrix(data, **source.matrix)
         console.use_source(path, matrix, source.transpose)
         yield matrix, data
         return
-    with stores.open_store(path, **source.matrix, limit=source.read_limit * 1e9) as store:
+    with rows.open_store(path, **source.matrix) as store:
         console.use_source(path, store)
         yield store, store.file
 
@@ -124,7 +124,7 @@ def _write(
             file = AnnData(obs=file.obs, var=file.var)
         sketches.write(file, added)
         writing.save_anndata(file, output)
-    elif without_data or reading.kind_of(path) != ".h5ad":
+    elif without_data or kind_of(path) != ".h5ad":
         writing.save_slots(file, output, added)
     else:
         writing.save_copy(path, output, added)

@@ -16,7 +16,8 @@ from cometric.cli import options as o
 from cometric.cli.command import command, in_bytes
 from cometric.cli.console import Console, Exit
 from cometric.core.nearest import nearest_to
-from cometric.files import reading, stores, writing
+from cometric.files import reading, rows, writing
+from cometric.files.tables import kind_of
 from cometric.saving.checkpoint import noting
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def learn(
     check_removal(remove_checkpoint, checkpoint)
     data, matrix = read_source(console, path, source)
     console.say(f"{data.n_obs} samples, {matrix.n_vars} features from {path}")
-    given = files.read_given(options, source.read_limit)
+    given = files.read_given(options)
     histogram_options = {name: options[name] for name in slots.HISTOGRAMS}
     note = origin.note(path, source.transpose, source.matrix, histogram_options, key_added)
     try:
@@ -87,7 +88,7 @@ def read_source(console: Console, path: Path, source: o.Source) -> tuple[AnnData
     """The data in a file, and the matrix to learn from."""
     from cometric.scverse import slots
 
-    data = files.read(path, source.transpose, source.read_limit)
+    data = reading.read(path, transpose=source.transpose)
     matrix = slots.matrix(data, **source.matrix)
     console.use_source(path, matrix, source.transpose)
     return data, matrix
@@ -95,7 +96,7 @@ def read_source(console: Console, path: Path, source: o.Source) -> tuple[AnnData
 
 def check_by_rows(path: Path, source: o.Source) -> None:
     """Raise if the data should be transposed, and are in a format that is read by rows."""
-    if reading.kind_of(path) == ".zarr" and source.transpose:
+    if kind_of(path) == ".zarr" and source.transpose:
         raise ValueError("`transpose` is not for .zarr files, which are read by rows.")
 
 
@@ -130,7 +131,6 @@ class OriginalData(NamedTuple):
     layer: o.Layer = None
     use_raw: o.UseRaw = False
     transpose: o.Transpose = False
-    read_limit: o.ReadLimit = o.DEFAULT_READ_LIMIT
     normalization_steps: o.OtherNormalizationSteps = None
     key: o.OtherKey = None
 
@@ -160,10 +160,9 @@ def resume(
 
     writing.check(output, RESULTS, writing.targets(output), force=force)
     data = None
-    if reading.kind_of(output) == ".h5ad":
+    if kind_of(output) == ".h5ad":
         changes = original._asdict()
-        path, read_limit = changes.pop("data"), changes.pop("read_limit")
-        data = origin.read_again(checkpoint, path, changes, read_limit, console)
+        data = origin.read_again(checkpoint, changes.pop("data"), changes, console)
         slots.check_key(data.key)
     elif original.data is not None:
         raise ValueError(f"`data` is only for .h5ad output; `{output}` does not contain the data.")
@@ -196,7 +195,7 @@ def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> No
     code is 0, and the output includes advice. Large .h5ad and .zarr files are not read if the
     distances between their samples cannot fit.
     """
-    given = files.read_given(options, source.read_limit)
+    given = files.read_given(options)
     settings = {"progress": console.progress, **in_bytes(options), **given}
     planned = _plan_in_parts(console, path, source, settings)
     if planned is None:
@@ -211,7 +210,7 @@ def _plan_in_parts(
     console: Console, path: Path, source: o.Source, settings: dict[str, Any]
 ) -> cometric.Plan | None:
     """The plan of a large file, of which a few rows are read; None if it can be read whole."""
-    kind = reading.kind_of(path)
+    kind = kind_of(path)
     check_by_rows(path, source)
     if kind == ".h5ad":
         large = path.is_file() and path.stat().st_size > WHOLE and not source.transpose
@@ -219,7 +218,7 @@ def _plan_in_parts(
         large = kind == ".zarr"
     if not large:
         return None
-    with stores.open_store(path, **source.matrix, limit=source.read_limit * 1e9) as store:
+    with rows.open_store(path, **source.matrix) as store:
         console.use_source(path, store)
         console.say(f"{store.n_obs} samples, {store.n_vars} features in {path}")
         return cometric.plan(store, **settings)

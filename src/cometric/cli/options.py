@@ -10,15 +10,12 @@ import typer
 
 from cometric.cli.console import Console
 from cometric.core.kinds import Choice, Count, Device, Kind, Number
-from cometric.files.archive import MAX_BYTES
 from cometric.large.checks import SEARCHES
 from cometric.large.landmarks import METHODS
 from cometric.running.settings import LEARNING
 
 DATA, OUTPUT, LANDMARKS = "Data", "Output", "Landmarks and neighbors"
 """Headings of the help, in addition to those for the options of ``learn``."""
-
-DEFAULT_READ_LIMIT = MAX_BYTES / 1e9
 
 
 def of_kind(name: str, kind: Kind, *short: str, **settings: Any) -> Any:
@@ -101,15 +98,6 @@ UseRaw = Annotated[
 Transpose = Annotated[
     bool,
     flag("--transpose", help="Rows are features, columns are samples.", rich_help_panel=DATA),
-]
-ReadLimit = Annotated[
-    float,
-    of_kind(
-        "--read-limit",
-        Number("a number of GB, at least 0", finite=False),
-        help="Largest size in GB that a file may have once unpacked.",
-        rich_help_panel=DATA,
-    ),
 ]
 OriginalData = Annotated[
     Path | None,
@@ -373,7 +361,6 @@ class Source(NamedTuple):
     layer: Layer = None
     use_raw: UseRaw = False
     transpose: Transpose = False
-    read_limit: ReadLimit = DEFAULT_READ_LIMIT
 
     @property
     def matrix(self) -> dict[str, Any]:
@@ -401,13 +388,6 @@ class Sketched(NamedTuple):
     max_candidates: Candidates = None
     check: Checked = 20
     random_state: SeedOfLandmarks = 0
-
-
-class Stored(NamedTuple):
-    """How a result is read from a file."""
-
-    read_limit: ReadLimit = DEFAULT_READ_LIMIT
-    key: Key = "cometric"
 
 
 class Display(NamedTuple):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cometric.cli import files
 from cometric.cli.console import Console
 from cometric.core.digest import fingerprint
 from cometric.core.problem import Problem
+from cometric.files import reading
 from cometric.saving.folder import CheckpointError
 from cometric.saving.saved import read_origin
 
@@ -42,7 +42,7 @@ def note(
 
 
 def read_again(
-    folder: Path, path: Path | None, changes: dict[str, Any], read_limit: float, console: Console
+    folder: Path, path: Path | None, changes: dict[str, Any], console: Console
 ) -> Original:
     """The data that the run in ``folder`` was started with.
 
@@ -59,7 +59,7 @@ def read_again(
     from cometric.scverse import slots
 
     console.use_source(path)
-    data = files.read(path, bool(settings.get("transpose")), read_limit)
+    data = reading.read(path, transpose=bool(settings.get("transpose")))
     source: dict[str, Any] = {
         "layer": settings.get("layer"),
         "use_raw": bool(settings.get("use_raw")),

@@ -16,6 +16,7 @@ from cometric.cli.console import Console
 from cometric.core.nearest import check_neighborhood, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.files import reading, writing
+from cometric.files.tables import kind_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -32,28 +33,28 @@ def neighbors(
             "from an .h5ad RESULT: the graph of `sc.pp.neighbors`.",
         ),
     ],
-    stored: o.Stored,
+    key: o.Key = "cometric",
     n_neighbors: o.Neighbors = 15,
     of: o.Of = "samples",
     force: o.Force = False,
 ) -> None:
     """Find the nearest neighbors of each sample, or feature, in the learned metric."""
     writing.check(output, (".h5ad", *files.TABLES), [output], force=force)
-    if reading.kind_of(output) == ".h5ad":
-        if reading.kind_of(path) != ".h5ad" or of != "samples":
+    if kind_of(output) == ".h5ad":
+        if kind_of(path) != ".h5ad" or of != "samples":
             raise ValueError(
                 "An .h5ad output takes neighbors of samples, from an .h5ad RESULT. "
                 "Write .csv or .tsv."
             )
         from cometric.scverse import pp
 
-        data = files.read(path, False, stored.read_limit)
-        pp.neighbors(data, n_neighbors, key=stored.key)
+        data = reading.read(path)
+        pp.neighbors(data, n_neighbors, key=key)
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        result, data = files.load(path, stored.key, stored.read_limit)
-        near, names = _nearest(result, data, of, n_neighbors, stored.key)
+        result, data = files.load(path, key)
+        near, names = _nearest(result, data, of, n_neighbors, key)
         count = len(names)
         writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     console.answer(
@@ -108,7 +109,7 @@ def transform(
         ),
     ],
     source: o.Source,
-    stored: o.Stored,
+    key: o.Key = "cometric",
     of: o.Of = "samples",
     n_neighbors: o.Nearest = None,
     drop_empty: o.DropUnknown = False,
@@ -127,9 +128,9 @@ def transform(
         files.TABLES if of == "features" or n_neighbors is not None else (*files.TABLES, ".h5ad")
     )
     writing.check(output, kinds, [output], force=force)
-    result, reference = files.load(path, stored.key, stored.read_limit)
+    result, reference = files.load(path, key)
     console.use_source(new)
-    data, matrix = files.read_new(result, new, source, drop_empty, reference, stored.key)
+    data, matrix = files.read_new(result, new, source, drop_empty, reference, key)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
@@ -138,12 +139,10 @@ def transform(
     columns = list(getattr(result.problem, of).item_names)
     if n_neighbors is not None:
         writing.save_neighbors(output, of[:-1], rows, columns, distances)
-    elif reading.kind_of(output) == ".h5ad":
+    elif kind_of(output) == ".h5ad":
         import pandas as pd
 
-        data.obsm[slots.distances_key(stored.key)] = pd.DataFrame(
-            distances, data.obs_names, columns
-        )
+        data.obsm[slots.distances_key(key)] = pd.DataFrame(distances, data.obs_names, columns)
         writing.save_anndata(data, output)
     else:
         writing.save_table(output, distances, rows, columns)
@@ -164,10 +163,10 @@ def transform(
 
 @command()
 def certify(
-    console: Console, path: o.Learned, stored: o.Stored, n_threads: o.Threads = None
+    console: Console, path: o.Learned, key: o.Key = "cometric", n_threads: o.Threads = None
 ) -> None:
     """Check RESULT against its data: proved error bounds for --eps 0, otherwise a diagnosis."""
-    result, _ = files.load(path, stored.key, stored.read_limit)
+    result, _ = files.load(path, key)
     certificate = result.certify(n_threads, progress=console.progress)
     facts = {"command": "certify", "input": str(path), "kind": type(certificate).__name__}
     console.answer(str(certificate), {**facts, **_fields(certificate)})
@@ -185,11 +184,11 @@ def explain(
         ),
     ],
     j: Annotated[str, typer.Argument(metavar="SECOND", help="Another one.")],
-    stored: o.Stored,
+    key: o.Key = "cometric",
     of: o.Of = "samples",
 ) -> None:
     """Explain the distance between two samples of RESULT: which features differ, and how far."""
-    result, _ = files.load(path, stored.key, stored.read_limit)
+    result, _ = files.load(path, key)
     names = getattr(result.problem, of).item_names
     explanation = result.explain(_item(i, names), _item(j, names), of=of)
     facts = {
@@ -227,7 +226,7 @@ def report(
     console: Console,
     path: o.Learned,
     output: Annotated[Path, o.output("Output file, .html: one page that loads nothing else.")],
-    stored: o.Stored,
+    key: o.Key = "cometric",
     labels: Annotated[
         list[str] | None,
         typer.Option(
@@ -260,10 +259,10 @@ def report(
     writing.check(output, (".html",), [output], force=force)
     if labels_from is not None and not labels and not clusters:
         raise ValueError("`labels_from` needs `labels` or `clusters`, the name of a column.")
-    result, data = files.load(path, stored.key, stored.read_limit)
+    result, data = files.load(path, key)
     labeled, clustered = (
         {
-            name: files.labels_of(result, data, name, path, stored, labels_from, option)
+            name: files.labels_of(result, data, name, path, key, labels_from, option)
             for name in names or ()
         }
         for option, names in (("labels", labels), ("clusters", clusters))

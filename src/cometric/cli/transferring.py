@@ -14,7 +14,8 @@ from cometric.cli import options as o
 from cometric.cli.command import command
 from cometric.cli.console import Console
 from cometric.core.nearest import check_neighbors, default_neighbors
-from cometric.files import reading, writing
+from cometric.files import writing
+from cometric.files.tables import kind_of
 
 
 @command()
@@ -37,7 +38,7 @@ def transfer(
         ),
     ],
     source: o.Source,
-    stored: o.Stored,
+    key: o.Key = "cometric",
     labels_from: o.LabelsFrom = None,
     n_neighbors: o.Voters = None,
     drop_empty: o.DropUnknown = False,
@@ -55,13 +56,13 @@ def transfer(
     from cometric.scverse import placing, slots
 
     writing.check(output, (*files.TABLES, ".h5ad"), [output], force=force)
-    result, reference = files.load(path, stored.key, stored.read_limit)
-    known = _labels(files.labels_of(result, reference, labels, path, stored, labels_from), labels)
+    result, reference = files.load(path, key)
+    known = _labels(files.labels_of(result, reference, labels, path, key, labels_from), labels)
     others = len(known) - 1
     n_neighbors = default_neighbors(n_neighbors, others)
     check_neighbors(n_neighbors, others)
     console.use_source(new)
-    data, matrix = files.read_new(result, new, source, drop_empty, reference, stored.key)
+    data, matrix = files.read_new(result, new, source, drop_empty, reference, key)
     console.use_source(new, matrix, source.transpose)
     distances = result.transform(
         matrix, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
@@ -69,8 +70,8 @@ def transfer(
     answer = transfer_labels(
         distances, known.astype(object), n_neighbors, within=np.asarray(result.samples)
     )
-    if reading.kind_of(output) == ".h5ad":
-        name = f"{stored.key}_{labels}"
+    if kind_of(output) == ".h5ad":
+        name = f"{key}_{labels}"
         slots.check_key(name)
         placing.store_labels(data, answer, known, name, "samples")
         writing.save_anndata(data, output)

@@ -58,7 +58,6 @@ PHRASES = (
     ),
     (r"`adata(\.\w+)?`", "{file}"),
     (r"`metrics\.(samples|features)`", r"the metric of the \1"),
-    (r"`limit` \(--read-limit\)", "--read-limit"),
 )
 """Regular expressions of phrases that apply to Python only, and their replacements."""
 

@@ -1,4 +1,4 @@
-"""Checks of problems and metrics read from a file, which may be damaged or forged.
+"""Checks of problems and metrics read from a file, which may be damaged.
 
 Kernels trust indices and histograms, and users trust a status. So everything that holds for the
 problems and metrics of this package is checked. Errors are a ``ValueError`` whose text follows

@@ -1,1 +1,1 @@
-"""Reading files that may be damaged or hostile, and writing files that are complete."""
+"""Reading users' data, writing results, and the files of our own that runs continue from."""

@@ -1,21 +1,31 @@
-"""Rows of matrices that are not in memory: HDF5, Zarr, Dask, memory maps, backed AnnData.
+"""Rows of matrices that are not in memory: files, Dask arrays, memory maps, backed AnnData.
 
 A row source has a ``shape``, and gives rows as ``source[start:stop]`` or ``source[numbers]`` with
-increasing numbers, as a dense array or a ``csr_array``. Only these rows are read. The files behind
-it may be damaged: positions are checked before they are used, and errors name the argument.
+increasing numbers, as a dense array or a ``csr_array``. Only these rows are read. Errors name the
+argument, or the file.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from scipy import sparse
 
+from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
 from cometric.core.types import Index
-from cometric.files.reading import errors_naming
+from cometric.files.reading import check_not_empty, errors_naming, missing, open_hdf5
+from cometric.files.tables import kind_of
+
+STORES = (".h5ad", ".zarr", ".npy")
+"""File extensions whose rows can be read without reading all of the file."""
 
 ENTRIES = 10_000_000
 """Size limit of the dense rows that are read at a time."""
@@ -270,3 +280,148 @@ def _check(shape: tuple[int, int], dtype: np.dtype[Any], name: str) -> None:
         raise ValueError(f"`{name}` has shape {shape}; need at least 1 row and 1 column.")
     if dtype.kind not in "biuf":
         raise ValueError(f"`{name}` has dtype {dtype}; pass real numbers.")
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A matrix in a file, with names, in the form of an AnnData; valid while the file is open."""
+
+    X: Any
+    obs_names: list[str]
+    var_names: list[str]
+    file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
+    own_genes: bool = False  # whether the columns are those of `raw`, and others than those of X
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        n, m = self.X.shape
+        return n, m
+
+    @property
+    def n_obs(self) -> int:
+        """The number of rows."""
+        return self.shape[0]
+
+    @property
+    def n_vars(self) -> int:
+        """The number of columns."""
+        return self.shape[1]
+
+
+@contextmanager
+def open_store(
+    path: str | Path, *, layer: str | None = None, use_raw: bool = False
+) -> Iterator[Store]:
+    """The matrix in a file, of which rows are read when they are needed.
+
+    Parameters
+    ----------
+    path
+        ``.h5ad`` or ``.zarr`` of anndata, or ``.npy``.
+    layer, use_raw
+        Use this layer, or ``raw``, rather than ``X``.
+
+    Returns
+    -------
+    context manager
+        Of a store, for :func:`learn_landmarks`, :func:`neighbor_graph` and :func:`plan`: ``X``,
+        ``obs_names`` and ``var_names``, as in an AnnData. The file is closed at the end.
+
+    Examples
+    --------
+    >>> import cometric as cm, numpy as np
+    >>> np.save("X.npy", cm.datasets.torus("unimodal", 12, 10))
+    >>> with cm.open_store("X.npy") as store:
+    ...     cm.learn_landmarks(store, 8, n_neighbors=2, eps=0, tau=0.1)
+    Sketch(12 samples, 10 features, 8 landmarks)
+    """
+    path = check_path(path)
+    if not path.exists():
+        raise missing(path)
+    kind = kind_of(path)
+    if kind not in STORES:
+        raise ValueError(
+            f"`{path}` is not a file whose rows can be read one by one; those are "
+            f"{', '.join(STORES)}."
+        )
+    if path.is_dir() != (kind == ".zarr"):
+        found, pass_ = ("a folder", "a file") if path.is_dir() else ("a file", "a folder of Zarr")
+        raise ValueError(f"`{path}` is {found}; pass {pass_}.")
+    check_not_empty(path)
+    if kind == ".npy" and (layer is not None or use_raw):
+        raise ValueError(f"`{path}` has no layers and no raw data; leave out `layer`, `use_raw`.")
+    with ExitStack() as stack:
+        with errors_naming(path):
+            if kind == ".npy":
+                store = _unnamed(open_memmap(path, mode="r"), str(path))
+            else:
+                file = stack.enter_context(open_hdf5(path)) if kind == ".h5ad" else _zarr(path)
+        if kind != ".npy":
+            _check_has_matrix(file, layer, use_raw)
+            with errors_naming(path):
+                store = _of_anndata(file, path, layer, use_raw)
+        if min(store.shape) < 2:
+            raise ValueError(f"`{path}` has shape {store.shape}; need at least 2 x 2.")
+        yield store
+
+
+def _zarr(path: Path) -> Any:
+    """The group in a Zarr folder."""
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError("Reading .zarr needs zarr: pip install 'cometric[zarr]'.") from None
+    return zarr.open_group(path, mode="r")
+
+
+def _check_has_matrix(file: Any, layer: str | None, use_raw: bool) -> None:
+    """Raise if an AnnData in a group of HDF5 or Zarr does not have the layer, or raw data."""
+    if use_raw and "raw/X" not in file:
+        raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+    if layer is not None and not use_raw:
+        layers = list(file["layers"]) if "layers" in file else []
+        if not layers:
+            raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
+        if layer not in layers:
+            raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
+
+
+def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Store:
+    """The matrix of an AnnData in a group of HDF5 or Zarr: X, a layer or raw."""
+    where = "raw/X" if use_raw else "X" if layer is None else f"layers/{layer}"
+    tables = "obs", "raw/var" if use_raw else "var"
+    for part in (where, *tables):
+        if part not in file:
+            raise ValueError(
+                f"`{path}` has no {part}; it is not a file of anndata, or has no data."
+            )
+    rows = as_rows(file[where], str(path))
+    samples, features = (_names(file[table], path) for table in tables)
+    if rows is None or rows.shape != (len(samples), len(features)):
+        raise ValueError(
+            f"`{path}` is damaged: its matrix has shape {getattr(rows, 'shape', ())}, but there "
+            f"are names for {(len(samples), len(features))}."
+        )
+    own = use_raw and ("var" not in file or _names(file["var"], path) != features)
+    return Store(rows, samples, features, file, own)
+
+
+def _names(table: Any, path: Path) -> list[str]:
+    """The index of a table that anndata wrote."""
+    from anndata.io import read_elem
+
+    column = table.attrs.get("_index")
+    if column is None or column not in table:
+        raise ValueError(
+            f"`{path}` has no names in {table.name}, or is of an old format; write it again with "
+            "a recent anndata."
+        )
+    return storable_names(np.asarray(read_elem(table[column])))
+
+
+def _unnamed(array: Any, name: str) -> Store:
+    """A store of a dense matrix, with numbers as names."""
+    rows = DenseRows(array, name)
+    n, m = rows.shape
+    return Store(rows, [str(i) for i in range(n)], [str(k) for k in range(m)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cometric.core.kinds import check_path, shown
-from cometric.files.missing import missing
+from cometric.files.reading import missing
 
 Sets = Mapping[str, Iterable[str]] | str | os.PathLike[str]
 """What users pass: sets by name, or the path of a file."""
@@ -23,7 +23,7 @@ def read_sets(sets: Any) -> dict[str, list[str]]:
     collections: they are called "collection: set".
     """
     if isinstance(sets, Mapping):
-        return _flatten_all(sets, "`sets`")
+        return _flatten(sets, "`sets`")
     if not isinstance(sets, str | os.PathLike):
         raise ValueError(
             f"`sets` is {shown(sets)}; pass a dictionary, or the path of a .gmt or .json file."
@@ -44,11 +44,11 @@ def read_sets(sets: Any) -> dict[str, list[str]]:
 def _from_json(path: Path, text: str) -> dict[str, list[str]]:
     try:
         stored = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"`{path}` is not valid JSON: {error}.") from None
     if not isinstance(stored, dict):
         raise ValueError(f'`{path}` has no object of sets, such as {{"name": ["CD3D"]}}.')
-    return _flatten_all(stored, f"`{path}`")
+    return _flatten(stored, f"`{path}`")
 
 
 def _from_gmt(path: Path, text: str) -> dict[str, list[str]]:
@@ -64,13 +64,6 @@ def _from_gmt(path: Path, text: str) -> dict[str, list[str]]:
             )
         sets[name] = [member.strip() for member in rest[1:] if member.strip()]
     return sets
-
-
-def _flatten_all(stored: Mapping[Any, Any], source: str) -> dict[str, list[str]]:
-    try:
-        return _flatten(stored, source)
-    except RecursionError:
-        raise ValueError(f"{source} is nested too deeply: pass sets of names.") from None
 
 
 def _flatten(stored: Mapping[Any, Any], source: str, before: str = "") -> dict[str, list[str]]:

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 from scipy import sparse
 
 from cometric.core.text import storable
-from cometric.files.atomic import replacing
-from cometric.files.reading import is_formula, kind_of
+from cometric.files.storage import replacing
+from cometric.files.tables import is_formula, kind_of
 
 if TYPE_CHECKING:
     from anndata import AnnData

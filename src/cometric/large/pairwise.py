@@ -16,8 +16,7 @@ from cometric.answers.extension import HeldDistances
 from cometric.core.digest import digest
 from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
-from cometric.files.locking import LOCK, lock, unlock
-from cometric.files.zarr import ARRAYS
+from cometric.files.storage import LOCK, lock, unlock
 from cometric.large.neighbors import read_histograms
 from cometric.large.progress import FORMAT
 from cometric.machine.progress import bar_of_pairs
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 CHECKSUMS = ".checksums"
 """The file, in the folder of the array, with the checksums of its tiles."""
+
+ARRAYS = (".zarray", "zarr.json")
+"""Files in which Zarr describes an array."""
 
 TILE = 512
 """Samples on each edge of a tile, at most: a tile is a chunk of the array."""

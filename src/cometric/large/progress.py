@@ -12,9 +12,7 @@ import numpy as np
 
 from cometric.core.digest import digest
 from cometric.core.kinds import Folder, check_path
-from cometric.files.archive import MAX_BYTES, read_arrays
-from cometric.files.atomic import replacing
-from cometric.files.locking import LOCK, lock, unlock
+from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
 FORMAT = 2
 """Changes when what earlier versions stored, here or in Zarr, can no longer be continued."""
@@ -110,7 +108,7 @@ class Progress:
             return None
         try:
             with open(path, "rb") as file:
-                arrays = read_arrays(file, path, MAX_BYTES)
+                arrays = read_arrays(file, path, path.stat().st_size)
             checksum = str(arrays.pop(CHECKSUM))
         except MemoryError:
             raise

@@ -23,7 +23,7 @@ import numpy as np
 
 from cometric.core.types import Coupled, Record, State
 from cometric.core.warn import warn
-from cometric.files.locking import lock, unlock
+from cometric.files.storage import lock, unlock
 from cometric.machine.interruption import Interruption
 from cometric.machine.progress import amount
 from cometric.saving.folder import (

@@ -25,10 +25,8 @@ from typing import IO, Any
 import numpy as np
 
 from cometric.core.arrays import to_numpy
-from cometric.files.archive import read_arrays as read_archive
-from cometric.files.atomic import replacing
-from cometric.files.hdf5 import TooLarge
-from cometric.files.locking import LOCK, lock, unlock
+from cometric.files.storage import LOCK, TooLarge, lock, replacing, unlock
+from cometric.files.storage import read_arrays as read_archive
 from cometric.saving.state import Arrays
 
 MANIFEST_BYTES = 1 << 20
