@@ -106,7 +106,9 @@ def quadratic(kind, cost, z):
         "mahalanobis": np.exp(-cost / (0.5 * cost.max())),
     }[kind].astype(np.longdouble)
     forms = np.einsum("ijk,kl,ijl->ij", z, M, z).astype(float)
-    return np.sqrt(forms) if kind == "mahalanobis" else forms
+    if kind == "mahalanobis":  # its kernel may have negative eigenvalues where costs are no metric
+        return np.sqrt(np.maximum(forms, 0.0))
+    return forms
 
 
 def _transport(X, cost, z):
