@@ -30,7 +30,7 @@ if here.exists():
     rows = list(csv.DictReader(here.open(encoding="utf-8")))
     corpus = [(row["text"], row["label"]) for row in rows]
 else:
-    names = "linalg random fft polynomial".split(), "signal stats special optimize".split()
+    names = ["linalg", "random", "fft", "polynomial"], ["signal", "stats", "special", "optimize"]
     corpus = [
         (inspect.getdoc(item).split("\n")[0], module)
         for library, modules in zip(("numpy", "scipy"), names, strict=True)
