@@ -224,3 +224,90 @@ def smooth(X, distances, k):
         weights = {i: 1.0, **{j: np.exp(-2 * (row[j] / radius) ** 2) for j in others}}
         averaged.append(sum(w * X[j] for j, w in weights.items()) / sum(weights.values()))
     return np.array(averaged)
+
+
+# The reference "local"
+
+
+def damped(X):
+    A = X / X.sum(axis=1, keepdims=True)
+    return np.log(1.0 + A / np.median(A[A > 0]))
+
+
+def l1_of_damped(X):
+    D = damped(X)
+    return norms(D / D.sum(axis=1, keepdims=True), 1)
+
+
+def tfidf(X):
+    n = len(X)
+    rows = damped(X) * (np.log((1.0 + n) / (1.0 + (X > 0).sum(axis=0))) + 1.0)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def residuals(X):
+    """Of correspondence analysis, all rows having the same mass."""
+    A = X / X.sum(axis=1, keepdims=True)
+    c = A.mean(axis=0)
+    return (A - c) / np.sqrt(c)
+
+
+def projected(Z, k):
+    """Distances of the rows of Z on k singular vectors, divided by their lengths."""
+    U, S, _ = np.linalg.svd(Z, full_matrices=False)
+    k = min(k, (S > 1e-9 * S[0]).sum())
+    Y = U[:, :k] * S[:k]
+    lengths = np.linalg.norm(Y, axis=1, keepdims=True)
+    Y = np.where(lengths > 1e-12, Y / np.maximum(lengths, 1e-12), 0.0)
+    return np.array([np.linalg.norm(Y - y, axis=1) for y in Y])
+
+
+def edge(Z, n, d):
+    """The largest singular value of noise of n x d values in Z; larger ones are no noise."""
+    S = np.linalg.svd(Z, compute_uv=False)[:101]
+    r = 0
+    while True:
+        sigma = math.sqrt(max(np.sum(Z**2) - np.sum(S[:r] ** 2), 0) / max((n - r) * (d - r), 1))
+        level = sigma * (math.sqrt(n) + math.sqrt(d))
+        if np.sum(S > level) <= r:
+            return level
+        r = np.sum(S > level)
+
+
+def view_weight(Z, k, n, d):
+    S = np.linalg.svd(Z, compute_uv=False)
+    if k >= len(S) or S[k] <= 1e-9 * S[0]:
+        return 1.0
+    return min(1.0, edge(Z, n, d) / S[k])
+
+
+def sample_views(X):
+    """The eight views of samples and their weights."""
+    (n, d), T, Z = X.shape, tfidf(X), residuals(X)
+    parts = [l1_of_damped(X), np.array([np.linalg.norm(T - t, axis=1) for t in T])]
+    weights = [1.0, 1.0]
+    for Y, *size in ((T, n, d), (Z, n - 1, d - 1)):
+        parts += [projected(Y, k) for k in (10, 30, 100)]
+        weights += [view_weight(Y, k, *size) for k in (10, 30, 100)]
+    return parts, weights
+
+
+def local(parts, weights=None, unit=np.std):
+    """The reference: the views, each by its local scales and its ``unit``, and their neighbors."""
+    n = len(parts[0])
+    others = [np.delete(np.arange(n), i) for i in range(n)]
+    total = np.zeros((n, n))
+    for d, weight in zip(parts, weights or [1.0] * len(parts), strict=True):
+        scale = np.array([np.mean(sorted(d[i, others[i]])[:10]) for i in range(n)])
+        if not scale.any():  # the ten nearest are all at distance 0: nothing to compare with
+            continue
+        relative = d / np.sqrt(np.outer(scale, scale))
+        total += weight * relative / unit(relative[~np.eye(n, dtype=bool)])
+    near = [np.array(sorted(total[i, others[i]])[:30]) for i in range(n)]
+    noise = np.array([0.9 * row[0] for row in near])
+    spread = np.array([np.mean(row - a) for row, a in zip(near, noise, strict=True)])
+    with np.errstate(invalid="ignore"):  # on the diagonal
+        R = ((total - noise[:, None]) * (total - noise) / np.outer(spread, spread)) ** 0.75
+    np.fill_diagonal(R, 0.0)
+    pairs = R[~np.eye(n, dtype=bool)]
+    return np.minimum(R, np.quantile(pairs, 0.99, method="inverted_cdf"))

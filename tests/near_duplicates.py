@@ -20,7 +20,7 @@ from rational import optimal_plan
 DIGITS = 40
 RESTART, EPS = 0.5, 0.1
 NEAR = 1e-4  # l1 distance below which divergences are computed to fifty digits
-NORMS = ("local", "lsa", "cosine", "hellinger", "l1", "l2")
+NORMS = ("local", "local-0.2", "lsa", "cosine", "hellinger", "l1", "l2")
 MAPS = {
     "exact": cm.Exact(),
     "entropic": cm.Entropic(EPS),
@@ -182,16 +182,29 @@ def reference(norm, hist, of):
     if norm == "lsa":
         return _raised(_distances(_projected(tfidf)))
     shares = damped / damped.sum(axis=1, keepdims=True)
-    parts = [abs(shares[:, None] - shares[None]).sum(axis=2)]
+    parts, weights = [abs(shares[:, None] - shares[None]).sum(axis=2)], [1.0, 1.0]
     if of == "features":
         parts.append(_distances(_projected(_unit(damped - damped.mean(axis=1)[:, None]))))
+    elif norm == "local-0.2":
+        parts, weights = [*parts, _distances(tfidf), _distances(_projected(tfidf))], [1.0] * 3
     else:
-        parts += [_distances(tfidf), _distances(_projected(tfidf))]
+        # Of at most ten components none is left out, so that all views of a kind are the same.
+        assert min(hist.shape) <= 10
+        c = hist.sum(axis=0) / n
+        residuals = (hist - c) / _sqrt(c)
+        parts += [_distances(tfidf), _distances(_projected(tfidf)), None]
+        parts[-1] = _distances(_projected(residuals))
+        weights = [1.0, 1.0, 3.0, 3.0]
     total = 0
-    for part in parts:
+    for part, weight in zip(parts, weights, strict=True):
         scale = np.array([sum(sorted(row)[1:11]) / len(sorted(row)[1:11]) for row in part])
         part = part / _sqrt(scale[:, None] * scale)
-        total = total + part * (n * (n - 1)) / part.sum()
+        mean = part.sum() / (n * (n - 1))
+        unit = mean
+        if len(parts) == 4:
+            variance = ((part - mean) ** 2).sum() / (n * (n - 1)) - mean**2 / (n - 1)
+            unit = max(mp.sqrt(variance), mean / 100)
+        total = total + weight * part / unit
     near = np.array([sorted(row)[1:31] for row in total], dtype=object)
     noise = mpf(0.9) * near.min(axis=1)
     spread = near.mean(axis=1) - noise

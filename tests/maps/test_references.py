@@ -10,8 +10,9 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
 import cometric as cm
+import naive
 from cometric.core.histograms import Histograms
-from cometric.maps import references
+from cometric.maps import components, references
 from cometric.maps.norms import norm_matrix
 
 RNG = np.random.default_rng(0)
@@ -39,49 +40,16 @@ def euclidean(vectors):
 # Formulas
 
 
-def damped(X):
-    A = X / X.sum(axis=1, keepdims=True)
-    return np.log(1.0 + A / np.median(A[A > 0]))
-
-
-def naive_tfidf(X):
-    weighted = TfidfTransformer(norm="l2", smooth_idf=True).fit_transform(damped(X))
-    return np.asarray(weighted.todense())
-
-
 def naive_lsa(X):
-    model = TruncatedSVD(references.COMPONENTS, algorithm="arpack")
-    return euclidean(normalize(model.fit_transform(naive_tfidf(X))))
+    model = TruncatedSVD(30, algorithm="arpack")
+    return euclidean(normalize(model.fit_transform(naive.tfidf(X))))
 
 
 def naive_loadings(X):
-    rows = damped(X)
+    rows = naive.damped(X)
     rows = rows - rows.mean(axis=1, keepdims=True)
     left, values, _ = np.linalg.svd(normalize(rows), full_matrices=False)
-    k = references.COMPONENTS
-    return euclidean(normalize(left[:, :k] * values[:k]))
-
-
-def naive_local(parts):
-    """The formula of the documentation, entry by entry."""
-    n = len(parts[0])
-    total = np.zeros((n, n))
-    for d in parts:
-        scale = [np.mean(sorted(np.delete(d[i], i))[:10]) for i in range(n)]
-        relative = np.array([[d[i, j] / np.sqrt(scale[i] * scale[j]) for j in range(n)]
-                             for i in range(n)])  # fmt: skip
-        total += relative / (relative.sum() / (n * (n - 1)))
-    near = [np.array(sorted(np.delete(total[i], i))[:30]) for i in range(n)]
-    noise = [0.9 * row[0] for row in near]
-    spread = [np.mean(row - a) for row, a in zip(near, noise, strict=True)]
-    R = np.zeros((n, n))
-    for i in range(n):
-        for j in range(n):
-            if i != j:
-                above = (total[i, j] - noise[i]) * (total[i, j] - noise[j])
-                R[i, j] = (above / (spread[i] * spread[j])) ** 0.75
-    pairs = R[~np.eye(n, dtype=bool)]
-    return np.minimum(R, np.quantile(pairs, 0.99, method="inverted_cdf"))
+    return euclidean(normalize(left[:, :30] * values[:30]))
 
 
 def test_cosine_and_hellinger_are_those_of_scipy():
@@ -93,21 +61,102 @@ def test_cosine_and_hellinger_are_those_of_scipy():
 
 def test_lsa_is_that_of_scikit_learn():
     X = counts(n=70, d=60)
+    weighted = TfidfTransformer(norm="l2", smooth_idf=True).fit_transform(naive.damped(X))
+    assert_allclose(naive.tfidf(X), np.asarray(weighted.todense()), atol=1e-12)
     assert_allclose(norm_matrix(histograms(X), "lsa"), naive_lsa(X), atol=1e-6)
 
 
-def test_local_is_its_formula():
+def thin(n, d, seed=0):
+    """Some entries per row, of three kinds of rows."""
+    rng = np.random.default_rng(seed)
+    rates = rng.gamma(0.3, 1.0, (3, d))
+    X = np.array([rng.multinomial(8, p / p.sum()) for p in rates[np.arange(n) % 3]], dtype=float)
+    X = X[:, X.sum(axis=0) > 0]
+    return np.unique(X, axis=0)
+
+
+def low_rank(n, d, rank, total, seed=0):
+    """Counts, ``total`` in a row on average, from mixtures of ``rank`` kinds."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.dirichlet(np.full(d, 0.5), rank)
+    return rng.poisson(total * rng.dirichlet(np.ones(rank), n) @ kinds) + 0.1
+
+
+SAMPLES = {
+    "counts": counts(),
+    "thin": thin(150, 120),
+    "low rank": low_rank(90, 130, 20, 1e4),
+    "many components": thin(540, 900),  # more than SMALL
+    "fewer than ten": counts(40, 7),
+    "two samples": counts(2, 9),
+    "two features": counts(25, 2),
+    "constant columns": np.column_stack([np.ones((14, 2)), counts(14, 9)]) / 30,
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_local_is_its_formula(kind):
+    X = SAMPLES[kind]
+    if kind == "many components":
+        assert min(X.shape) > components.SMALL
+    parts, weights = naive.sample_views(X)
+    views = references.fit("local", histograms(X), "samples").views
+    assert_allclose(views.weights, weights, rtol=1e-6)
+    unit = np.std if len(X) > 2 else np.mean  # of one pair there is no deviation
+    R = norm_matrix(histograms(X), "local")
+    assert_allclose(R, naive.local(parts, weights, unit), rtol=1e-5, atol=1e-9)
+
+
+def test_local_0_2_and_local_of_features_are_their_formula():
     X = counts()
-    A = damped(X)
-    manhattan = cdist(
-        A / A.sum(axis=1, keepdims=True), A / A.sum(axis=1, keepdims=True), "cityblock"
-    )
-    samples = naive_local([manhattan, euclidean(naive_tfidf(X)), naive_lsa(X)])
-    assert_allclose(norm_matrix(histograms(X), "local"), samples, rtol=1e-5, atol=1e-9)
-    features = naive_local([manhattan, naive_loadings(X)])
-    assert_allclose(
-        norm_matrix(histograms(X), "local", of="features"), features, rtol=1e-5, atol=1e-9
-    )
+    tfidf = euclidean(naive.tfidf(X))
+    samples = naive.local([naive.l1_of_damped(X), tfidf, naive_lsa(X)], unit=np.mean)
+    R = norm_matrix(histograms(X), "local-0.2")
+    assert_allclose(R, samples, rtol=1e-5, atol=1e-9)
+    features = naive.local([naive.l1_of_damped(X), naive_loadings(X)], unit=np.mean)
+    for name in ("local", "local-0.2"):
+        R = norm_matrix(histograms(X), name, of="features")
+        assert_allclose(R, features, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [5, 20, 50])
+def test_views_that_leave_out_more_than_noise_weigh_less(rank):
+    """Residuals of mixtures have one component less than there are kinds; the rest is noise."""
+    X = low_rank(400, 300, rank, 1e6)
+    weights = references.fit("local", histograms(X), "samples").views.weights[5:]
+    for number, weight in zip((10, 30, 100), weights, strict=True):
+        assert 0.0 < weight <= 1.0
+        assert (weight < 0.9) == (number < rank - 1), (number, weight)
+
+
+def test_without_noise_only_views_with_all_components_count():
+    rng = np.random.default_rng(0)
+    X = rng.dirichlet(np.ones(20), 80) @ rng.dirichlet(np.ones(70), 20)
+    weights = references.fit("local", histograms(X), "samples").views.weights
+    assert_allclose(weights[5:], [0, 1, 1], atol=1e-6)
+
+
+def test_a_sample_equal_to_the_mean_has_no_direction_in_correspondence_analysis():
+    """Where its residuals are zero up to rounding, their direction is not used."""
+    X = counts(20, 12)
+    A = X / X.sum(axis=1, keepdims=True)
+    A = np.vstack([A, A.mean(axis=0)])
+    views = references.fit("local", histograms(A), "samples").views
+    for vectors in views.place(histograms(A))[5:]:
+        assert not vectors.rows[-1].any()
+        assert_allclose(np.linalg.norm(vectors.rows[:-1], axis=1), 1.0)
+    R = norm_matrix(histograms(A), "local")
+    for seed in range(3):
+        moved = A * (1.0 + 1e-15 * np.random.default_rng(seed).standard_normal(A.shape))
+        assert_allclose(norm_matrix(histograms(moved), "local"), R, rtol=1e-5)
+
+
+def test_a_view_with_equal_distances_does_not_drown_the_others():
+    """Samples without a common feature: l1 and tf-idf are the same for all pairs."""
+    X = np.kron(np.eye(12), np.array([[1.0, 2.0, 3.0]]))
+    R = norm_matrix(histograms(X), "local")
+    off = R[~np.eye(12, dtype=bool)]
+    assert_allclose(off, off[0], rtol=1e-6)
 
 
 # Laws

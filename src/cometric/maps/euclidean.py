@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import differences
-
-Embedding = Callable[[sparse.csr_array], Any]
 
 CANCELED = 1e-6
 """Squares of differences, relative to the terms of the sum, up to which they are computed again:
@@ -20,6 +17,9 @@ the others have nine digits."""
 
 CELLS = 200_000
 """Entries of dense rows that are in memory at a time."""
+
+CACHED = 50_000
+"""Entries in a block of rows on which several operations follow one another."""
 
 
 def squares_of_differences(
@@ -29,16 +29,24 @@ def squares_of_differences(
 
     ``products`` is changed.
     """
-    size = np.abs(products)
-    size *= 2.0
-    size += np.abs(rows)[:, None]
-    size += np.abs(columns)
-    size *= CANCELED
-    products *= -2.0
-    products += rows[:, None] + columns  # in this order: symmetric if both are the same
-    i, j = np.nonzero(np.abs(products) < size)
-    products[i, j] = exact(i, j)
+    sizes = CANCELED * np.abs(rows), CANCELED * np.abs(columns)
+    for part in row_blocks(products.shape):
+        block = products[part]
+        block *= 2.0
+        least = np.abs(block)
+        least *= CANCELED
+        least += sizes[0][part, None] + sizes[1]
+        np.subtract(rows[part, None] + columns, block, out=block)  # symmetric if both are the same
+        i, j = np.divmod(np.flatnonzero(np.abs(block) < least), block.shape[1])
+        block[i, j] = exact(part.start + i, j)
     return products
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of the rows of a matrix that fit into the cache of a processor, a few at a time."""
+    step = max(1, CACHED // max(shape[1], 1))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
 
 
 def in_parts(width: int, function: Callable[[Any, Any], Vector]) -> Callable[[Any, Any], Vector]:
@@ -70,22 +78,22 @@ class Vectors(NamedTuple):
     rows: Any
     squares: Vector
 
+    @classmethod
+    def of(cls, rows: Any) -> Vectors:
+        return cls(rows, sums_of_squares(rows))
+
     def take(self, items: slice) -> Vectors:
         return Vectors(self.rows[items], self.squares[items])
 
 
 class Euclidean:
-    """Distances between the vectors that ``embed`` computes from histograms.
+    """Distances between vectors.
 
     With ``squared``, half their squares: of unit vectors, one minus the cosine.
     """
 
-    def __init__(self, embed: Embedding, squared: bool = False) -> None:
-        self._embed, self._squared = embed, squared
-
-    def place(self, hist: Histograms) -> Vectors:
-        rows = self._embed(hist.rows)
-        return Vectors(rows, sums_of_squares(rows))
+    def __init__(self, squared: bool = False) -> None:
+        self._squared = squared
 
     def between(self, rows: Vectors, columns: Vectors) -> Matrix:
         products = rows.rows @ columns.rows.T

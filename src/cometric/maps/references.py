@@ -7,23 +7,19 @@ different items, which is all that the theory asks of R. "local" is not a metric
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 
-from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.histograms import MERGE_TOLERANCE, Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences, geometry
-from cometric.maps.euclidean import Embedding, Euclidean, sums_of_squares
+from cometric.maps import views
+from cometric.maps.euclidean import row_blocks
+from cometric.maps.views import Views
 
-NAMES = ("local", "lsa", "cosine", "hellinger")
-
-COMPONENTS = 30
-"""Singular vectors to keep; fewer if a cut there would divide equal singular values."""
+NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
 
 NEAR, AROUND = 10, 30
 """Nearest items by which "local" scales each of its distances, and their sum."""
@@ -41,67 +37,12 @@ otherwise decide how much all other distances weigh."""
 SMALLEST = 1e-6
 """Distances between different items are at least this part of the mean distance."""
 
+LEAST_DEVIATION = 0.01
+"""Standard deviations of distances count as at least this part of their mean: a view in which all
+items are nearly equally far apart would weigh without bound. Measured: from 0.018 on."""
+
 BLOCK = 10_000_000
 """Distances of new items to learned ones that are in memory at a time."""
-
-PAIRS = 2_000_000
-"""Pairs of histograms in one call of a kernel."""
-
-CONSTANT = 1e-8
-"""Deviations from a mean, relative to it, below which an item counts as constant."""
-
-SMALL = 200
-"""Size up to which singular vectors are computed from a dense matrix."""
-
-
-class Distance(Protocol):
-    """A distance between histograms, computed from what ``place`` returns for them.
-
-    The result of ``place`` has a method ``take`` for some of the items.
-    """
-
-    def place(self, hist: Histograms) -> Any: ...
-
-    def between(self, rows: Any, columns: Any) -> Matrix: ...
-
-    def pairs(self, items: Any, index: Index) -> Vector: ...
-
-
-class Manhattan:
-    """l1 distances between the histograms that ``embed`` computes from others, unnormalized."""
-
-    def __init__(self, embed: Embedding) -> None:
-        self._embed = embed
-
-    def place(self, hist: Histograms) -> Histograms:
-        rows = self._embed(hist.rows)
-        rows.data /= np.repeat(rows.sum(axis=1), np.diff(rows.indptr))
-        return Histograms(rows)
-
-    def between(self, rows: Histograms, columns: Histograms) -> Matrix:
-        if rows is columns:
-            all_pairs: Matrix = QUANTUM * geometry.pairwise_norms(*rows.integer_parts, 1.0)
-            return all_pairs
-        n, k = rows.shape[0], columns.shape[0]
-        one, other = rows.integer_parts, columns.integer_parts
-        both = (
-            np.concatenate([one[0], one[0][-1] + other[0][1:]]),
-            np.concatenate([one[1], other[1]]),
-            np.concatenate([one[2], other[2]]),
-        )
-        distances = np.empty((n, k))
-        step = max(1, PAIRS // k)
-        for start in range(0, n, step):
-            end = min(start + step, n)
-            i, j = np.mgrid[start:end, n : n + k]
-            index = np.stack([i.ravel(), j.ravel()], axis=1)
-            norms = differences.pair_norms(*both, index, 1.0)
-            distances[start:end] = QUANTUM * norms.reshape(end - start, k)
-        return distances
-
-    def pairs(self, items: Histograms, index: Index) -> Vector:
-        distances: Vector = QUANTUM * differences.pair_norms(*items.integer_parts, index, 1.0)
-        return distances
 
 
 class PlainItems(NamedTuple):
@@ -117,21 +58,17 @@ class PlainItems(NamedTuple):
 class Plain:
     """One distance; small ones are raised, so that different items are apart."""
 
-    def __init__(self, hist: Histograms, distance: Distance) -> None:
-        self._distance = distance
-        placed = distance.place(hist)
-        self.matrix = _symmetric(distance.between(placed, placed))
+    def __init__(self, hist: Histograms, of: Views) -> None:
+        self.views = of
+        self._distance = of.distances[0]
+        (placed,) = of.place(hist)
+        self.matrix = _without_diagonal(self._distance.between(placed, placed))
         self._smallest = SMALLEST * _mean(self.matrix)
         np.maximum(self.matrix, self._smallest, out=self.matrix)
         np.fill_diagonal(self.matrix, 0.0)
 
     def place(self, hist: Histograms) -> PlainItems:
-        return PlainItems(self._distance.place(hist), hist)
-
-    @property
-    def components(self) -> Sequence[Distance]:
-        """The distance, as the only one."""
-        return [self._distance]
+        return PlainItems(*self.views.place(hist), hist)
 
     @property
     def smallest(self) -> float:
@@ -153,18 +90,15 @@ class Plain:
 
 
 class LocalItems(NamedTuple):
-    """Placed items: for each distance, and then for their sum, the scale around every item."""
+    """Placed items: in each view, and the scales, noise and spread around every item."""
 
     places: list[Any]
-    scales: list[Vector]
-    noise: Vector
-    spread: Vector
+    around: list[Vector]
 
 
 class LocalParts(NamedTuple):
     """What a local reference is put together from; ``farthest`` is its largest value."""
 
-    distances: Sequence[Distance]
     known: list[Any]
     scales: list[Vector]
     weights: list[float]
@@ -172,72 +106,75 @@ class LocalParts(NamedTuple):
 
 
 class Local:
-    """Several distances, each relative to those in the neighborhood, and without their noise.
+    """Several views, each relative to the distances in the neighborhood, and without their noise.
 
-    In every distance d, items have a scale s_i: the mean distance to their ten nearest learned
-    items. The sum of all d_ij / sqrt(s_i s_j), each divided by its mean, is a distance a in which
-    sparse and dense neighborhoods, and noisy and clean items, are alike. Of a, 0.9 times the
-    distance to the nearest item, n_i, is taken for noise, and with t_i the mean of a - n_i
-    over the 30 nearest items ::
+    In every view d, items have a scale s_i: the mean distance to their ten nearest learned items.
+    The sum of all d_ij / sqrt(s_i s_j), each divided by its ``unit`` (mean or standard deviation
+    over all pairs) and times the weight of its view, is a distance a in which sparse and dense
+    neighborhoods, and noisy and clean items, are alike. Of a, 0.9 times the distance to
+    the nearest item, n_i, is taken for noise, and with t_i the mean of a - n_i over the 30 nearest
+    items ::
 
         R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
 
     or the 99 % quantile of all these, where they are larger.
 
-    The first of the distances must be positive between different items.
+    The first of the views must be positive between different items.
     """
 
-    def __init__(self, hist: Histograms, distances: Sequence[Distance]) -> None:
-        self._distances = distances
-        self._known = [distance.place(hist) for distance in distances]
+    def __init__(self, hist: Histograms, of: Views, unit: Callable[[Matrix], float]) -> None:
+        self.views = of
+        self._known = of.place(hist)
         self._scales: list[Vector] = []
         self._weights: list[float] = []
-        total = np.zeros((hist.shape[0], hist.shape[0]))
-        same = np.eye(hist.shape[0], dtype=bool)
-        for distance, placed in zip(distances, self._known, strict=True):
-            part = _symmetric(distance.between(placed, placed))
+        n = hist.shape[0]
+        total, same = np.zeros((n, n)), np.eye(n, dtype=bool)
+        for distance, placed, share in zip(of.distances, self._known, of.weights, strict=True):
+            part = _without_diagonal(distance.between(placed, placed))
             scale = self._scale(part, same)
-            part /= _outer(scale, scale)
+            for rows in row_blocks(part.shape):
+                part[rows] /= _outer(scale[rows], scale)
             with np.errstate(over="ignore"):  # all of the ten nearest are at distance 0: no weight
-                mean = _mean(part)
+                size = unit(part)
+            weight = share / size if 0.0 < size < np.inf else 0.0
+            for rows in row_blocks(part.shape):
+                total[rows] += weight * part[rows]
             self._scales.append(scale)
-            self._weights.append(1.0 / mean if mean > 0.0 else 0.0)
-            total += self._weights[-1] * part
+            self._weights.append(weight)
         noise, spread = self._noise_and_spread(total, same)
         self._farthest = np.inf
-        self.matrix = self._relative(total, (noise[:, None], noise), np.outer(spread, spread))
-        np.fill_diagonal(self.matrix, 0.0)
-        self._farthest = _quantile(self.matrix, FAR)
-        np.minimum(self.matrix, self._farthest, out=self.matrix)
+        for rows in row_blocks(total.shape):
+            around = (noise[rows, None], noise), np.outer(spread[rows], spread)
+            total[rows] = self._relative(total[rows], *around)
+        np.fill_diagonal(total, 0.0)
+        self._farthest = _quantile(total, FAR)
+        self.matrix = np.minimum(total, self._farthest, out=total)
 
     @property
     def parts(self) -> LocalParts:
         """What was fitted, for the same computation elsewhere."""
-        return LocalParts(self._distances, self._known, self._scales, self._weights, self._farthest)
+        return LocalParts(self._known, self._scales, self._weights, self._farthest)
 
     def place(self, hist: Histograms) -> LocalItems:
-        places = [distance.place(hist) for distance in self._distances]
+        places = self.views.place(hist)
         n, known = hist.shape[0], len(self._scales[0])
         step = max(1, BLOCK // known)
         blocks = [self._around(places, slice(i, min(i + step, n))) for i in range(0, n, step)]
-        *scales, noise, spread = (np.concatenate(part) for part in zip(*blocks, strict=True))
-        return LocalItems(places, scales, noise, spread)
+        return LocalItems(places, [np.concatenate(part) for part in zip(*blocks, strict=True)])
 
-    @property
-    def components(self) -> Sequence[Distance]:
-        """The distances of which this is made."""
-        return self._distances
-
-    def around(self, parts: Sequence[Matrix]) -> list[Vector]:
+    def around(self, parts: Iterable[Matrix]) -> list[Vector]:
         """What :meth:`place` finds out about items, from their distances to the learned ones."""
-        same = parts[0] <= MERGE_TOLERANCE  # an item that equals a learned one
-        scales = [self._scale(part, same) for part in parts]
-        total = np.zeros(())
-        for c, part in enumerate(parts):
-            total = total + self._weights[c] * part / _outer(scales[c], self._scales[c])
+        same, scales, total = None, [], np.zeros(())
+        for part, known, weight in zip(parts, self._scales, self._weights, strict=True):
+            if same is None:
+                same = part <= MERGE_TOLERANCE  # an item that equals a learned one
+            scales.append(self._scale(part, same))
+            total = total + weight * part / _outer(scales[-1], known)
         return [*scales, *self._noise_and_spread(total, same)]
 
-    def combine(self, parts: Sequence[Matrix], around: list[Vector], index: tuple[Any, Any]) -> Any:
+    def combine(
+        self, parts: Iterable[Any], around: Sequence[Vector], index: tuple[Any, Any]
+    ) -> Any:
         """R of pairs from their distances ``parts`` and what :meth:`around` gave for all items.
 
         ``index`` are the numbers of the items, in shapes that broadcast to that of the parts.
@@ -245,41 +182,37 @@ class Local:
         i, j = index
         *scales, noise, spread = around
         total = np.zeros(())
-        for c, part in enumerate(parts):
-            scale = np.sqrt(scales[c])
-            total = total + self._weights[c] * part / (scale[i] * scale[j])
+        for part, scale, weight in zip(parts, map(np.sqrt, scales), self._weights, strict=True):
+            total = total + weight * part / (scale[i] * scale[j])
         return self._relative(total, (noise[i], noise[j]), spread[i] * spread[j])
+
+    def pairs(self, items: LocalItems, index: Index) -> Vector:
+        parts = (
+            distance.pairs(placed, index)
+            for distance, placed in zip(self.views.distances, items.places, strict=True)
+        )
+        i, j = np.asarray(index).T
+        distances: Vector = self.combine(parts, items.around, (i, j))
+        return distances
+
+    def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
+        parts = (
+            distance.between(placed.take(rows), placed.take(columns))
+            for distance, placed in zip(self.views.distances, items.places, strict=True)
+        )
+        numbers = np.arange(len(items.around[0]))
+        index = numbers[rows, None], numbers[None, columns]
+        distances: Matrix = self.combine(parts, items.around, index)
+        return distances
 
     def _around(self, places: list[Any], rows: slice) -> list[Vector]:
         """The scales of some items, their noise and their spread, by the learned items."""
         return self.around(
-            [
-                distance.between(places[c].take(rows), self._known[c])
-                for c, distance in enumerate(self._distances)
-            ]
+            distance.between(placed.take(rows), known)
+            for distance, placed, known in zip(
+                self.views.distances, places, self._known, strict=True
+            )
         )
-
-    def pairs(self, items: LocalItems, index: Index) -> Vector:
-        i, j = np.asarray(index).T
-        total = np.zeros(len(i))
-        for c, distance in enumerate(self._distances):
-            scale = np.sqrt(items.scales[c])
-            part = distance.pairs(items.places[c], index)
-            total += self._weights[c] * part / (scale[i] * scale[j])
-        noise, spreads = (items.noise[i], items.noise[j]), items.spread[i] * items.spread[j]
-        distances: Vector = self._relative(total, noise, spreads)
-        return distances
-
-    def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
-        total = np.zeros(())
-        for c, distance in enumerate(self._distances):
-            placed, scale = items.places[c], items.scales[c]
-            part = distance.between(placed.take(rows), placed.take(columns))
-            total = total + self._weights[c] * part / _outer(scale[rows], scale[columns])
-        noise = items.noise[rows, None], items.noise[columns]
-        spreads = np.outer(items.spread[rows], items.spread[columns])
-        distances: Matrix = self._relative(total, noise, spreads)
-        return distances
 
     @staticmethod
     def _scale(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
@@ -300,136 +233,26 @@ class Local:
 
 def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
     """The reference ``name`` between items of one side, "samples" or "features"."""
-    if name == "cosine":
-        return Plain(hist, Euclidean(_unit, squared=True))
-    if name == "hellinger":
-        return Plain(hist, Euclidean(lambda rows: _with_data(rows, np.sqrt(rows.data))))
-    damp = _damping(hist.rows)
-    tfidf = _tfidf(damp, hist.rows)
-    if name == "lsa":
-        return Plain(hist, Euclidean(_projection(tfidf, hist.rows)))
-    manhattan = Manhattan(damp)
-    if of == "features":
-        return Local(hist, [manhattan, Euclidean(_loadings(damp, hist.rows))])
-    return Local(hist, [manhattan, Euclidean(tfidf), Euclidean(_projection(tfidf, hist.rows))])
+    if name.startswith("local"):
+        if of == "features":
+            return Local(hist, views.of_features(hist), _mean)
+        if name == "local-0.2":
+            return Local(hist, views.of_version_0_2(hist), _mean)
+        return Local(hist, views.at_all_resolutions(hist), _deviation)
+    return Plain(hist, getattr(views, name)(hist))
 
 
 def lsa_vectors(hist: Histograms) -> Matrix:
     """The vectors whose Euclidean distances are the reference "lsa", one per histogram."""
-    vectors: Matrix = _projection(_tfidf(_damping(hist.rows), hist.rows), hist.rows)(hist.rows)
+    (placed,) = views.lsa(hist).place(hist)
+    vectors: Matrix = placed.rows
     return vectors
-
-
-# Embeddings
-
-
-def _damping(known: sparse.csr_array) -> Embedding:
-    """log(1 + x / median), with the median of the positive entries: large entries count less."""
-    median = float(np.median(known.data))
-    return lambda rows: _with_data(rows, np.log1p(rows.data / median))
-
-
-def _tfidf(damp: Embedding, known: sparse.csr_array) -> Embedding:
-    """Entries weighted by how few of the learned items have them, each row of length 1."""
-    n, d = known.shape
-    holders = np.bincount(known.indices, minlength=d)
-    weight = np.log((1.0 + n) / (1.0 + holders)) + 1.0
-
-    def embed(rows: sparse.csr_array) -> sparse.csr_array:
-        damped = damp(rows)
-        return _unit(_with_data(damped, damped.data * weight[damped.indices]))
-
-    return embed
-
-
-def _projection(embed: Embedding, known: sparse.csr_array) -> Embedding:
-    """Rows projected to the first singular vectors of the learned ones, then of length 1."""
-    vectors = _singular_vectors(embed(known))
-    return lambda rows: _unit(embed(rows) @ vectors)
-
-
-def _loadings(damp: Embedding, known: sparse.csr_array) -> Embedding:
-    """The same for rows that are centered and of length 1: the loadings of features in a PCA."""
-
-    def center(rows: sparse.csr_array) -> tuple[sparse.csr_array, Vector]:
-        damped = damp(rows)
-        means, stored = damped.mean(axis=1), np.diff(damped.indptr)
-        centered = _with_data(damped, damped.data - np.repeat(means, stored))
-        squares = sums_of_squares(centered) + (rows.shape[1] - stored) * means**2
-        lengths = np.sqrt(squares)
-        constant = lengths <= CONSTANT * np.sqrt(rows.shape[1]) * means
-        lengths[constant] = np.inf  # what is left of them is rounding
-        data = damped.data / np.repeat(lengths, stored)
-        return _with_data(damped, data), means / lengths
-
-    scaled, means = center(known)
-    vectors = _singular_vectors(
-        LinearOperator(
-            known.shape,
-            matvec=lambda v: scaled @ np.ravel(v) - means * np.sum(v),
-            rmatvec=lambda u: scaled.T @ np.ravel(u) - np.dot(means, np.ravel(u)),
-            matmat=lambda V: scaled @ V - np.outer(means, V.sum(axis=0)),
-            rmatmat=lambda U: scaled.T @ U - (means @ U)[None],
-            dtype=np.float64,
-        )
-    )
-
-    def embed(rows: sparse.csr_array) -> Matrix:
-        scaled, means = center(rows)
-        loadings: Matrix = _unit(scaled @ vectors - np.outer(means, vectors.sum(axis=0)))
-        return loadings
-
-    return embed
-
-
-def _singular_vectors(matrix: Any) -> Matrix:
-    """The first right singular vectors as columns, up to a gap between singular values."""
-    n, d = matrix.shape
-    if min(n, d) > SMALL:
-        start = np.random.default_rng(0).standard_normal(min(n, d))
-        try:
-            _, values, vectors = svds(matrix, COMPONENTS + 1, v0=start)
-            order = np.argsort(-values)
-            return _cut_at_gap(values[order], vectors[order])
-        except ArpackError:  # no convergence
-            pass
-    if not isinstance(matrix, LinearOperator):
-        dense = matrix.toarray()
-    else:
-        dense = matrix.rmatmat(np.eye(n)).T if n <= d else matrix.matmat(np.eye(d))
-    _, values, vectors = np.linalg.svd(dense, full_matrices=False)
-    return _cut_at_gap(values, vectors)
-
-
-def _cut_at_gap(values: Vector, vectors: Matrix) -> Matrix:
-    values = np.append(values, 0.0)
-    count = min(COMPONENTS, len(vectors))
-    while count and values[count - 1] - values[count] <= 1e-9 * values[0]:
-        count -= 1
-    return vectors[:count].T
-
-
-# Rows
-
-
-def _with_data(rows: sparse.csr_array, data: Vector) -> sparse.csr_array:
-    return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
-
-
-def _unit(rows: Any) -> Any:
-    """Rows divided by their lengths; rows of zeros stay."""
-    lengths = np.sqrt(sums_of_squares(rows))
-    lengths[lengths <= 1e-12] = np.inf
-    if sparse.issparse(rows):
-        return _with_data(rows, rows.data / np.repeat(lengths, np.diff(rows.indptr)))
-    return rows / lengths[:, None]
 
 
 # Matrices of distances
 
 
-def _symmetric(distances: Matrix) -> Matrix:
-    distances = 0.5 * (distances + distances.T)
+def _without_diagonal(distances: Matrix) -> Matrix:
     np.fill_diagonal(distances, 0.0)
     return distances
 
@@ -444,6 +267,16 @@ def _mean(distances: Matrix) -> float:
     return float(distances.sum() / (n * (n - 1)))
 
 
+def _deviation(distances: Matrix) -> float:
+    """The standard deviation over all pairs, or a small part of the mean if that is larger."""
+    n, mean = len(distances), _mean(distances)
+    if not np.isfinite(mean):
+        return mean
+    squares = sum(float(((distances[rows] - mean) ** 2).sum()) for rows in row_blocks((n, n)))
+    variance = (squares - n * mean**2) / (n * (n - 1))  # without the diagonal
+    return max(float(np.sqrt(max(variance, 0.0))), LEAST_DEVIATION * mean)
+
+
 def _quantile(distances: Matrix, share: float) -> float:
     """The smallest distance that this share of the pairs does not exceed."""
     n = len(distances)
@@ -453,8 +286,10 @@ def _quantile(distances: Matrix, share: float) -> float:
 
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:
     """The ``count`` smallest distances of each row, or all, without those of ``same`` items."""
-    others = distances.shape[1] - int(same.sum(axis=1).max(initial=0))
-    count = min(count, others)
-    masked = np.where(same, np.inf, distances)
-    near: Matrix = np.partition(masked, count - 1, axis=1)[:, :count]
+    n, columns = distances.shape
+    count = min(count, columns - int(same.sum(axis=1).max(initial=0)))
+    near = np.empty((n, count))
+    for rows in row_blocks(distances.shape):
+        masked = np.where(same[rows], np.inf, distances[rows])
+        near[rows] = np.partition(masked, count - 1, axis=1)[:, :count]
     return near
