@@ -6,6 +6,7 @@ largest cost; the linear program of :func:`transport_cost` keeps its constraints
 serves as a second opinion on small problems.
 """
 
+import itertools
 import math
 import warnings
 
@@ -224,3 +225,14 @@ def smooth(X, distances, k):
         weights = {i: 1.0, **{j: np.exp(-2 * (row[j] / radius) ** 2) for j in others}}
         averaged.append(sum(w * X[j] for j, w in weights.items()) / sum(weights.values()))
     return np.array(averaged)
+
+
+def shared_features(X):
+    """The number of features that two rows share, averaged over pairs, from its definition."""
+    A = np.asarray(X, float) / np.sum(X, axis=1, keepdims=True)
+    damped = np.log(1 + A / np.median(A[A > 0]))
+    pairs = []
+    for i, j in itertools.permutations(range(len(A)), 2):
+        a, b = damped[i] / damped[i].sum(), damped[j] / damped[j].sum()
+        pairs.append(sum(a * b) / sum(a * a) / sum(b * b))
+    return np.mean(pairs)

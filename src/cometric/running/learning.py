@@ -315,7 +315,7 @@ def _learn(run: Run, saved: Saved | None = None) -> Result:
         f"With `eps` = {run.settings.eps:.3g}, chosen by the data, distances became negative: "
         f"learned again with `eps` = {careful.eps:g}."
     )
-    if folder is not None:
+    if folder is not None and latest(folder) is not None:
         remove_checkpoint(folder)
     return _learn(Run.prepare(careful, run.problem))
 
