@@ -6,6 +6,7 @@ largest cost; the linear program of :func:`transport_cost` keeps its constraints
 serves as a second opinion on small problems.
 """
 
+import itertools
 import math
 import warnings
 
@@ -255,7 +256,7 @@ def residuals(X):
 def projected(Z, k):
     """Distances of the rows of Z on k singular vectors, divided by their lengths."""
     U, S, _ = np.linalg.svd(Z, full_matrices=False)
-    k = min(k, (S > 1e-9 * S[0]).sum())
+    k = min(k, (1e-9 * S[0] < S).sum())
     Y = U[:, :k] * S[:k]
     lengths = np.linalg.norm(Y, axis=1, keepdims=True)
     Y = np.where(lengths > 1e-12, Y / np.maximum(lengths, 1e-12), 0.0)
@@ -269,9 +270,9 @@ def edge(Z, n, d):
     while True:
         sigma = math.sqrt(max(np.sum(Z**2) - np.sum(S[:r] ** 2), 0) / max((n - r) * (d - r), 1))
         level = sigma * (math.sqrt(n) + math.sqrt(d))
-        if np.sum(S > level) <= r:
+        if np.sum(level < S) <= r:
             return level
-        r = np.sum(S > level)
+        r = np.sum(level < S)
 
 
 def view_weight(Z, k, n, d):
@@ -311,3 +312,14 @@ def local(parts, weights=None, unit=np.std):
     np.fill_diagonal(R, 0.0)
     pairs = R[~np.eye(n, dtype=bool)]
     return np.minimum(R, np.quantile(pairs, 0.99, method="inverted_cdf"))
+
+
+def shared_features(X):
+    """The number of features that two rows share, averaged over pairs, from its definition."""
+    A = np.asarray(X, float) / np.sum(X, axis=1, keepdims=True)
+    damped = np.log(1 + A / np.median(A[A > 0]))
+    pairs = []
+    for i, j in itertools.permutations(range(len(A)), 2):
+        a, b = damped[i] / damped[i].sum(), damped[j] / damped[j].sum()
+        pairs.append(sum(a * b) / sum(a * a) / sum(b * b))
+    return np.mean(pairs)

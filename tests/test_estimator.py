@@ -238,7 +238,7 @@ def test_names_go_in_and_out(digits):
 
 @pytest.mark.parametrize("kind", [cm.ConvergenceWarning, SklearnConvergenceWarning])
 def test_not_converging_raises_both_warnings(digits, kind):
-    estimator = WassersteinSingularVectors(max_iter=2)
+    estimator = WassersteinSingularVectors(eps=0.1, restart=0.5, max_iter=2)
     with pytest.warns(kind, match="not converged: the iteration limit was reached first. Residual"):
         estimator.fit(digits[0])
     assert estimator.converged_ is False

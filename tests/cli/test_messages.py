@@ -84,7 +84,10 @@ def said(*words, code=2):
 
 WHOLE = "pass a whole number, at least 1."
 BAD_VALUES = [
-    (["--eps", "abc"], "--eps is 'abc'; pass a number, at least 0 (0 for exact transport), or inf"),
+    (
+        ["--eps", "abc"],
+        "--eps is 'abc'; pass a number, at least 0 (0 for exact transport), inf or auto.",
+    ),
     (["--eps", "-1"], "--eps is '-1'; pass a number, at least 0"),
     (["--eps", "nan"], "--eps is 'nan'; pass a number, at least 0"),
     (["--tau", "abc"], "--tau is 'abc'; pass a number, at least 0, auto or paper."),
@@ -171,7 +174,7 @@ BAD_LINES = [
     ),
     (LEARN + ["--checkpoint", "x.csv"], "--checkpoint is 'x.csv', which is a file; pass a folder"),
     (
-        LEARN + ["--checkpoint", "saved", "--threads", "1"],
+        LEARN + ["--checkpoint", "saved", "--threads", "1", "--eps", "0.1"],
         "`saved` holds a checkpoint of another run: --tau is 0.0 here and 0.1 there; --eps is",
     ),
     (

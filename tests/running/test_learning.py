@@ -25,7 +25,7 @@ def fully_solved(X, eps, tau, tol):
 def test_one_sweep_per_iteration_reaches_the_same_metrics(eps, solver):
     X = cm.datasets.torus("bimodal", 20, 16)
     truth = fully_solved(X, eps, 0.01, 1e-11)
-    result = cm.learn(X, eps=eps, tau=0.01, tol=1e-9, solver=solver)
+    result = cm.learn(X, eps=eps, tau=0.01, norm="l1", tol=1e-9, solver=solver)
     assert result.converged
     assert_allclose(result.samples, truth.metrics.samples, atol=1e-6)
     assert_allclose(result.features, truth.metrics.features, atol=1e-6)
@@ -86,7 +86,7 @@ def test_proofs_for_exact_transport_are_not_claimed():
 
 def test_single_precision_ends_in_double():
     X = cm.datasets.simulate_counts(30, 25, random_state=0).X
-    double, single = (cm.learn(X, dtype=dtype, drop_empty=True) for dtype in ("f8", "f4"))
+    double, single = (cm.learn(X, 0.1, dtype=dtype, drop_empty=True) for dtype in ("f8", "f4"))
     assert single.converged
     assert_allclose(single.samples, double.samples, atol=1e-6)
     assert_allclose(single.features, double.features, atol=1e-6)

@@ -71,7 +71,7 @@ def test_it_accepts_the_arguments_of_learn():
     ("options", "words"),
     [
         ({"eps": np.nan}, "`eps` is nan; pass a number"),
-        ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto' or 'paper'"),
+        ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto', 'paper', or '0.2'"),
         ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both determine"),
         ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),
         ({"solver": "no such"}, "`solver` is 'no such'; choose"),
@@ -314,3 +314,31 @@ def test_policy_iteration_is_chosen_where_copies_of_the_trees_fit():
         assert one.has_room_to_freeze is fits
         engine = "policy" if fits else "power"
         assert engine in cm.plan(SMALL, 0.0, memory_limit=times * trees).engine
+
+
+def many_features(monkeypatch):
+    """Few samples and so many features that a call would take an hour; none of it is computed."""
+
+    def compute(*args):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("cometric.running.run.norm_matrices", compute)
+    rng = np.random.default_rng(0)
+    return sparse.random_array((60, 30_000), density=0.2, rng=rng, format="csr")
+
+
+@pytest.mark.filterwarnings("ignore:.* repeat others")
+def test_many_features_are_refused_with_a_way_to_select_some(small_machine, monkeypatch):
+    X = many_features(monkeypatch)
+    small_machine(8e9)
+    with pytest.raises(MemoryError, match=r"Take fewer features, about a thousand: of cells the"):
+        cm.learn(X, drop_empty=True)
+
+
+@pytest.mark.filterwarnings("ignore:.* repeat others")
+def test_calls_that_take_long_say_so_before_they_begin(small_machine, monkeypatch):
+    X = many_features(monkeypatch)
+    small_machine(1e12)
+    words = r"samples and 29\d\d\d features may take .* on two cores; `plan` measures it\. Take"
+    with pytest.warns(UserWarning, match=words), pytest.raises(AssertionError, match="too late"):
+        cm.learn(X, drop_empty=True)

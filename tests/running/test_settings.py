@@ -171,11 +171,11 @@ def test_a_mirror_is_called_with_all_options_by_name():
 
 
 def test_settings_are_frozen_and_complete():
-    settings = Settings()
+    settings = Settings(tau="0.2")
     with pytest.raises(FrozenInstanceError):
         settings.tol = 1.0
     assert settings.transport == cm.Entropic(0.1)
-    assert (settings.tau, settings.restart, settings.norm) == (0.0, 0.5, "local")
+    assert (settings.tau, settings.restart, settings.norm) == (0.0, 0.5, "local-0.2")
     assert settings.formula.restart == 0.5
     assert settings.torch_device is None
 
@@ -310,12 +310,13 @@ def test_what_is_not_a_transport_is_refused(wrong):
     ],
 )
 def test_settings_survive_json(given):
-    settings = Settings(**given)
+    settings = Settings(**given).fitted(cm.Problem.from_data(X))
     stored = json.loads(json.dumps(settings.to_json()))
     again = Settings.from_json(stored)
     assert again.to_json() == settings.to_json()
     assert again.formula == settings.formula
     assert again.transport == settings.transport
+    assert (again.overlap, again.chosen) == (settings.overlap, settings.chosen)
 
 
 def test_every_transport_has_a_name_in_files():

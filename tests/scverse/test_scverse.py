@@ -493,3 +493,12 @@ def test_copies_of_backed_data_are_refused_before_any_computation(adata, tmp_pat
     with pytest.raises(ValueError, match="`copy` is True, but `new` is backed"):
         cms.tl.transfer_labels(backed, adata, "kind", copy=True)
     backed.file.close()
+
+
+def test_genes_without_counts_among_very_many_come_with_a_way_to_select_some():
+    X = np.zeros((5, 4000))
+    X[:, :6] = np.random.default_rng(0).random((5, 6)) + 0.1
+    with pytest.raises(
+        ValueError, match=r"All 4,000 genes take 0\.1 GB a matrix: select the variab"
+    ):
+        cms.tl.learn(anndata.AnnData(X))

@@ -1,11 +1,13 @@
-"""The memory that a solve needs for its metrics, and whether it is available."""
+"""The memory that a solve needs for its metrics, whether it is available, and what to do if not."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from cometric.core.problem import Problem
+from cometric.core.warn import warn
 from cometric.machine.devices import SHARE_ON_DEVICES, free_memory, free_on, free_on_all
+from cometric.machine.progress import duration
 from cometric.running.settings import Settings
 
 
@@ -38,6 +40,23 @@ NEEDS = {
 of a given metric."""
 
 
+MANY = 3000
+"""Features from which on the advice is to select some of them."""
+
+SELECT = (
+    "fewer features, about a thousand: of cells the highly variable genes "
+    "(sc.pp.highly_variable_genes, then adata[:, adata.var.highly_variable]), of texts the words "
+    "of at least ten documents (min_df=10 of CountVectorizer)"
+)
+
+ITERATIONS, PER_ENTRY, PER_OPERATION = 8.0, 5e-7, 6e-11
+"""Of a typical solve; and its seconds for an entry of the metrics and for an operation, in each of
+them, on two cores. From ``benchmarks/howlong.py``, good to a factor of three."""
+
+LONG = 900.0
+"""Seconds from which on a call is worth a warning, by this estimate."""
+
+
 def dense_memory(n: int, m: int, kind: str, saturated: bool = False) -> float:
     """Bytes of all matrices of the size of a metric at the peak, without those of maps.
 
@@ -61,12 +80,14 @@ def memory_for_maps(
     saturated = settings.formula.saturate > 0.0
     needed = dense_memory(n, m, kind, saturated)
     if needed + promised <= free:
+        if not devices and settings.client is None:
+            _warn_of_time(problem, settings)
         if settings.memory_limit is not None:
             return float(settings.memory_limit)
         if devices:
             return SHARE_ON_DEVICES * (free_on_all(devices) + allocated)
         return min(free / 2, free - needed)
-    remedies = ["take fewer samples or features", "learn from landmarks (learn_landmarks)"]
+    remedies = _remedies(n, m)
     power = dense_memory(n, m, "plain", saturated)
     if kind in ("accelerated", "linear") and power + promised <= free:
         remedies.insert(0, f"pass solver='power', which needs about {power / 1e9:.3g} GB")
@@ -79,3 +100,24 @@ def memory_for_maps(
         f"copies in the solver{more}; {free / 1e9:.3g} GB are available. "
         f"{advice[0].upper()}{advice[1:]}."
     )
+
+
+def _warn_of_time(problem: Problem, settings: Settings) -> None:
+    """Warn before a call that will take long."""
+    n, m = problem.samples.hist.shape
+    entries, most = PER_ENTRY * (n * n + m * m), 4.0 * float(problem.samples.hist.nnz) ** 2
+    if ITERATIONS * (entries + PER_OPERATION * most) <= LONG:
+        return
+    seconds = ITERATIONS * (entries + PER_OPERATION * settings.transport.operations(problem))
+    if seconds > LONG and not problem.fixed:
+        advice = ", or ".join(_remedies(n, m))
+        warn(
+            f"{n} samples and {m} features may take {duration(seconds)} on two cores; `plan` "
+            f"measures it. {advice[0].upper()}{advice[1:]}."
+        )
+
+
+def _remedies(n: int, m: int) -> list[str]:
+    """What to do about data that are too large."""
+    landmarks = ["learn from landmarks (learn_landmarks)"] if n >= MANY or m < MANY else []
+    return [f"take {SELECT if m >= MANY else 'fewer samples or features'}", *landmarks]

@@ -28,8 +28,12 @@ from cometric.saving.state import Arrays
 SCHEMA = (2, 1)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
 
-ADDED = {"saturate": 0.0, "samples": None, "features": None}
+ADDED = {"saturate": 0.0, "samples": None, "features": None, "overlap": None, "chosen": False}
 """Options that earlier checkpoints lack, with the values that they had."""
+
+
+REASONS = ("overlap", "chosen")
+"""Why options have the values that they have: not compared."""
 
 
 class UnknownSchema(CheckpointError):
@@ -122,7 +126,7 @@ def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
     """Each option that differs, in words; of objects of one kind, their fields that differ."""
     for key in dict.fromkeys([*here, *there]):
         one, other = here.get(key), there.get(key)
-        if one == other:
+        if one == other or key in REASONS:
             continue
         if key == "data":  # only checksums are stored
             yield "the data differ"

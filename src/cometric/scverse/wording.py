@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cometric.core.inputs import BadData, Fault
+from cometric.running.memory import MANY
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -55,8 +56,15 @@ def _empty_message(data: Any, error: BadData, can_drop: tuple[str, ...]) -> str:
         "Pass `drop_empty=True` to leave them out, their distances are then NaN; or drop them "
         "yourself, with"
     )
+    many = ""
+    if item == "gene" and data.shape[1] >= MANY:
+        many = (
+            f" All {data.shape[1]:,} genes take {8e-9 * data.shape[1] ** 2:.1f} GB a matrix: "
+            "select the variable ones, by `sc.pp.highly_variable_genes(adata)` after `sc.pp.log1p`, "
+            "and pass `adata[:, adata.var.highly_variable]`."
+        )
     return (
         f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. "
         f"{drop if item in can_drop else 'Drop them with'} "
-        f"`sc.pp.filter_{item}s(adata, {'min_genes' if item == 'cell' else 'min_cells'}=1)`."
+        f"`sc.pp.filter_{item}s(adata, {'min_genes' if item == 'cell' else 'min_cells'}=1)`.{many}"
     )
