@@ -44,6 +44,7 @@ __all__ = [
     "lsa",
     "lsa_vectors",
     "pca",
+    "pearson_residuals",
     "read_gene2vec",
     "scvi",
     "sinkhorn",
@@ -134,23 +135,16 @@ def lsa(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
 
 def lsa_vectors(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
     """The vectors of length 1 that :func:`lsa` compares, one per sample."""
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
-
-    weighted = _tfidf(X)
-    _check_components(n_components, min(weighted.shape))
-    model = TruncatedSVD(n_components, random_state=random_state)
-    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
-        vectors: Matrix = normalize(model.fit_transform(weighted))
-    return vectors
+    return _length_1(_truncated(_tfidf(X), n_components, random_state))
 
 
-def correspondence(X: Any, n_components: int = 30) -> Matrix:
+def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) -> Matrix:
     """Euclidean distances between the row principal coordinates of correspondence analysis.
 
     With P = X / sum(X), r and c its row and column sums, and the first singular triplets of
     (P - r cᵀ) / sqrt(r cᵀ) = U S Vᵀ, the coordinates are U S / sqrt(r). With all components these
-    are the chi-squared distances between the histograms of the samples.
+    are the chi-squared distances between the histograms of the samples. With ``unit_length`` the
+    coordinates are scaled to length 1, as in :func:`lsa`.
     """
     from scipy.sparse.linalg import LinearOperator, svds
 
@@ -167,7 +161,26 @@ def correspondence(X: Any, n_components: int = 30) -> Matrix:
     )
     start = np.random.default_rng(0).normal(size=min(P.shape))
     U, S, _ = svds(centered, n_components, v0=start)
-    return _pairwise(U * S / r[:, None], "euclidean")
+    vectors = U * S / r[:, None]
+    return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
+
+
+def pearson_residuals(
+    X: Any, n_components: int = 30, unit_length: bool = False, random_state: int | None = 0
+) -> Matrix:
+    """Euclidean distances after a truncated SVD of the analytic Pearson residuals of counts.
+
+    With the expected counts E = r cᵀ / N from the row sums r, the column sums c and the total N,
+    the residuals are (X - E) / sqrt(E + E² / 100), clipped to ±sqrt(number of samples), as in
+    Lause, Berens and Kobak (2021). With ``unit_length`` the coordinates are scaled to length 1.
+    """
+    counts = _read(X)
+    expected = np.outer(_sums(counts), counts.sum(axis=0)) / counts.sum()
+    deviation = np.sqrt(expected + expected**2 / 100.0)
+    residuals = (counts.toarray() - expected) / np.where(deviation > 0.0, deviation, 1.0)
+    limit = np.sqrt(len(residuals))
+    vectors = _truncated(np.clip(residuals, -limit, limit), n_components, random_state)
+    return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
 
 
 def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -350,6 +363,25 @@ def _tfidf(X: Any) -> sparse.csr_matrix:
     from sklearn.feature_extraction.text import TfidfTransformer
 
     return TfidfTransformer().fit_transform(_read(X))
+
+
+def _truncated(matrix: Any, n_components: int, random_state: int | None) -> Matrix:
+    """The coordinates U S of the first singular vectors."""
+    from sklearn.decomposition import TruncatedSVD
+
+    _check_components(n_components, min(matrix.shape))
+    model = TruncatedSVD(n_components, random_state=random_state)
+    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
+        vectors: Matrix = model.fit_transform(matrix)
+    return vectors
+
+
+def _length_1(vectors: Matrix) -> Matrix:
+    """The rows scaled to length 1; rows of zeros stay."""
+    from sklearn.preprocessing import normalize
+
+    unit: Matrix = normalize(vectors)
+    return unit
 
 
 def _one_minus_cosine(vectors: Any) -> Matrix:
