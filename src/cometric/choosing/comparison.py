@@ -14,11 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from cometric import baselines
-from cometric.choosing.choice import RANDOM, Choice, Row
+from cometric.choosing.choice import ALONE, RANDOM, Choice, Row
 from cometric.choosing.hiding import (
     Split,
     hide_features,
-    normalize,
+    largest_difference,
     prediction_losses,
     standard_error,
     subsample,
@@ -32,15 +32,8 @@ from cometric.machine.threads import workers
 from cometric.running.learning import learn
 from cometric.running.settings import Settings, options
 
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "local 0.2": {"restart": 0.2, "norm": "local"},
-    "eps 0.3": {"eps": 0.3},
-    "lsa 0.3": {"restart": 0.3, "norm": "lsa"},
-    "l1 0.1": {"restart": 0.1, "norm": "l1"},
-    "paper": {"tau": "paper"},
-}
-"""The settings that are compared by default, by name."""
+CANDIDATES: dict[str, dict[str, Any]] = {"default": {}, "0.2": {"tau": "0.2"}}
+"""The settings that are compared by default, by name: those of ``learn``, and of version 0.2."""
 
 QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
 """How candidates are learned, where they do not say otherwise: neighbors need no more."""
@@ -179,19 +172,19 @@ def table_of(
 ) -> tuple[Row, ...]:
     """The rows of the table, the smallest loss first."""
     means = {name: float(np.nanmean(values)) for name, values in losses.items()}
-    order = sorted(means, key=means.__getitem__)
-    best = next(name for name in order if name not in learned)
+    first = losses[next(iter(learned))]
     return tuple(
         Row(
             name,
             name in learned,
             means[name],
             standard_error(losses[name]),
-            means[name] - means[best],
-            standard_error(losses[name] - losses[best]),
+            float(np.nanmean(losses[name] - first)),
+            standard_error(losses[name] - first),
+            largest_difference(losses[name], (losses[k] for k in losses if k not in (name, RANDOM))),
             seconds[name],
         )
-        for name in order
+        for name in sorted(means, key=means.__getitem__)
     )
 
 
@@ -216,22 +209,23 @@ def _random(rng: np.random.Generator, X: sparse.csr_array) -> Matrix:
     return rng.random((X.shape[0], X.shape[0]))
 
 
-def _lsa(n_components: int, X: sparse.csr_array) -> Matrix:
-    return baselines.lsa(baselines.log_normalized(X), min(n_components, *X.shape))
+def _of_logarithms(distances_of: Callable[..., Matrix], *components: int) -> Method:
+    """A baseline of log-normalized data, with this many components or all that there are."""
+    return lambda X: distances_of(
+        baselines.log_normalized(X), *(min(k, *X.shape) for k in components)
+    )
 
 
-def _pca(n_components: int, X: sparse.csr_array) -> Matrix:
-    return baselines.pca(baselines.log_normalized(X), min(n_components, *X.shape))
+def _correspondence(n_components: int, X: sparse.csr_array) -> Matrix:
+    return baselines.correspondence(X, min(n_components, min(X.shape) - 1), unit_length=True)
 
 
 BASELINES: dict[str, Method] = {
-    "LSA-10": partial(_lsa, 10),
-    "LSA-30": partial(_lsa, 30),
-    "LSA-100": partial(_lsa, 100),
-    "PCA-30": partial(_pca, 30),
-    "cosine": lambda X: baselines.cosine(baselines.log_normalized(X)),
-    "l1": lambda X: baselines.l1(normalize(X)),
-    "Hellinger": baselines.hellinger,
+    ALONE: baselines.reference,
+    **{f"LSA-{k}": _of_logarithms(baselines.lsa, k) for k in (10, 30, 100)},
+    **{f"CA-{k}": partial(_correspondence, k) for k in (10, 30, 100)},
+    "PCA-30": _of_logarithms(baselines.pca, 30),
+    "tf-idf": _of_logarithms(baselines.tfidf),
 }
 """Distances that are compared as well, by name: functions of the visible half of the data."""
 

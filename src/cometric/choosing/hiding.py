@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ from cometric.core.types import Index, Matrix
 
 COMPONENTS = 10
 """Components of the hidden half that are predicted; see docs/notes/choosing.md."""
+
+ERRORS = 2.0
+"""A difference counts if it is above this many of its standard errors."""
 
 
 class Split(NamedTuple):
@@ -99,3 +102,10 @@ def standard_error(values: Matrix) -> float:
         if len(means) > 1:
             variance += means.var(ddof=1) / len(means)
     return float(np.sqrt(variance))
+
+
+def largest_difference(values: Matrix, others: Iterable[Matrix]) -> float:
+    """The most by which the mean of ``values`` may be above that of others, by standard errors."""
+    differences = [values - other for other in others]
+    bounds = [np.nanmean(part) + ERRORS * standard_error(part) for part in differences]
+    return float(max(0.0, *bounds))
