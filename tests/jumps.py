@@ -21,6 +21,7 @@ import numpy as np
 
 import cometric as cm
 
+CACHED = "core/cached.py"  # whose properties stand in for those of Python, which do not count
 PACKAGE = str(Path(cm.__file__).parent)
 X = np.random.default_rng(0).poisson(1.0, (12, 10)) + np.eye(12, 10)
 
@@ -45,12 +46,14 @@ def jumps(call: Callable[[], object]) -> list[Jump]:
         name = frame.f_code.co_filename
         if event != "call" or not name.startswith(PACKAGE) or frame.f_code.co_name[0] == "<":
             return
+        if name.endswith(CACHED):
+            return
         back = frame.f_back
         while back is not None and "<" in back.f_code.co_name:  # comprehensions
             back = back.f_back
         caller = back.f_code.co_filename if back else ""
         function = frame.f_code.co_qualname
-        if caller != name and caller.startswith(PACKAGE):
+        if not caller.endswith(CACHED) and caller != name and caller.startswith(PACKAGE):
             places = (caller[start:], back.f_code.co_qualname, name[start:], function)
             found[Jump(*places)] = None
         if function.endswith(".step") and "/solvers/" in name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -10,6 +11,9 @@ from typing import Any
 from cometric import transports
 from cometric.core.formula import Formula
 from cometric.core.validation import require
+
+CAREFUL = 0.1
+"""``eps`` where the one that the data chose, which is larger, made distances negative."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Parameters:
     restart: float = 0.0
     transport: Any = None  # the Transport; by default the one for eps
     saturate: float = 0.0
+    overlap: float | None = None  # features that two samples share, if `restart` was chosen by it
+    chosen: bool = False  # whether `eps` was, too
 
     def __post_init__(self) -> None:
         if self.transport is None:
@@ -49,7 +55,28 @@ class Parameters:
             restart=number({"restart": 0.0, **stored}, "restart"),
             transport=None if transport is None else transports.from_json(transport),
             saturate=number({"saturate": 0.0, **stored}, "saturate"),
+            overlap=None if stored.get("overlap") is None else number(stored, "overlap"),
+            chosen=bool(stored.get("chosen", False)),
         )
+
+    def __str__(self) -> str:
+        """How distances are computed, and why if the data chose it; without the solver."""
+        transport = str(self.transport)
+        if not (self.transport.parameters() or math.isnan(self.eps)):
+            transport = f"eps = {self.eps:g}"
+        parts = [
+            transport,
+            f"restart = {self.restart:g}" if self.restart else f"tau = {self.tau:g}",
+        ]
+        if self.overlap is not None:
+            share = f"{_percent(self.restart)} of R, as two samples share {_few(self.overlap)}"
+            parts = [transport, share]
+            if self.chosen:
+                more = {math.inf: " (matrix products)", CAREFUL: " (more: negative distances)"}
+                parts = [f"eps = {self.eps:.3g}{more.get(self.eps, '')} and {share}"]
+        if self.saturate:
+            parts.append(f"saturate = {self.saturate:g}")
+        return ", ".join([*parts, f"norm {self.norm}"])
 
     @property
     def formula(self) -> Formula:
@@ -63,3 +90,14 @@ def number(stored: Mapping[str, Any], name: str) -> float:
     """A number of a file by its name; raises if it is something else."""
     require(isinstance(stored[name], Real), f"{name} is {stored[name]!r}")
     return float(stored[name])
+
+
+def _percent(share: float) -> str:
+    """A share with enough digits to tell it from 1."""
+    rest = float(f"{100.0 * (1.0 - share):.2g}")
+    return f"{100.0 * share:.0f} %" if rest > 1.0 else f"{100.0 - rest:.9g} %"
+
+
+def _few(overlap: float) -> str:
+    """A number of features."""
+    return f"{overlap:.0f} features" if overlap >= 10.0 else f"{overlap:.2g} features on average"

@@ -118,14 +118,6 @@ class Result:
     def __str__(self) -> str:
         n, m = len(self.samples), len(self.features)
         options, fixed = self.parameters, self.problem.fixed
-        weight = (
-            f"tau = {options.tau:g}" if not options.restart else f"restart = {options.restart:g}"
-        )
-        if options.saturate:
-            weight += f", saturate = {options.saturate:g}"
-        transport = str(options.transport)
-        if not (options.transport.parameters() or math.isnan(options.eps)):
-            transport = f"eps = {options.eps:g}"
         if fixed:
             (n, computed), (m, _) = sorted(
                 ((n, "samples"), (m, "features")), key=lambda side: side[1] == fixed
@@ -136,7 +128,7 @@ class Result:
                 f"  {outcome}",
                 f"  largest          {float(getattr(self, computed).max()):.6g} between "
                 f"{computed}, {float(getattr(self, fixed).max()):.6g} between {fixed}",
-                f"  options          {transport}, {weight}, norm {options.norm}",
+                f"  options          {options}",
             ]
         else:
             lines = [
@@ -146,7 +138,7 @@ class Result:
                 f"  residual         {self.residual:.2e} (tolerance {options.tol:.0e}, Hilbert "
                 "metric)",
                 f"  singular values  {self._describe_values()}",
-                f"  options          {transport}, {weight}, norm {options.norm}, {options.solver}",
+                f"  options          {options}, {options.solver}",
             ]
         if self.history:
             last = self.history[-1]
@@ -460,9 +452,10 @@ def check_result(result: Result) -> None:
         )
     for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
-    for name in ("eps", "tau", "tol", "restart", "saturate"):
+    for name in ("eps", "tau", "tol", "restart", "saturate", "overlap"):
         value = getattr(options, name)
         unknown = name == "eps" and math.isnan(options.transport.eps)
+        unknown |= name == "overlap" and value is None
         valid = isinstance(value, Real) and float(value) >= 0.0
         require(valid or unknown, f"{name} is {value!r}")
     numbers = (*result.values, *result.bracket)

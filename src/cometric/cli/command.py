@@ -43,7 +43,6 @@ def command(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]],
         @wraps(function)
         def run(context: typer.Context, **values: Any) -> None:
             context.params.update(values)  # older typer has text there where it passes paths
-            _check_eps(context, values)
             grouped = {
                 name: group(**{field: values[field] for field in group._fields})
                 for name, group in groups.items()
@@ -57,18 +56,6 @@ def command(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]],
         return run
 
     return make
-
-
-def _check_eps(context: typer.Context, values: dict[str, Any]) -> None:
-    """Raise if eps was given beside another transport, even if it is the default."""
-    transport, eps = values.get("transport"), values.get("eps")
-    source = context.get_parameter_source("eps")
-    if transport is None or source is None or source.name == "DEFAULT" or eps == transport.eps:
-        return
-    raise ValueError(
-        f"`eps` is {eps:g} and `transport` is {transport}; both determine how histograms are "
-        "compared. Pass one of them."
-    )
 
 
 def in_bytes(values: dict[str, Any]) -> dict[str, Any]:

@@ -54,16 +54,20 @@ class Number(Kind):
         if (value is None and self.optional) or (isinstance(value, str) and value in self.names):
             return
         if isinstance(value, str) and self.names:
-            choices = " or ".join(map(repr, self.names))
-            raise ValueError(f"`{name}` is {value!r}; pass a number, at least 0, {choices}.")
+            *names, last = map(repr, self.names)
+            choices = ", ".join(["a number, at least 0", *names, f"or {last}"])
+            raise ValueError(f"`{name}` is {value!r}; pass {choices}.")
         check_number(name, value, finite=self.finite)
         if not value < self.below and self.below < math.inf:
             raise ValueError(f"`{name}` is {value}; it must be below {self.below:g}.")
 
     def read(self, text: str) -> float | str:
-        if text in self.names:
-            return text
-        number = float(text)
+        try:
+            number = float(text)
+        except ValueError:
+            if text in self.names:
+                return text
+            raise
         if not 0.0 <= number < self.below and not (number == math.inf and not self.finite):
             raise ValueError
         return number

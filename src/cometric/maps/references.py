@@ -20,7 +20,7 @@ from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import differences, geometry
 from cometric.maps.euclidean import Embedding, Euclidean, sums_of_squares
 
-NAMES = ("local", "lsa", "cosine", "hellinger")
+NAMES = ("local", "lsa", "cosine", "hellinger", "local-0.2")
 
 COMPONENTS = 30
 """Singular vectors to keep; fewer if a cut there would divide equal singular values."""

@@ -16,16 +16,17 @@ from cometric.core.arrays import on_device
 from cometric.core.errors import UnknownKind
 from cometric.core.names import checks_options
 from cometric.core.problem import Problem
-from cometric.core.types import Solver
+from cometric.core.types import Solver, Status
 from cometric.core.warn import warn
 from cometric.machine.interruption import Interruption
 from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.running.run import Run
-from cometric.running.settings import DEFAULT_EPS, DEFAULT_TAU, DEFAULT_TOL, Settings
+from cometric.running.settings import DEFAULT_TOL, Settings
+from cometric.running.weights import AUTO
 from cometric.saving.checkpoint import Checkpoint
-from cometric.saving.folder import CheckpointError
+from cometric.saving.folder import CheckpointError, remove_checkpoint
 from cometric.saving.saved import Saved, compare, latest, read_data
 from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
@@ -37,8 +38,8 @@ COUNTED = 10
 @checks_options
 def learn(
     X: Any,
-    eps: float = DEFAULT_EPS,
-    tau: float | str = DEFAULT_TAU,
+    eps: float | str = AUTO,
+    tau: float | str = AUTO,
     *,
     transport: Transport | None = None,
     restart: float = 0.0,
@@ -179,12 +180,11 @@ def learn(
         normalization_steps=normalization_steps,
         smoothing=smoothing,
         drop_empty=drop_empty,
-        formula=settings.formula,
         fixed=settings.fixed,
     )
     _warn_of_numbers(problem)
-    run = Run.prepare(settings, problem)
-    result = run.learn() if checkpoint is None else _learn_with_checkpoints(run)
+    settings = settings.fitted(problem)
+    result = _learn(Run.prepare(settings, replace(problem, formula=settings.formula)))
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
         result = replace(result, samples=samples, features=features)
@@ -283,7 +283,7 @@ def resume(
         ) from error
     problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
     run = Run.prepare(settings, problem)
-    return _learn_with_checkpoints(run, saved)
+    return _learn(run, saved)
 
 
 def _stored_norm(norm: Any, arrays: dict[str, Any]) -> Any:
@@ -304,11 +304,31 @@ def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
         raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {error}.") from error
 
 
+def _learn(run: Run, saved: Saved | None = None) -> Result:
+    """Learn; where a regularization chosen by the data makes distances negative, once more."""
+    folder = run.settings.checkpoint
+    result = run.learn() if folder is None else _learn_with_checkpoints(run, saved)
+    careful = run.settings.careful
+    if result.status is not Status.NOT_PSD or careful is None:
+        return result
+    warn(
+        f"With `eps` = {run.settings.eps:.3g}, chosen by the data, distances became negative: "
+        f"learned again with `eps` = {careful.eps:g}."
+    )
+    if folder is not None:
+        remove_checkpoint(folder)
+    return _learn(Run.prepare(careful, run.problem))
+
+
 def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
     """Learn, from the checkpoint in the folder if there is one, and write checkpoints."""
     folder = Path(run.settings.checkpoint)
     if saved is None:
         stored, saved = run.to_json(), latest(folder)
+        careful = run.settings.careful
+        if saved is not None and careful is not None and _is_of(careful, saved):
+            run = Run.prepare(careful, run.problem)
+            stored = run.to_json()
         if saved is not None:
             compare(folder, saved, stored)
     else:
@@ -326,6 +346,12 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
             return replace(run, memory=used["memory_limit"], checkpoint=checkpoint).learn()
     finally:
         checkpoint.close()
+
+
+def _is_of(settings: Settings, saved: Saved) -> bool:
+    """Whether a checkpoint is of a run with these settings, which has begun after another."""
+    stored = settings.to_json()
+    return all(saved.options[name] == stored[name] for name in ("transport", "chosen"))
 
 
 def warmup(kinds: Sequence[str] = ("exact", "entropic")) -> float:

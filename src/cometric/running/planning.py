@@ -160,7 +160,6 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     ('network simplex, policy iteration', True)
     """
     settings = Settings(progress=False, **options)
-    client, settings = settings.client, replace(settings, client=None)
     source = as_rows(X)
     if source is not None:
         outside = _plan_outside(source, settings)
@@ -173,9 +172,10 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         normalization_steps=settings.normalization_steps,
         smoothing=settings.smoothing,
         drop_empty=settings.drop_empty,
-        formula=settings.formula,
         fixed=settings.fixed,
     )
+    client, settings = settings.client, replace(settings.fitted(problem), client=None)
+    problem = replace(problem, formula=settings.formula)
     reading = clock() - began
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:

@@ -56,7 +56,7 @@ class Run:
         # With a restart R is a part of the solution. Exact transport is faster under a metric, and
         # trees depend on the start.
         near = problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
-        default = norms if near or norm_name(norm) == "l1" else None
+        default = norms if near or (isinstance(norm, str) and norm == "l1") else None
         start = starting_metrics(problem, settings.start, settings.random_state, default)
         return cls(settings, problem, norms, start, memory)
 
@@ -81,6 +81,8 @@ class Run:
         result = replace(self._result(solution), bases=self.settings.transport.bases(lifts))
         if result.status is Status.INTERRUPTED:
             raise self._interruption(result, saved)
+        if result.status is Status.NOT_PSD and self.settings.careful is not None:
+            return result  # not the last word
         if solution.remark:
             warn(solution.remark)
         if not result.status.is_expected:
@@ -162,6 +164,8 @@ class Run:
                 restart=settings.restart,
                 transport=settings.transport,
                 saturate=settings.formula.saturate,
+                overlap=settings.overlap,
+                chosen=settings.chosen,
             ),
             problem=self.problem,
             norms=self._norm_matrices(),

@@ -32,26 +32,25 @@ from cometric.core.kinds import (
     Precision,
     check_kinds,
 )
+from cometric.core.problem import Problem
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import device_names, torch_device
 from cometric.maps.references import NAMES
+from cometric.running.weights import (
+    AUTO,
+    AUTO_RESTART,
+    OLD_TAU,
+    PLAIN_EPS,
+    Weights,
+    chosen,
+    weights_of,
+)
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Resources, Transport
 
-DEFAULT_EPS = 0.1
-DEFAULT_TAU = "auto"
 DEFAULT_TOL = 1e-3
-"""Defaults of the library and the command line. Scores by labels at this tolerance agree with
+"""Default of the library and the command line. Scores by labels at this tolerance agree with
 those at 1e-6 to three digits, in half the time (docs/choosing.md)."""
-
-PAPER_TAU = 1e-3
-"""The value of tau = "paper"."""
-
-AUTO_RESTART, AUTO_NORM = 0.5, "local"
-"""``restart`` and ``norm`` for tau = "auto", where they are not passed; see docs/usefulness.md."""
-
-AUTO_TAU = 1e-2
-"""The value of tau = "auto" if a restart is not possible (stochastic iteration)."""
 
 LEARNING, HISTOGRAMS = "Learning", "Histograms"
 """Headings under which the help of the command line lists options."""
@@ -90,21 +89,27 @@ class Settings:
     """The options of :func:`cometric.learn`, checked: see there for what they mean.
 
     After construction ``transport`` is an object, ``eps`` its regularization, and ``tau`` and
-    ``restart`` are numbers.
+    ``restart`` are numbers; but while the data have not chosen them, see :meth:`fitted`,
+    ``eps`` or ``tau`` is "auto", and ``transport`` may be None.
     """
 
-    eps: float = _setting(
-        DEFAULT_EPS,
-        Number("a number, at least 0 (0 for exact transport), or inf", finite=False),
+    eps: Any = _setting(
+        AUTO,
+        Number(
+            "a number, at least 0 (0 for exact transport), inf or auto",
+            finite=False,
+            names=(AUTO,),
+        ),
         "Entropic regularization, relative to the largest distance. 0: exact transport; "
-        "inf: the linear limit.",
+        "inf: the linear limit. auto: with --tau auto by how many features samples share, "
+        "otherwise 0.1.",
         compared=False,  # the transport is
     )
     tau: Any = _setting(
-        DEFAULT_TAU,
-        Number("a number, at least 0, auto or paper", names=("auto", "paper")),
-        "Weight of the norm. Positive values make the answer unique; auto means --restart 0.5 with "
-        "--norm local, paper 0.001.",
+        AUTO,
+        Number("a number, at least 0, auto or paper", names=(AUTO, "paper", OLD_TAU)),
+        "Weight of the norm. Positive values make the answer unique; auto is a --restart by how "
+        "many features samples share, with --norm local, paper 0.001 with l1.",
     )
     transport: Any = _setting(
         None,
@@ -141,7 +146,8 @@ class Settings:
             "NORM",
         ),
         f"l1, l2, linf, discrete, a power such as 3, or a reference: {', '.join(NAMES)}. "
-        "auto: local with --tau auto, otherwise l1.",
+        "auto: local; l1 with --tau paper, for --eps 0 with a number --tau, and for stochastic "
+        "iteration.",
     )
     samples: Any = _setting(
         None,
@@ -231,24 +237,35 @@ class Settings:
         False, Flag(), "Leave out empty rows and columns.", compared=False, panel=HISTOGRAMS
     )
 
+    # No options: what `eps` and `restart` were chosen by, see Parameters.
+    overlap: float | None = None
+    chosen: bool = False
+
     # Computed from the options.
     fixed: str = field(init=False, repr=False, compare=False)  # the side whose metric is given
     formula: Formula = field(init=False, repr=False, compare=False)
     devices: tuple[str, ...] = field(init=False, repr=False, compare=False)  # none on the CPU
     torch_devices: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # of this process
+    torch_device: Any = field(init=False, repr=False, compare=False)  # of the metrics; None: NumPy
     solver_traits: Traits = field(init=False, repr=False, compare=False)
     kind_of_memory: str = field(init=False, repr=False, compare=False)  # see ``memory.NEEDS``
 
     def __post_init__(self) -> None:
         check_kinds(self, options())
         self._set(solver_traits=self._find_traits(), fixed=self._find_fixed())
-        transport = self._find_transport()
-        eps = self.eps if math.isnan(transport.eps) else transport.eps
-        tau, restart = self._find_weights()
-        norm = self._find_norm()
-        formula = Formula(tau, restart, norm, float(self.saturate))
-        self._set(transport=transport, eps=eps)
-        self._set(tau=tau, restart=restart, norm=norm, formula=formula)
+        given: Transport | None = self.transport
+        weights = self._find_weights(given)
+        # Which transport the data choose makes no difference to what is checked here.
+        transport = given or transports.from_eps(PLAIN_EPS if weights.eps is None else weights.eps)
+        restart = AUTO_RESTART if weights.restart is None else weights.restart
+        formula = Formula(weights.tau, restart, weights.norm, float(self.saturate))
+        self._set(norm=weights.norm, formula=formula)
+        if weights.eps is not None:
+            self._set(transport=transport)
+            if not math.isnan(transport.eps):
+                self._set(eps=transport.eps)
+        if weights.restart is not None:
+            self._set(tau=weights.tau, restart=weights.restart)
         automatic = isinstance(self.solver, str) and self.solver == "auto"
         self._set(
             kind_of_memory="lift"
@@ -259,13 +276,28 @@ class Settings:
         )
         names = device_names(self.device)
         self._set(devices=() if names == ("cpu",) else names)
-        self._set(torch_devices=self._find_devices())
-        self._check_together()
+        devices = self._find_devices(transport)
+        self._set(torch_devices=devices, torch_device=devices[0] if devices else None)
+        self._check_together(transport)
+
+    def fitted(self, problem: Problem) -> Settings:
+        """These settings with the numbers that the data choose, by what samples share.
+
+        There is no limit on devices and clusters.
+        """
+        if self.tau != AUTO:
+            return self
+        found = chosen(problem.samples.full, limit=not self.devices and self.client is None)
+        if self.transport is not None:
+            return replace(self, tau=0.0, restart=found.restart, overlap=found.overlap)
+        return replace(self, **found._asdict(), tau=0.0, chosen=True)
 
     @property
-    def torch_device(self) -> Any:
-        """Where the metrics are during a solve; None for NumPy arrays."""
-        return self.torch_devices[0] if self.torch_devices else None
+    def careful(self) -> Settings | None:
+        """What to try where distances become negative, or None if ``eps`` was given."""
+        if not self.chosen or self.eps == PLAIN_EPS:
+            return None
+        return replace(self, eps=PLAIN_EPS, transport=None)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -301,7 +333,7 @@ class Settings:
         If one metric is given, there is a single call: pairs are solved in it, in float64, and
         nothing is stored for a next one.
         """
-        device = self.devices if len(self.devices) > 1 else device_names(self.device)[0]
+        device = self.devices if len(self.devices) > 1 else (*self.devices, "cpu")[0]
         resources = Resources(
             self.n_threads, memory, device, self.client, self.dtype, self.sweeps, self.tol
         )
@@ -312,11 +344,12 @@ class Settings:
 
     def to_json(self, which: str = "compared") -> dict[str, Any]:
         """The options that checkpoints compare, or with "answer" all that change the result."""
-        return {
+        values = {
             part.name: part.metadata["kind"].to_json(getattr(self, part.name))
             for part in options()
             if part.metadata[which]
         }
+        return {**values, "overlap": self.overlap, "chosen": self.chosen}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **others: Any) -> Settings:
@@ -328,56 +361,33 @@ class Settings:
             "solver": solver_from_json(stored["solver"]),
             "client": "local" if stored["client"] else None,
             "start": None,  # a run that continues needs no starting metrics
+            "overlap": stored["overlap"],
+            "chosen": stored["chosen"],
         }
         return cls(**known | others)
 
-    def _find_transport(self) -> Transport:
-        if self.transport is None:
-            return transports.from_eps(self.eps)
-        transport: Transport = self.transport
-        if self.eps not in (DEFAULT_EPS, transport.eps):
-            raise ValueError(
-                f"`eps` is {self.eps:g} and `transport` is {transport}; both determine how "
-                "histograms are compared. Pass one of them."
-            )
-        return transport
+    def _find_weights(self, transport: Transport | None) -> Weights:
+        """What ``eps``, ``tau``, ``restart`` and ``norm`` stand for."""
+        eps = self.eps
+        if transport is not None:
+            if eps not in (AUTO, transport.eps):
+                raise ValueError(
+                    f"`eps` is {eps:g} and `transport` is {transport}; both determine how "
+                    "histograms are compared. Pass one of them."
+                )
+            eps = PLAIN_EPS if math.isnan(transport.eps) else transport.eps
+        return weights_of(
+            eps,
+            self.tau,
+            float(self.restart),
+            self.norm,
+            sampled=self.solver_traits.samples_pairs,
+            exact=eps == 0.0,
+            fixed=bool(self.fixed),
+        )
 
-    def _find_weights(self) -> tuple[float, float]:
-        """``tau`` and ``restart`` as numbers, one of them 0."""
-        sampled = self.solver_traits.samples_pairs
-        if self.restart > 0.0 and sampled:
-            raise ValueError(
-                "`restart` needs the largest of all distances in each step, and stochastic "
-                "iteration computes a part of them. Pass `tau`, or another `solver`."
-            )
-        if self.tau == "auto":
-            if self.restart > 0.0:
-                return 0.0, float(self.restart)
-            if self.fixed and isinstance(self.norm, str) and self.norm == "auto":
-                return 0.0, 0.0
-            return (AUTO_TAU, 0.0) if sampled else (0.0, AUTO_RESTART)
-        tau = PAPER_TAU if self.tau == "paper" else float(self.tau)
-        if self.restart > 0.0 and tau > 0.0:
-            raise ValueError(
-                f"`restart` is {self.restart} and `tau` is {self.tau}; both determine the weight "
-                "of the norm. Pass one of them."
-            )
-        return tau, float(self.restart)
-
-    def _find_norm(self) -> Any:
-        """R; "auto" is a reference with ``tau="auto"``, and the l1 norm otherwise.
-
-        In a pair, None stands for "auto".
-        """
-        default = self.tau == "auto" and self.restart == 0.0 and not self.fixed
-        name = AUTO_NORM if default and not self.solver_traits.samples_pairs else "l1"
-        if isinstance(self.norm, tuple | list) and len(self.norm) == 2:
-            return tuple(name if part is None else part for part in self.norm)
-        return name if isinstance(self.norm, str) and self.norm == "auto" else self.norm
-
-    def _check_together(self) -> None:
+    def _check_together(self, transport: Transport) -> None:
         """Raise if options exclude one another."""
-        transport = self.transport
         if self.solver_traits.freezes and not transport.freezes:
             raise ValueError(
                 f"`solver` is policy iteration, which freezes the plans of exact transport; "
@@ -410,11 +420,11 @@ class Settings:
         """``device`` for messages."""
         return repr(Device().to_json(self.device))
 
-    def _find_devices(self) -> tuple[Any, ...]:
+    def _find_devices(self, transport: Transport) -> tuple[Any, ...]:
         """The torch devices of this process; none on the CPU, and none for those of workers."""
-        if self.devices and not self.transport.on_devices:
+        if self.devices and not transport.on_devices:
             raise ValueError(
-                f"`device` is {self._device_text}, but {self.transport.name} runs on the CPU: "
+                f"`device` is {self._device_text}, but {transport.name} runs on the CPU: "
                 "leave `device` out, or pass a positive, finite `eps`."
             )
         if self.client is not None and self.client != "local":
@@ -434,7 +444,7 @@ Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
 def options(*, without: Collection[str] = ()) -> list[Field[Any]]:
     """The fields of :class:`Settings` that are options, except some."""
-    return [part for part in fields(Settings) if part.init and part.name not in without]
+    return [part for part in fields(Settings) if part.metadata and part.name not in without]
 
 
 def mirrors_settings(*, without: Collection[str] = ()) -> Callable[[Wrapped], Wrapped]:

@@ -28,7 +28,7 @@ from cometric.saving.state import Arrays
 SCHEMA = (2, 1)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
 
-ADDED = {"saturate": 0.0, "samples": None, "features": None}
+ADDED = {"saturate": 0.0, "samples": None, "features": None, "overlap": None, "chosen": False}
 """Options that earlier checkpoints lack, with the values that they had."""
 
 

@@ -17,7 +17,7 @@ from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
 from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.large.neighbors import has_bounds, nearest_known
-from cometric.running.settings import DEFAULT_TAU
+from cometric.running.weights import AUTO
 from cometric.scverse import get, placing, slots
 from cometric.scverse.tl_landmarks import landmarks
 from cometric.scverse.tl_modules import modules, rank_features
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 def learn(
     adata: AnnData,
-    eps: float = 0.1,
-    tau: float | str = DEFAULT_TAU,
+    eps: float | str = AUTO,
+    tau: float | str = AUTO,
     *,
     layer: str | None = None,
     use_raw: bool = False,
