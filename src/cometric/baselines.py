@@ -27,6 +27,7 @@ from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
+from cometric.maps import references
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 
@@ -45,6 +46,7 @@ __all__ = [
     "lsa_vectors",
     "pca",
     "read_gene2vec",
+    "reference",
     "scvi",
     "sinkhorn",
     "tfidf",
@@ -145,14 +147,16 @@ def lsa_vectors(X: Any, n_components: int = 30, random_state: int | None = 0) ->
     return vectors
 
 
-def correspondence(X: Any, n_components: int = 30) -> Matrix:
+def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) -> Matrix:
     """Euclidean distances between the row principal coordinates of correspondence analysis.
 
     With P = X / sum(X), r and c its row and column sums, and the first singular triplets of
     (P - r cᵀ) / sqrt(r cᵀ) = U S Vᵀ, the coordinates are U S / sqrt(r). With all components these
-    are the chi-squared distances between the histograms of the samples.
+    are the chi-squared distances between the histograms of the samples. With ``unit_length`` the
+    coordinates are scaled to length 1, as in :func:`lsa`.
     """
     from scipy.sparse.linalg import LinearOperator, svds
+    from sklearn.preprocessing import normalize
 
     P = _read(X)
     _check_components(n_components, min(P.shape) - 1)
@@ -167,7 +171,14 @@ def correspondence(X: Any, n_components: int = 30) -> Matrix:
     )
     start = np.random.default_rng(0).normal(size=min(P.shape))
     U, S, _ = svds(centered, n_components, v0=start)
-    return _pairwise(U * S / r[:, None], "euclidean")
+    vectors = U * S / r[:, None]
+    return _pairwise(normalize(vectors) if unit_length else vectors, "euclidean")
+
+
+def reference(X: Any) -> Matrix:
+    """R of the default settings, norm="local", without transport: R alone."""
+    side = Problem.from_data(_read(X)).samples
+    return side.expand(references.fit("local", side.histograms, "samples").matrix)
 
 
 def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:

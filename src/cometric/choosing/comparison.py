@@ -91,9 +91,9 @@ def choose(
         As for :func:`learn`. Empty samples and features are left out.
     candidates
         Options of :func:`learn` by a name of your choice, such as
-        ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default the
-        defaults of ``learn`` and a few values of ``restart``, ``norm``, ``eps`` and ``tau``.
-        Baselines are always compared as well.
+        ``{"usual": {}, "weak": {"restart": 0.1}}``. By default the defaults of ``learn``, and those
+        of version 0.2. The first is the one to use unless another is better. Baselines are
+        always compared as well: R alone, LSA, correspondence analysis (CA), PCA and tf-idf.
     n_samples, n_features
         Size of the part of the data that is used: random samples, and the most variable features,
         this many to learn from and as many to hide. By default at most 500 of each; fewer
@@ -112,8 +112,8 @@ def choose(
     Returns
     -------
     Choice
-        ``choice.table``, ``choice.best``, ``choice.gains``, ``choice.advice``; and
-        ``choice.settings`` for ``cm.learn(X, **choice.settings)``.
+        ``choice.advice``, ``choice.picked`` (None: the losses cannot decide), ``choice.table``;
+        and ``choice.settings`` for ``cm.learn(X, **choice.settings)``.
 
     Notes
     -----
