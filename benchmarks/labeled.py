@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from scipy import sparse
 
@@ -31,13 +34,17 @@ class Labeled:
         counts = None if self.counts is None else self.counts[:, mask]
         return replace(self, X=self.X[:, mask], features=self.features[mask], counts=counts)
 
-    def draw(self, n: int) -> Labeled:
+    def rows(self, chosen: np.ndarray) -> Labeled:
+        counts = None if self.counts is None else self.counts[chosen]
+        return replace(self, X=self.X[chosen], labels=self.labels[chosen], counts=counts)
+
+    def draw(self, n: int, seed: int = 0) -> Labeled:
         """A random n of the samples, with the features that they have."""
         if n >= self.X.shape[0]:
             return self
-        rows = np.sort(np.random.default_rng(0).permutation(self.X.shape[0])[:n])
-        counts = None if self.counts is None else self.counts[rows]
-        return used(replace(self, X=self.X[rows], labels=self.labels[rows], counts=counts))
+        return used(
+            self.rows(np.sort(np.random.default_rng(seed).permutation(self.X.shape[0])[:n]))
+        )
 
 
 def used(data: Labeled) -> Labeled:
@@ -50,13 +57,33 @@ def detected(X: sparse.csr_array) -> np.ndarray:
     return np.bincount(X.indices[X.data != 0], minlength=X.shape[1])
 
 
+def thinned(data: Labeled, k: int, seed: int) -> Labeled:
+    """At most ``k`` of the counts of each sample, drawn at random."""
+    rng = np.random.default_rng(seed)
+    drawn = sparse.dok_array(data.X.shape)
+    for i, (start, end) in enumerate(zip(data.X.indptr[:-1], data.X.indptr[1:], strict=True)):
+        listed = np.repeat(data.X.indices[start:end], data.X.data[start:end].astype(np.int64))
+        rng.shuffle(listed)
+        for feature, count in zip(*np.unique(listed[:k], return_counts=True), strict=True):
+            drawn[i, feature] = count
+    return shared(replace(data, X=sparse.csr_array(drawn), counts=None))
+
+
+def shared(data: Labeled, samples: int = 2, features: int = 2) -> Labeled:
+    """Only features in at least so many samples, and samples with at least so many features."""
+    while True:
+        shape = data.X.shape
+        data = data.columns(detected(data.X) >= samples)
+        data = data.rows(detected(sparse.csr_array(data.X.T)) >= features)
+        if data.X.shape == shape:
+            return data
+
+
 # Readers
 
 
 def read(path: Path, label: str = "label", mask: str | None = None) -> Labeled:
     """An .h5ad file; ``mask`` is a column of ``var`` that selects features."""
-    import h5py
-
     with h5py.File(path, "r") as file:
         layer = file.get("layers/counts")
         data = Labeled(
@@ -142,6 +169,42 @@ def pbmc3k_raw(folder: Path) -> Labeled:
     )
 
 
+def pbmc3k_counts(folder: Path) -> Labeled:
+    """Counts of the 1,000 most variable genes of the cells that pass the quality control.
+
+    Variable is the variance of the log-normalized counts divided by their mean. Labels are the
+    level 1 of Azimuth.
+    """
+    with h5py.File(folder / "pbmc3k_raw.h5ad", "r") as file:
+        X, cells = _matrix(file["X"]), _column(file["obs/index"])
+        genes = _column(file["var/index"])
+    with gzip.open(folder / "pbmc3k_labels.csv.gz", "rt", newline="") as file:
+        found = {row["barcode"]: row for row in csv.DictReader(file)}
+    rows = [found[cell] for cell in cells]
+    good = np.array([row["qc_pass"] == "True" and row["azimuth_l2"] != "" for row in rows])
+    labels = np.array([row["azimuth_l1_parent"] for row in rows])
+    X = X[good]
+    logs = X.multiply(1e4 / X.sum(axis=1)[:, None]).tocsr().log1p()
+    mean = logs.mean(axis=0)
+    variance = logs.power(2).mean(axis=0) - mean**2
+    spread = np.where(mean > 0.01, variance / np.maximum(mean, 1e-9), 0.0)
+    top = np.sort(np.argsort(-spread)[:1000])
+    return Labeled(X[:, top], labels[good], genes[top])
+
+
+def titles(folder: Path, seed: int = 0) -> Labeled:
+    """2,000 of the titles of M10, and their words that are in at least 3 of them."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    with (folder / "m10_titles.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rows = [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))[:2000]]
+    counter = CountVectorizer(min_df=3, token_pattern=r"\S+")
+    X = sparse.csr_array(counter.fit_transform(row["text"] for row in rows), dtype=np.float64)
+    labels = np.array([row["label"] for row in rows])
+    return shared(Labeled(X, labels, counter.get_feature_names_out()), 3)
+
+
 def digits(_: Path) -> Labeled:
     from sklearn.datasets import load_digits
 
@@ -167,3 +230,29 @@ SETS: dict[str, Callable[[Path], Labeled]] = {
     "digits": digits,
 }
 """One line each: how to read it from the folder of --data."""
+
+SEEDS = range(3)
+
+
+def drawn_down(read: Callable[[Path], Labeled], k: int) -> list[Callable[[Path], Labeled]]:
+    """Readers of three draws: 1,000 samples, and ``k`` of the counts of each."""
+    return [
+        lambda folder, seed=seed: thinned(read(folder).draw(1000, seed), k, 100 + seed)
+        for seed in SEEDS
+    ]
+
+
+osmfish = file("osmfish_cortex")
+
+THIN: dict[str, list[Callable[[Path], Labeled]]] = {
+    "osmfish": [osmfish],
+    "osmfish, 2000 cells": [
+        lambda folder, seed=seed: osmfish(folder).draw(2000, seed) for seed in SEEDS
+    ],
+    "m10 titles": [partial(titles, seed=seed) for seed in SEEDS],
+    **{f"bbc_news, {k} words": drawn_down(SETS["bbc_news"], k) for k in (8, 20, 50)},
+    **{f"classic3, {k} words": drawn_down(SETS["classic3"], k) for k in (8, 20)},
+    **{f"citeseq_cbmc, {k} counts": drawn_down(SETS["citeseq_cbmc"], k) for k in (15, 40, 100)},
+    **{f"pbmc3k_raw, {k} counts": drawn_down(pbmc3k_counts, k) for k in (50, 100, 300)},
+}
+"""Sets with few counts per sample: a reader for each draw."""

@@ -1,70 +1,141 @@
 """Learned distances compared with simple baselines, on labeled data sets: scores and seconds.
 
-python benchmarks/usefulness.py                          everything, into benchmarks/out
-python benchmarks/usefulness.py --sets cstr liu_scrna    some data sets
-python benchmarks/usefulness.py --only baselines         or `learned`, or names of methods
-python benchmarks/usefulness.py --device cuda --missing  on a GPU, only rows that are missing
-python benchmarks/usefulness.py --only --merge gpu.json --page   no run: merge rows, write the page
+python benchmarks/usefulness.py --jobs 2                   everything, into benchmarks/out
+python benchmarks/usefulness.py --clusters --jobs 2        then clusters, which need igraph
+python benchmarks/usefulness.py --sets cstr liu_scrna      some data sets, or `deep`, `thin`
+python benchmarks/usefulness.py --only baselines           or `learned`, or names of methods
+python benchmarks/usefulness.py --device cuda --missing    on a GPU, only rows that are missing
+python benchmarks/usefulness.py --only --page              no run: write the page
+python benchmarks/usefulness.py --only --merge gpu.jsonl   no run: add the rows of another machine
 
-A run adds or replaces rows of the JSON file; others remain. No method sees the labels.
+A run appends rows to a file, later ones replacing earlier ones, and stores nearest neighbors in a
+folder beside it, which ``--clusters`` reads. No method sees the labels.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
+import multiprocessing
 import os
+import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 import usefulness_page
-from labeled import SETS, Labeled
+from labeled import SETS, THIN, Labeled
 from scipy import sparse
 
 import cometric as cm
 import machine
 from cometric import baselines, scores
+from cometric.answers.modules import leiden
+from cometric.answers.smoothing import weights_of
+from cometric.core.nearest import nearest
+from cometric.maps.norms import side_norm
+
+Row = dict[str, Any]
 
 ROOT = Path(__file__).parents[1]
-OUT = ROOT / "benchmarks" / "out" / "usefulness.json"
+OUT = ROOT / "benchmarks" / "out" / "usefulness.jsonl"
 PAGE = ROOT / "docs" / "usefulness.md"
 
-QUICK = {"dtype": "float32", "tol": 1e-2}
-
-
-def smoothed(X: Any) -> Any:
-    """The data averaged over learned neighbors."""
-    return cm.smooth(X, cm.learn(X, restart=0.3, norm="local", **QUICK), keep=0.8)
-
-
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "paper": {"tau": "paper"},
-    "restart 0.1, l1": {"restart": 0.1, "norm": "l1"},
-    "restart 0.3, lsa": {"restart": 0.3, "norm": "lsa"},
-    "restart 0.3, local": {"restart": 0.3, "norm": "local"},
-    "coupled trees": {"transport": cm.Tree(), "device": "cpu"},
-    "smoothed": {"X": smoothed, **QUICK},
+READERS: dict[str, list[Callable[[Path], Labeled]]] = {
+    **{name: [read] for name, read in SETS.items()},
+    **THIN,
 }
-"""Arguments of ``cm.learn``. A value that is a function is called with the data, as in
-``"norm": lambda X: (baselines.lsa(X), baselines.lsa(X.T))``; with ``"X": function`` the function
-prepares the data."""
+"""For each set, a reader for each draw."""
+
+NEIGHBORS = 15
+RESOLUTIONS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+
+
+def share(chosen: Row) -> float:
+    """The share of R that the default has chosen."""
+    return float(chosen["restart"])
+
+
+LEARNED: dict[str, dict[str, Any]] = {
+    "default": {"device": "cpu"},
+    "eps inf": {"eps": np.inf, "restart": share, "norm": "local", "device": "cpu"},
+    "eps 0.1": {"eps": 0.1, "restart": share, "norm": "local"},
+    "defaults of 0.2": {"tau": "0.2"},
+    "paper": {"tau": "paper"},
+}
+"""Arguments of ``cm.learn``; a function is called with the row of the default. Without a device
+among them, they run on that of ``--device``."""
+
+SLOW = {"paper": ("citeseq_cbmc", *THIN)}
+"""Sets that a method leaves out, for its time."""
+
+
+def norm_alone(X: Any, norm: str, side: str) -> Any:
+    """R between all items of one side."""
+    problem = cm.Problem.from_data(X)
+    return getattr(problem, side).expand(side_norm(problem, norm, side))
+
+
+def r_alone(X: Any, side: str) -> Any:
+    return baselines.reference(X) if side == "samples" else norm_alone(X, "local", side)
+
+
+REFERENCES: dict[str, Callable[[Any, str], Any]] = {
+    usefulness_page.R: r_alone,
+    "R alone, 0.2": lambda X, side: norm_alone(X, "local-0.2", side),
+}
 
 
 class Baseline(NamedTuple):
-    """A distance between rows, its options, and which values of the data it gets."""
+    """A distance between rows."""
 
+    family: str
     distance: Callable[..., Any]
     options: dict[str, Any] = {}  # noqa: RUF012  (never changed)
-    values: str = "log"  # counts log-normalized; "given": as they are; "counts": only if there are
+    counts: bool = False  # of counts as they are; otherwise log-normalized
+
+
+def numbered(
+    family: str,
+    distance: Callable[..., Any],
+    numbers: Iterable[int],
+    words: str = "",
+    **options: Any,
+) -> dict[str, Baseline]:
+    """A baseline with each of these numbers of components."""
+    return {
+        f"{family} {k}{words}": Baseline(family, distance, {"n_components": k, **options})
+        for k in numbers
+    }
+
+
+def of_counts(logs: dict[str, Baseline], words: str = "") -> dict[str, Baseline]:
+    return {name + words: one._replace(counts=True) for name, one in logs.items()}
+
+
+COMPONENTS = (10, 30, 100)
+LENGTH = {"words": ", length 1", "unit_length": True}
+
+SAMPLES: dict[str, Baseline] = {
+    **numbered("PCA", baselines.pca, (5, 10, 15, 20, 30, 50)),
+    **numbered("LSA", baselines.lsa, COMPONENTS),
+    **numbered("CA", baselines.correspondence, COMPONENTS),
+    **numbered("CA", baselines.correspondence, COMPONENTS, **LENGTH),
+    "tf-idf cosine": Baseline("tf-idf cosine", baselines.tfidf),
+    "cosine": Baseline("cosine", baselines.cosine),
+    "Hellinger": Baseline("Hellinger", baselines.hellinger),
+}
+SAMPLES |= of_counts(SAMPLES, ", counts")
+SAMPLES |= of_counts(
+    numbered("Pearson residuals", baselines.pearson_residuals, COMPONENTS)
+    | numbered("Pearson residuals", baselines.pearson_residuals, COMPONENTS, **LENGTH)
+)
 
 
 def l1_of_histograms(X: Any) -> Any:
@@ -73,32 +144,21 @@ def l1_of_histograms(X: Any) -> Any:
     return baselines.l1(X.multiply(1.0 / X.sum(axis=1)[:, None]).tocsr())
 
 
-def components(k: int) -> dict[str, Any]:
-    return {"n_components": k}
-
-
-SAMPLES: dict[str, Baseline] = {
-    **{f"PCA {k}": Baseline(baselines.pca, components(k)) for k in (5, 10, 15, 20, 30, 50)},
-    **{f"LSA {k}": Baseline(baselines.lsa, components(k)) for k in (10, 30, 100)},
-    **{f"CA {k}": Baseline(baselines.correspondence, components(k)) for k in (10, 30)},
-    "tf-idf cosine": Baseline(baselines.tfidf),
-    "cosine": Baseline(baselines.cosine),
-    "l1": Baseline(baselines.l1),
-    "l1 of histograms": Baseline(l1_of_histograms),
-    "Hellinger": Baseline(baselines.hellinger),
-}
-SAMPLES |= {
-    f"{name}{usefulness_page.GIVEN}": one._replace(values="given") for name, one in SAMPLES.items()
-}
-SAMPLES["scVI"] = Baseline(baselines.scvi, values="counts")
-
 FEATURES: dict[str, Baseline] = {
-    "l1 of histograms": Baseline(l1_of_histograms),
-    "cosine": Baseline(baselines.cosine),
-    "correlation": Baseline(baselines.correlation),
-    "LSA 30": Baseline(baselines.lsa, components(30)),
-    "PCA 30 loadings": Baseline(baselines.loadings, components(30)),
-    "Hellinger": Baseline(baselines.hellinger),
+    "l1 of histograms": Baseline("l1 of histograms", l1_of_histograms),
+    "cosine": Baseline("cosine", baselines.cosine),
+    "correlation": Baseline("correlation", baselines.correlation),
+    **numbered("LSA", baselines.lsa, (30,)),
+    **numbered("PCA loadings", baselines.loadings, (30,)),
+    "Hellinger": Baseline("Hellinger", baselines.hellinger),
+}
+
+CLUSTERED = ("PCA 15", "PCA 30", "LSA 10", "LSA 30", "CA 10", "CA 30")
+"""The baselines that are clustered: the best of all variants would be best by chance."""
+
+GROUPS: dict[str, list[str]] = {
+    "learned": [*REFERENCES, *LEARNED],
+    "baselines": [*dict.fromkeys([*SAMPLES, *FEATURES])],
 }
 
 
@@ -106,169 +166,237 @@ def main() -> None:
     asked = arguments()
     table = Table(asked.out)
     for path in asked.merge:
-        table.merge(path)
-    for name in asked.sets:
-        run(table, name, asked)
+        table.add(*Table(path).rows)
+    failed = 0
+    if asked.clusters:
+        done = {table.key(row) for row in table.rows if asked.missing and "ari" in row}
+        paths = sorted(graphs(asked.out).glob("*.npz"), key=lambda path: -path.stat().st_size)
+        failed = sum(each(partial(add_clusters, table, asked.only, done), paths, asked.jobs))
+    elif asked.only:
+        if asked.jobs > 1 and asked.only & {*LEARNED}:
+            warm_up("learned", asked.device)  # compiles once what the processes then load
+        tasks = [
+            (name, draw, group)
+            for name in asked.sets
+            for draw in range(len(READERS[name]))
+            for group, methods in GROUPS.items()
+            if asked.only & {*methods}
+        ]
+        failed = sum(each(partial(run, asked), tasks, asked.jobs))
     if asked.page:
-        usefulness_page.write(asked.page, table.rows, [*CANDIDATES, *SAMPLES, *FEATURES])
+        usefulness_page.write(asked.page, table.rows, [*LEARNED, *REFERENCES, *GROUPS["baselines"]])
+    if failed:
+        raise SystemExit(f"{failed} parts failed; --missing computes what is missing.")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = [*CANDIDATES, *dict.fromkeys([*SAMPLES, *FEATURES])]
-    parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS, metavar="SET")
+    parts = {"deep": list(SETS), "thin": list(THIN)}
+    known = [name for methods in GROUPS.values() for name in methods]
+    parser.add_argument(
+        "--sets", nargs="*", default=list(parts), choices=[*READERS, *parts], metavar="SET"
+    )
     parser.add_argument("--only", nargs="*", metavar="METHOD", help="or `baselines`, `learned`")
     parser.add_argument("--missing", action="store_true", help="only rows that are missing")
+    parser.add_argument("--clusters", action="store_true", help="clusters of what has been run")
     parser.add_argument("--device", default="cpu", help="for learned distances: cpu or cuda")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="other files like --out")
     parser.add_argument("--page", type=Path, nargs="?", const=PAGE, help="write the page, too")
     parser.add_argument("--samples", type=int, help="number of random samples, for a quick test")
     asked = parser.parse_args()
+    asked.sets = list(dict.fromkeys(one for name in asked.sets for one in parts.get(name, [name])))
     names = known if asked.only is None else asked.only
-    groups = {"baselines": [name for name in known if name not in CANDIDATES]}
-    groups["learned"] = list(CANDIDATES)
-    asked.only = {one for name in names for one in groups.get(name, [name])}
+    asked.only = {one for name in names for one in GROUPS.get(name, [name])}
     if asked.only - set(known):
         parser.error(f"no method is called {', '.join(sorted(asked.only - set(known)))}")
     return asked
 
 
+def each(work: Callable[[Any], None], tasks: list[Any], jobs: int) -> Iterator[bool]:
+    """Do each task, in this many processes; yields whether it failed."""
+    guarded = partial(fails, work)
+    if jobs == 1:
+        yield from map(guarded, tasks)
+        return
+    threads = str(max(1, machine.cores() // jobs))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = threads
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(guarded, tasks)
+
+
+def fails(work: Callable[[Any], None], task: Any) -> bool:
+    try:
+        work(task)
+    except Exception:
+        print(f"failed: {task}\n{traceback.format_exc()}", flush=True)
+        return True
+    return False
+
+
 class Table:
-    """The rows in a JSON file, one for each data set, side and method."""
+    """The rows in a file of JSON lines, one for each data set, draw, side and method.
+
+    Several processes may append to it at once.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows now in the file, which another run may also write."""
-        return json.loads(self.path.read_text("utf-8")) if self.path.exists() else []
+    def rows(self) -> list[Row]:
+        """The last row of each key; a line with clusters alone adds to its row."""
+        found: dict[tuple[Any, ...], Row] = {}
+        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
+            row = json.loads(line)
+            old = {} if "seconds" in row else found.get(self.key(row), {})
+            found[self.key(row)] = old | row
+        return list(found.values())
 
-    def merge(self, path: Path) -> None:
-        """Add the rows of another file; they replace ours."""
-        self.add(*json.loads(path.read_text("utf-8")))
-
-    def add(self, *rows: dict[str, Any]) -> None:
-        merged = {self.key(row): row for row in [*self.rows, *rows]}
+    def add(self, *rows: Row) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(list(merged.values()), indent=1), "utf-8")
-        temporary.replace(self.path)
-
-    def has(self, row: dict[str, Any]) -> bool:
-        return any(self.key(old) == self.key(row) for old in self.rows)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{json.dumps(row)}\n" for row in rows))
 
     @staticmethod
-    def key(row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] for name in ("set", "drawn", "side", "method"))
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in ("set", "draw", "side", "method"))
 
 
-def run(table: Table, name: str, asked: argparse.Namespace) -> None:
-    """All selected methods, on one data set."""
-    data = SETS[name](asked.data)
-    n = data.X.shape[0]
-    data = data if asked.samples is None else data.draw(asked.samples)
-    values = {"given": data.X, "log": baselines.log_normalized(data.X)}
-    drawn = data.X.shape[0] if data.X.shape[0] < n else None
-    head = {"set": name, "drawn": drawn, "samples": data.X.shape[0], "features": data.X.shape[1]}
-    sides = ["samples", *data.sets]
+# Distances and their scores
 
-    def record(side: str, method: str, **found: Any) -> None:
-        row = head | {"side": side, "method": method} | found
-        table.add(row)
+
+def run(asked: argparse.Namespace, task: tuple[str, int, str]) -> None:
+    """All selected methods of one group, on one draw of a set."""
+    name, number, group = task
+    draw = Draw(asked, name, number)
+    if group == "baselines":
+        draw.run_baselines()
+    else:
+        draw.run_references()
+        draw.run_learned()
+
+
+class Draw:
+    """One draw of a data set, whose rows go to the table."""
+
+    def __init__(self, asked: argparse.Namespace, name: str, number: int) -> None:
+        data = READERS[name][number](asked.data)
+        self.data = data if asked.samples is None else data.draw(asked.samples)
+        self.counts = self.data.X if self.data.counts is None else self.data.counts
+        self.logs = baselines.log_normalized(self.data.X)
+        self.sides = ["samples", *self.data.sets]
+        self.asked, self.table = asked, Table(asked.out)
+        self.before = {Table.key(row): row for row in self.table.rows}
+        n, m = self.data.X.shape
+        part = "thin" if name in THIN else "deep"
+        self.head = {"set": name, "draw": number, "part": part, "samples": n, "features": m}
+
+    def stored(self, side: str, method: str) -> Row | None:
+        return self.before.get(Table.key(self.head | {"side": side, "method": method}))
+
+    def wants(self, side: str, method: str) -> bool:
+        missing = not self.asked.missing or self.stored(side, method) is None
+        left_out = self.head["set"] in SLOW.get(method, ())
+        return method in self.asked.only and missing and not left_out
+
+    def record(self, side: str, method: str, distances: Any, **notes: Any) -> Row:
+        """Add the row of a method, with the scores of its distances unless it has none."""
+        row = self.head | {"side": side, "method": method} | notes
+        if distances is not None:
+            row |= score(distances, self.data, side)
+            if side == "samples" and (row["kind"] != "baseline" or method in CLUSTERED):
+                store_graph(self.asked.out, row, distances, self.data.labels)
+        self.table.add(row)
         marks = [f"{key} {row[key]:.3f}" for key in usefulness_page.SCORES if key in row]
-        words = [f"{name}, {side}, {method}:", *marks, f"{row['seconds']:.1f} s"]
-        print(*words, row.get("error", ""), flush=True)
+        words = [f"{row['set']} {row['draw']}, {side}, {method}:", *marks]
+        print(*words, f"{row['seconds']:.1f} s", row.get("error", ""), flush=True)
+        return row
 
-    def wanted(side: str, method: str) -> bool:
-        row = head | {"side": side, "method": method}
-        return method in asked.only and not (asked.missing and table.has(row))
+    def run_baselines(self) -> None:
+        for side in self.sides:
+            for method, baseline in (SAMPLES if side == "samples" else FEATURES).items():
+                if self.wants(side, method) and self.applies(baseline, method):
+                    X = self.counts if baseline.counts else self.logs
+                    X = X if side == "samples" else sparse.csr_array(X.T)
+                    warm_up("baselines")
+                    work = partial(baseline.distance, X, **baseline.options)
+                    notes = {"kind": "baseline", "family": baseline.family} | where("cpu")
+                    self.record(side, method, **timed(work), **notes)
 
-    for side in sides:
-        for method, baseline in (SAMPLES if side == "samples" else FEATURES).items():
-            if wanted(side, method) and applies(baseline, data, values):
-                found = measure_baseline(baseline, data, values, side)
-                record(side, method, kind="baseline", **found)
-    for method, options in CANDIDATES.items():
-        if any(wanted(side, method) for side in sides):
-            for side, found in measure_learned(options, data, asked.device).items():
-                record(side, method, kind="learned", **found)
+    def applies(self, baseline: Baseline, method: str) -> bool:
+        """Whether a baseline exists here and differs from the others."""
+        if method.endswith(", counts") and self.counts is self.logs:
+            return False
+        return baseline.options.get("n_components", 0) < min(self.data.X.shape)
 
+    def run_references(self) -> None:
+        for method, reference in REFERENCES.items():
+            found = {}
+            for side in self.sides:
+                if self.wants(side, method):
+                    warm_up("learned")
+                    of = "samples" if side == "samples" else "features"
+                    found[of] = found.get(of) or timed(partial(reference, self.data.X, of))
+                    self.record(side, method, **found[of], kind="reference", **where("cpu"))
 
-def applies(baseline: Baseline, data: Labeled, values: dict[str, Any]) -> bool:
-    """Whether a baseline exists here and differs from the others."""
-    if baseline.values == "counts":
-        return importlib.util.find_spec("scvi") is not None and raw_counts(data) is not None
-    if baseline.values == "given" and values["given"] is values["log"]:
-        return False
-    return baseline.options.get("n_components", 0) < min(data.X.shape)
+    def run_learned(self) -> None:
+        default = self.stored("samples", "default")
+        for method, options in LEARNED.items():
+            if not any(self.wants(side, method) for side in self.sides):
+                continue
+            made = {k: v(default) if isinstance(v, FunctionType) else v for k, v in options.items()}
+            made = {"device": self.asked.device} | made
+            warm_up("learned", made["device"])
+            row = self.record_learned(method, made)
+            default = row if method == "default" else default
 
-
-def raw_counts(data: Labeled) -> Any:
-    """The counts, if the data are counts or come with them."""
-    whole = bool((data.X.data == np.round(data.X.data)).all())
-    return data.X if whole else data.counts
-
-
-def measure_baseline(
-    baseline: Baseline, data: Labeled, values: dict[str, Any], side: str
-) -> dict[str, Any]:
-    X = raw_counts(data) if baseline.values == "counts" else values[baseline.values]
-    X = X if side == "samples" else sparse.csr_array(X.T)
-    warm_up()
-    began = time.perf_counter()
-    distances = baseline.distance(X, **baseline.options)
-    seconds = time.perf_counter() - began
-    return score(distances, data, side) | {"seconds": seconds} | where("cpu")
-
-
-def measure_learned(
-    options: dict[str, Any], data: Labeled, device: str
-) -> dict[str, dict[str, Any]]:
-    """The rows of both sides; if learning fails, that of the samples has the error."""
-    warm_up(device)
-    notes = {
-        "settings": {key: getattr(value, "__name__", str(value)) for key, value in options.items()}
-    } | where(device)
-    began = time.perf_counter()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = learn(data.X, options, device)
-    except Exception as error:
-        traceback.print_exc()
-        told = f"{type(error).__name__}: {error}"
-        return {"samples": notes | {"error": told, "seconds": time.perf_counter() - began}}
-    notes |= {"seconds": time.perf_counter() - began}
-    notes |= {"status": result.status.name, "iterations": int(result.iterations)}
-    found = {"samples": score(np.asarray(result.samples), data, "samples") | notes}
-    for side in data.sets:
-        found[side] = score(np.asarray(result.features), data, side) | notes
-    return found
+    def record_learned(self, method: str, options: dict[str, Any]) -> Row:
+        """Add the rows of both sides; if learning fails, that of the samples has the error."""
+        notes = {"kind": "learned"} | where(options["device"])
+        began = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = cm.learn(self.data.X, **options)
+        except Exception as error:
+            traceback.print_exc()
+            notes |= {"error": f"{type(error).__name__}: {error}"}
+            return self.record(
+                "samples", method, None, seconds=time.perf_counter() - began, **notes
+            )
+        notes |= {"seconds": time.perf_counter() - began, "status": result.status.name}
+        notes |= {"iterations": int(result.iterations), "eps": float(result.parameters.eps)}
+        notes |= {"restart": float(result.parameters.restart)}
+        for side in self.data.sets:
+            self.record(side, method, np.asarray(result.features), **notes)
+        return self.record("samples", method, np.asarray(result.samples), **notes)
 
 
-def learn(X: Any, options: dict[str, Any], device: str) -> cm.Result:
-    """One candidate: functions among the options are called with the data."""
-    options = dict(options)
-    X = options.pop("X", lambda X: X)(X)
-    made = {k: v(X) if isinstance(v, FunctionType) else v for k, v in options.items()}
-    return cm.learn(X, **{"device": device, **made})
+def timed(work: Callable[[], Any]) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        began = time.perf_counter()
+        distances = work()
+    return {"distances": distances, "seconds": time.perf_counter() - began}
 
 
 @cache
-def warm_up(device: str | None = None) -> None:
+def warm_up(group: str, device: str = "cpu") -> None:
     """Compile what learning on the device needs, or import what baselines do, before any timing."""
     X = np.random.default_rng(0).gamma(1.0, size=(150, 120))
-    if device is None:
+    if group == "baselines":
         for baseline in (*SAMPLES.values(), *FEATURES.values()):
-            if baseline.values != "counts":
-                baseline.distance(X, **baseline.options)
+            baseline.distance(X, **baseline.options)
     else:
-        cm.learn(X, device=device)
+        # On a GPU there is no limit, eps = inf.
+        for eps in (0.1, np.inf) if device == "cpu" else (0.1,):
+            cm.learn(X, eps=eps, restart=0.5, norm="local", device=device)
 
 
 def score(distances: Any, data: Labeled, side: str) -> dict[str, Any]:
@@ -276,7 +404,6 @@ def score(distances: Any, data: Labeled, side: str) -> dict[str, Any]:
         return {
             "silhouette": scores.silhouette(distances, data.labels),
             "knn": scores.knn_accuracy(distances, data.labels, 10),
-            "ari": scores.spectral_rand(distances, data.labels, 15),
         }
     sets, size = data.sets[side], data.min_size
     areas = scores.set_auroc(distances, data.features, sets, min_size=size)
@@ -284,6 +411,7 @@ def score(distances: Any, data: Labeled, side: str) -> dict[str, Any]:
     return {"auroc": float(np.mean(list(areas.values()))), "shared": shared, "sets": len(areas)}
 
 
+@cache
 def where(device: str) -> dict[str, str]:
     """The machine and the version of a row."""
     about = machine.describe()
@@ -293,6 +421,64 @@ def where(device: str) -> dict[str, str]:
 
         words = f"{torch.cuda.get_device_name(device)}, {words}"
     return {"machine": words, "python": about["python"], "version": cm.__version__}
+
+
+# Clusters, from the nearest neighbors that a run has stored
+
+
+def graphs(out: Path) -> Path:
+    return out.with_suffix("") / "graphs"
+
+
+def store_graph(out: Path, row: Row, distances: Any, labels: Any) -> None:
+    key = [row[name] for name in ("set", "draw", "method")]
+    index, near = nearest(distances, min(NEIGHBORS, len(distances) - 1), skip_self=True)
+    graphs(out).mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        graphs(out)
+        / (re.sub(r"[^\w.-]+", "_", f"{row['kind']} {'.'.join(map(str, key))}") + ".npz"),
+        index=index.astype(np.uint16 if len(index) < 2**16 else np.uint32),
+        near=near.astype(np.float32),
+        labels=np.unique(labels, return_inverse=True)[1].astype(np.uint8),
+        key=json.dumps(key),
+    )
+
+
+def add_clusters(table: Table, only: set[str], done: set[tuple[Any, ...]], path: Path) -> None:
+    """Add the agreement of Leiden clusters with the labels to the row of a stored graph."""
+    with np.load(path) as stored:
+        name, draw, method = json.loads(str(stored["key"]))
+        row = {"set": name, "draw": draw, "side": "samples", "method": method}
+        if method in only and Table.key(row) not in done:
+            graph = weighted_graph(stored["index"].astype(np.int64), stored["near"])
+            table.add(row | agreement(graph, stored["labels"]))
+
+
+def weighted_graph(index: Any, near: Any) -> sparse.csr_array:
+    """Nearest neighbors with the symmetrized weights of ``cm.smooth``, as in ``cm.modules``."""
+    weights = weights_of(index, near.astype(np.float64))
+    return sparse.csr_array(weights + weights.T)
+
+
+def agreement(graph: sparse.csr_array, labels: Any) -> dict[str, float]:
+    """Mean ARI and NMI over ten seeds, at resolution 1 and where three have the largest ARI."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    @cache
+    def clusters(resolution: float, seed: int) -> Any:
+        return leiden(graph, resolution, seed)
+
+    def mean(measure: Callable[[Any, Any], float], resolution: float, seeds: int = 10) -> float:
+        return float(np.mean([measure(labels, clusters(resolution, s)) for s in range(seeds)]))
+
+    best = max(RESOLUTIONS, key=lambda resolution: mean(adjusted_rand_score, resolution, 3))
+    return {
+        "ari": mean(adjusted_rand_score, 1.0),
+        "nmi": mean(normalized_mutual_info_score, 1.0),
+        "ari_best": mean(adjusted_rand_score, best),
+        "nmi_best": mean(normalized_mutual_info_score, best),
+        "resolution": best,
+    }
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
@@ -11,13 +12,15 @@ SCORES = {
     "silhouette": "silhouette",
     "knn": "10-NN",
     "ari": "ARI",
+    "ari_best": "best ARI",
+    "nmi_best": "its NMI",
     "auroc": "AUROC",
     "shared": "nearest 10 share a set",
 }
-SAMPLE_SCORES = ("silhouette", "knn", "ari")
+SUMMARY = ("knn", "silhouette", "ari", "ari_best")
+SAMPLE_SCORES = ("knn", "silhouette", "ari", "ari_best", "nmi_best")
 FEATURE_SCORES = ("auroc", "shared")
-GIVEN = ", as given"
-"""The end of the names of baselines of data that are not log-normalized."""
+R = "R alone"
 
 HEAD = """# Usefulness
 
@@ -25,15 +28,20 @@ Learned distances compared with simple baselines on labeled data; no method sees
 This page is written by
 
 ```sh
-python benchmarks/usefulness.py --page
+python benchmarks/usefulness.py
+python benchmarks/usefulness.py --clusters
+python benchmarks/usefulness.py --only --page
 ```
 
 Between samples:
 
-- **silhouette**: average silhouette width of the labels.
 - **10-NN**: leave-one-out accuracy of the 10-nearest-neighbor classifier.
-- **ARI**: adjusted Rand index of spectral clusters of the symmetrized 15-nearest-neighbor graph,
-  with as many clusters as labels.
+- **silhouette**: average silhouette width of the labels.
+- **ARI**: adjusted Rand index of Leiden clusters (modularity, resolution 1) of the 15-nearest-
+  neighbor graph with the weights of `cm.smooth`, as in `cm.modules`: the mean of ten seeds.
+- **best ARI**: the same at that of eight resolutions, 0.1 to 2, with the largest mean of three
+  seeds; **its NMI**: normalized mutual information there. Of the baselines only PCA 15 and 30, LSA
+  10 and 30, and CA 10 and 30 are clustered.
 
 Between features, by known gene sets:
 
@@ -42,154 +50,255 @@ Between features, by known gene sets:
 - **nearest 10 share a set**: share of the 10 nearest genes that have a set in common with a gene,
   among the genes that are in some set.
 
-Learned distances are those of `cm.learn(X, ...)` on the data as given. Counts are scaled to their
-median depth and log-transformed for the baselines (`baselines.log_normalized`), except in rows
-"as given"; data that are not counts are used as they are. LSA is tf-idf, truncated SVD and
-scaling to length 1; CA is correspondence analysis; numbers are components. Seconds are for
-the distances alone and only indicative: some machines were busy, and many learned distances were
-computed on a GPU; [how long](howlong.md) has times on two cores. "CHANGING" marks runs whose
-trees had not settled. The best baseline is chosen per column by the labels, which no user can do.
+Methods:
+
+- *default* is `cm.learn(X)`. *R alone* is its reference without transport,
+  `baselines.reference(X)`; *R alone, 0.2* that of version 0.2, whose defaults are `tau="0.2"`.
+  *eps inf* and *eps 0.1* have the reference and the share of R of the default. *paper* is
+  `tau="paper"`.
+- Baselines get counts scaled to their median depth and log-transformed, `baselines.log_normalized`,
+  or, where it says "counts", as they are; data that are not counts are used as they are. Pearson
+  residuals are always of the counts if there are any. LSA is tf-idf, truncated SVD and scaling to
+  length 1; CA is correspondence analysis; numbers are components. Each line has the best variants
+  of a baseline, and the best baseline is the best of these, **per column by the labels, which no
+  user can do**.
+
+Thin sets have few counts per sample. In those drawn down, the counts of each of 1,000 samples were
+listed and shuffled, and so many kept at most; features then in fewer than two samples, and samples
+with fewer than two features, were left out. Draws are averaged before the best baseline is chosen.
+
+Seconds are for the distances alone and only indicative: several processes shared the machine;
+[how long](howlong.md) has times on two cores.
 """
+
+
+class Group(NamedTuple):
+    """The rows of one table, by method."""
+
+    title: str
+    rows: dict[str, Row]
+
+    def best(self, column: str, family: str | None = None) -> Row | None:
+        """The best baseline, or variant of one baseline, by a column."""
+        scored = (
+            row
+            for row in self.rows.values()
+            if row["kind"] == "baseline" and column in row and family in (None, row["family"])
+        )
+        return max(scored, key=lambda row: row[column], default=None)
+
+    def gain(self, method: str, other: Row | None, column: str) -> float | None:
+        """A method minus another row; None if one has no such score."""
+        row = self.rows.get(method, {})
+        return row[column] - other[column] if other and column in row and column in other else None
 
 
 def write(path: Path, rows: list[Row], methods: list[str]) -> None:
     """Write the page, with the methods in this order; others that have rows come last."""
     rank = {name: i for i, name in enumerate(dict.fromkeys(methods))}
     rows = sorted(rows, key=lambda row: rank.get(row["method"], len(rank)))
-    groups = grouped([row for row in rows if row["side"] == "samples"])
-    features = grouped([row for row in rows if row["side"] != "samples"])
-    parts = [
-        HEAD,
-        "## Summary\n",
-        *summary(groups, SAMPLE_SCORES),
-        *against_each(groups, SAMPLE_SCORES),
-        *comparison(groups, SAMPLE_SCORES),
-        "## Between samples\n",
-        *(details(title, of, SAMPLE_SCORES) for title, of in groups.items()),
-        "## Between features\n",
-        *(summary(features, FEATURE_SCORES) if features else []),
-        *(details(title, of, FEATURE_SCORES) for title, of in features.items()),
-        "## Machines\n",
-        machines(rows),
-    ]
-    path.write_text("\n".join(parts), "utf-8")
+    samples = [row for row in rows if row["side"] == "samples"]
+    parts = [HEAD]
+    for part, name in (("deep", "Deep samples"), ("thin", "Thin samples")):
+        groups = grouped(row for row in samples if row["part"] == part)
+        if groups:
+            tables = (details(group, SAMPLE_SCORES) for group in groups)
+            parts += [f"## {name}\n", *summaries(groups, SUMMARY), *tables]
+    features = grouped(row for row in rows if row["side"] != "samples")
+    if features:
+        tables = (details(group, FEATURE_SCORES) for group in features)
+        parts += ["## Features\n", *summaries(features, FEATURE_SCORES), *tables]
+    path.write_text("\n".join([*parts, "## Machines\n", machines(rows)]), "utf-8")
 
 
-def grouped(rows: list[Row]) -> dict[str, list[Row]]:
-    """The rows of each table, by its title."""
-    groups: dict[str, list[Row]] = {}
+def grouped(rows: Iterable[Row]) -> list[Group]:
+    """The rows of each table, averaged over the draws."""
+    draws: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
-        title = f"{row['set']} ({row['samples']} x {row['features']}"
-        title += ")" if row["drawn"] is None else ", samples drawn at random)"
-        if row["side"] != "samples":
-            title += f", {row['sets']} sets: {row['side']}"
-        groups.setdefault(title, []).append(row)
-    return dict(sorted(groups.items()))
-
-
-def best(rows: list[Row], column: str, kind: str) -> Row | None:
-    scored = [row for row in rows if row["kind"] == kind and column in row]
-    return max(scored, key=lambda row: row[column], default=None)
-
-
-def summary(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
-    """The default compared with the best baseline of each column, and how often it is ahead."""
-    lines, gains = [], {column: [] for column in columns}
-    for title, rows in groups.items():
-        default = next((row for row in rows if row["method"] == "default"), {})
-        cells = [title]
-        for column in columns:
-            other = best(rows, column, "baseline")
-            cells.append(versus(default.get(column), other, column))
-            if other and column in default:
-                gains[column].append(default[column] - other[column])
-
-        lines.append(cells)
-    head = ["data", *(f"{SCORES[column]}: default, best baseline" for column in columns)]
-    ahead = [
-        f"{SCORES[column]} on {sum(gain >= 0 for gain in of)} of {len(of)}"
-        for column, of in gains.items()
-        if of
+        draws.setdefault((row["set"], row["side"]), {}).setdefault(row["method"], []).append(row)
+    return [
+        Group(title(name, side, of), {method: averaged(drawn) for method, drawn in of.items()})
+        for (name, side), of in sorted(draws.items())
     ]
-    words = f"The default is at least as good as every baseline: {', '.join(ahead)}.\n"
-    return [table(head, lines), *([words] if ahead else [])]
 
 
-def versus(value: float | None, other: Row | None, column: str) -> str:
-    if other is None:
-        return "" if value is None else f"{value:.3f}"
-    words = f"{other[column]:.3f} ({other['method']})"
-    return words if value is None else f"{value:.3f}, {words}: **{value - other[column]:+.3f}**"
+def title(name: str, side: str, of: dict[str, list[Row]]) -> str:
+    drawn = max(of.values(), key=len)
+    words = f"{name} ({drawn[0]['samples']} x {drawn[0]['features']}"
+    words += f", {len(drawn)} draws)" if len(drawn) > 1 else ")"
+    return words if side == "samples" else f"{words}, {drawn[0]['sets']} sets: {side}"
 
 
-def comparison(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
-    """Each learned method against the best baseline, over all data."""
+def averaged(drawn: list[Row]) -> Row:
+    """The mean over draws; a score that is missing in one is missing."""
+    means = {
+        name: sum(row[name] for row in drawn) / len(drawn)
+        for name in (*SCORES, "seconds", "eps", "restart")
+        if all(name in row for row in drawn)
+    }
+    worst = max(drawn, key=lambda row: ("error" in row, row.get("status") != "CONVERGED"))
+    return {name: value for name, value in worst.items() if name not in SCORES} | means
+
+
+# Over all sets
+
+
+def summaries(groups: list[Group], columns: tuple[str, ...]) -> list[str]:
+    return [
+        *default_by_set(groups, columns),
+        *each_learned(groups, columns),
+        *each_baseline(groups, columns),
+    ]
+
+
+def default_by_set(groups: list[Group], columns: tuple[str, ...]) -> list[str]:
+    """The default on each set, minus the best baseline and minus R alone."""
+    lines = []
+    gains: dict[tuple[str, str], list[float]] = {}
+    for group in groups:
+        default = group.rows.get("default", {})
+        cells = [group.title]
+        for column in columns:
+            words = [f"{default[column]:.3f}" if column in default else ""]
+            for name, other in (("best", group.best(column)), (R, group.rows.get(R))):
+                gain = group.gain("default", other, column)
+                words.append("" if gain is None else f"**{gain:+.3f}**")
+                if gain is not None:
+                    gains.setdefault((column, name), []).append(gain)
+            cells.append(", ".join(words).strip(", "))
+        lines.append([*cells, *(seconds(group.rows.get(name)) for name in ("default", R))])
+    for name, of in (("mean", lambda x: sum(x) / len(x)), ("least", min)):
+        cells = [f"*{name}*"]
+        for column in columns:
+            both = (gains.get((column, other)) for other in ("best", R))
+            cells.append(", ".join(f"**{of(found):+.3f}**" for found in both if found))
+        lines.append([*cells, "", ""])
+    head = ["data", *(SCORES[column] for column in columns), "seconds", "R alone"]
+    words = "The default, minus the best baseline, and minus R alone.\n"
+    return [words, table(head, lines)] if gains else []
+
+
+def each_learned(groups: list[Group], columns: tuple[str, ...]) -> list[str]:
+    """Each learned method, and R alone, minus the best baseline and minus R alone."""
     names = dict.fromkeys(
-        row["method"] for rows in groups.values() for row in rows if row["kind"] == "learned"
+        method
+        for group in groups
+        for method, row in group.rows.items()
+        if row["kind"] != "baseline"
     )
     lines = []
     for name in names:
         cells = [name]
         for column in columns:
-            gains = [
-                row[column] - other[column]
-                for rows in groups.values()
-                for row in rows
-                if row["method"] == name
-                and column in row
-                and (other := best(rows, column, "baseline"))
+            of = [
+                gain for g in groups if (gain := g.gain(name, g.best(column), column)) is not None
             ]
-            mean = f"{sum(gains) / len(gains):+.3f}, {min(gains):+.3f}" if gains else ""
-            cells.append(f"{mean}, {sum(gain >= 0 for gain in gains)} of {len(gains)}")
+            alone = [
+                gain for g in groups if (gain := g.gain(name, g.rows.get(R), column)) is not None
+            ]
+            words = []
+            if of:
+                ahead = sum(gain >= 0 for gain in of)
+                words.append(f"{mean(of)}, {min(of):+.3f}, {ahead} of {len(of)}")
+            if alone and name != R:
+                words.append(mean(alone))
+            cells.append("; ".join(words))
         lines.append(cells)
     head = ["method", *(SCORES[column] for column in columns)]
     words = (
-        "Each learned method minus the best baseline: mean, minimum, and on how many data sets "
-        "it is not below.\n"
+        "Each learned method minus the best baseline: mean, minimum, and on how many sets it is "
+        "not below; then minus R alone: mean.\n"
     )
     return [words, table(head, lines)] if lines else []
 
 
-def against_each(groups: dict[str, list[Row]], columns: tuple[str, ...]) -> list[str]:
-    """The default against one baseline on all data, for each baseline that applies to all."""
-    named = [{row["method"]: row for row in rows} for rows in groups.values()]
-    named = [rows for rows in named if "default" in rows]
-    names = dict.fromkeys(
-        row["method"] for rows in named for row in rows.values() if row["kind"] == "baseline"
-    )
+def each_baseline(groups: list[Group], columns: tuple[str, ...]) -> list[str]:
+    """The default minus each baseline, with the one variant that is best over all sets."""
+    groups = [group for group in groups if "default" in group.rows]
+    everywhere = [
+        name
+        for name, row in (groups[0].rows.items() if groups else ())
+        if row["kind"] == "baseline" and all(name in group.rows for group in groups)
+    ]
+    best: dict[str, tuple[float, str]] = {}
+    for name in everywhere:
+        total = sum(group.rows[name].get(columns[0], 0.0) for group in groups)
+        family = groups[0].rows[name]["family"]
+        best[family] = max(best.get(family, (-1.0, "")), (total, name))
     lines = []
-    for name in names:
-        pairs = [(rows["default"], rows[name]) for rows in named if name in rows]
+    for _, name in best.values():
         cells = [name]
         for column in columns:
-            gains = [ours[column] - other[column] for ours, other in pairs]
-            ahead = sum(gain >= 0 for gain in gains)
-            cells.append(f"{sum(gains) / len(gains):+.3f}, {ahead} of {len(gains)}")
-        if not name.endswith(GIVEN):
-            lines.append(cells)
+            of = [
+                gain
+                for group in groups
+                if (gain := group.gain("default", group.rows[name], column)) is not None
+            ]
+            cells.append(f"{mean(of)}, {sum(x >= 0 for x in of)} of {len(of)}" if of else "")
+        lines.append(cells)
     head = ["baseline", *(SCORES[column] for column in columns)]
     words = (
-        "The best baseline differs from one data set to the next. The default minus the same "
-        "baseline on all data: mean, and on how many data sets the default is not below.\n"
+        "The best baseline differs from one set to the next. The default minus the same baseline "
+        "on all sets, each with the variant that is best on average by the first column: mean, and "
+        "on how many sets the default is not below.\n"
     )
     return [words, table(head, lines)] if lines else []
 
 
-def details(title: str, rows: list[Row], columns: tuple[str, ...]) -> str:
-    """All methods on one data set; the best value of each column is bold."""
-    top = {column: max((row.get(column, -2.0) for row in rows), default=0.0) for column in columns}
+def mean(gains: list[float]) -> str:
+    return f"{sum(gains) / len(gains):+.3f}"
+
+
+# One set
+
+
+def details(group: Group, columns: tuple[str, ...]) -> str:
+    """All methods on one set; the best value of each column is bold."""
+    rows = group.rows
+    top = {column: max(row.get(column, -2.0) for row in rows.values()) for column in columns}
+
+    def cell(row: Row | None, column: str, words: str = "") -> str:
+        if row is None or column not in row:
+            return "failed" if row and "error" in row else ""
+        text = f"{row[column]:.3f}"
+        return f"{f'**{text}**' if row[column] == top[column] else text}{words}"
+
     lines = []
-    for row in rows:
-        cells = [row["method"] if row["kind"] == "baseline" else f"*{row['method']}*"]
+    for name, row in rows.items():
+        if row["kind"] == "baseline":
+            continue
+        cells = [f"*{name}*"]
         for column in columns:
-            text = f"{row[column]:.3f}" if column in row else "failed"
-            cells.append(f"**{text}**" if row.get(column) == top[column] else text)
+            gain = group.gain(name, rows.get(R), column) if row["kind"] == "learned" else None
+            cells.append(cell(row, column, "" if gain is None else f" ({gain:+.3f})"))
         lines.append([*cells, f"{seconds(row)}{remark(row)}"])
-    head = ["method", *(SCORES[column] for column in columns), "seconds"]
-    return f"### {title}\n\n{table(head, lines)}"
+    families = dict.fromkeys(row["family"] for row in rows.values() if row["kind"] == "baseline")
+    for family in families:
+        found = {column: group.best(column, family) for column in columns}
+        cells = [
+            cell(row, column, variant(row["method"], family) if row else "")
+            for column, row in found.items()
+        ]
+        slowest = [row for row in rows.values() if row.get("family") == family]
+        lines.append([family, *cells, seconds(max(slowest, key=lambda row: row["seconds"]))])
+    head = ["method (minus R alone)", *(SCORES[column] for column in columns), "seconds"]
+    default, chosen = rows.get("default", {}), ""
+    if "restart" in default:
+        chosen = (
+            f"The default has restart = {default['restart']:.2g}, eps = {default['eps']:.2g}.\n\n"
+        )
+    return f"### {group.title}\n\n{chosen}{table(head, lines)}"
 
 
-def seconds(row: Row) -> str:
+def variant(method: str, family: str) -> str:
+    """What distinguishes a variant of a baseline, in parentheses."""
+    words = method.removeprefix(family).removeprefix(",").strip()
+    return f" ({words})" if words else ""
+
+
+def seconds(row: Row | None) -> str:
+    if row is None:
+        return ""
     return f"{row['seconds']:.0f}" if row["seconds"] >= 10.0 else f"{row['seconds']:.2g}"
 
 
@@ -207,7 +316,7 @@ def machines(rows: list[Row]) -> str:
         places.setdefault(words, {}).setdefault(row["kind"], set()).add(row["set"])
     lines = []
     for words, kinds in places.items():
-        ran = (f"{kind} on {', '.join(sorted(names))}" for kind, names in kinds.items())
+        ran = (f"{kind} on {len(names)} sets" for kind, names in kinds.items())
         lines.append(f"- {words}: {'; '.join(ran)}.")
     return "\n".join(lines) + "\n"
 

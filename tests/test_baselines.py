@@ -116,6 +116,47 @@ def test_correspondence_keeps_the_first_axes():
     assert_allclose(baselines.correspondence(COUNTS, 2), want, atol=1e-10)
 
 
+def test_correspondence_of_unit_length_compares_directions():
+    P = COUNTS / COUNTS.sum()
+    r, c = P.sum(axis=1), P.sum(axis=0)
+    U, S, _ = np.linalg.svd((P - np.outer(r, c)) / np.sqrt(np.outer(r, c)), full_matrices=False)
+    kept = U[:, :2] * S[:2]
+    want = euclidean(kept / np.linalg.norm(kept, axis=1, keepdims=True))
+    assert_allclose(baselines.correspondence(COUNTS, 2, unit_length=True), want, atol=1e-10)
+
+
+def residuals_of(counts):
+    n, m = counts.shape
+    found = np.zeros((n, m))
+    for i in range(n):
+        for k in range(m):
+            mu = counts[i].sum() * counts[:, k].sum() / counts.sum()
+            if mu > 0:
+                found[i, k] = (counts[i, k] - mu) / np.sqrt(mu + mu**2 / 100)
+    return np.clip(found, -np.sqrt(n), np.sqrt(n))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pearson_residuals_with_all_components_are_compared_directly(form):
+    counts = np.hstack([COUNTS, np.zeros((12, 1), dtype=int)])
+    counts[3, 2] = 500  # its residual is clipped
+    want = residuals_of(counts)
+    assert (want == np.sqrt(12)).any()
+    assert_allclose(baselines.pearson_residuals(form(counts), 7), euclidean(want), atol=1e-7)
+
+
+def test_pearson_residuals_are_those_of_scanpy():
+    sc = pytest.importorskip("scanpy")
+    data = sc.AnnData(DISTINCT.astype(float))
+    sc.experimental.pp.normalize_pearson_residuals(data)
+    U, S, _ = np.linalg.svd(data.X, full_matrices=False)
+    kept = U[:, :2] * S[:2]
+    assert_allclose(baselines.pearson_residuals(DISTINCT, 2), euclidean(kept), atol=1e-6)
+    unit = kept / np.linalg.norm(kept, axis=1, keepdims=True)
+    found = baselines.pearson_residuals(DISTINCT, 2, unit_length=True)
+    assert_allclose(found, euclidean(unit), atol=1e-6)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_correlation_is_that_of_numpy_and_so_are_all_loadings(form):
     want = 1.0 - np.corrcoef(COUNTS)
@@ -138,7 +179,15 @@ BASELINES = {
     **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "sinkhorn")},
     **{
         name: partial(getattr(baselines, name), n_components=3)
-        for name in ("pca", "kernel_pca", "lsa", "lsa_vectors", "loadings", "correspondence")
+        for name in (
+            "pca",
+            "kernel_pca",
+            "lsa",
+            "lsa_vectors",
+            "loadings",
+            "correspondence",
+            "pearson_residuals",
+        )
     },
     "gene_mover": lambda X: baselines.gene_mover(
         X, list("abcdef"), {name: [k, k * k % 5] for k, name in enumerate("abcdef")}
@@ -305,6 +354,10 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
         (lambda: baselines.kernel_pca(X, 13), "`n_components` is 13; choose between 1 and 12"),
         (lambda: baselines.lsa(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.loadings(X, 10), "`n_components` is 10; choose between 1 and 9"),
+        (
+            lambda: baselines.pearson_residuals(X, 10),
+            "`n_components` is 10; choose between 1 and 9",
+        ),
         (lambda: baselines.correspondence(X, 9), "`n_components` is 9; choose between 1 and 8"),
         (lambda: baselines.tfidf(-X), "`X` has 108 negative entries .*Pass counts"),
         (lambda: baselines.tfidf(X[:1]), r"`X` has shape \(1, 9\); need at least 2 rows"),

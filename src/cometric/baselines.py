@@ -45,6 +45,7 @@ __all__ = [
     "lsa",
     "lsa_vectors",
     "pca",
+    "pearson_residuals",
     "read_gene2vec",
     "reference",
     "scvi",
@@ -136,15 +137,7 @@ def lsa(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
 
 def lsa_vectors(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
     """The vectors of length 1 that :func:`lsa` compares, one per sample."""
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
-
-    weighted = _tfidf(X)
-    _check_components(n_components, min(weighted.shape))
-    model = TruncatedSVD(n_components, random_state=random_state)
-    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
-        vectors: Matrix = normalize(model.fit_transform(weighted))
-    return vectors
+    return _length_1(_truncated(_tfidf(X), n_components, random_state))
 
 
 def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) -> Matrix:
@@ -156,7 +149,6 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
     coordinates are scaled to length 1, as in :func:`lsa`.
     """
     from scipy.sparse.linalg import LinearOperator, svds
-    from sklearn.preprocessing import normalize
 
     P = _read(X)
     _check_components(n_components, min(P.shape) - 1)
@@ -172,13 +164,31 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
     start = np.random.default_rng(0).normal(size=min(P.shape))
     U, S, _ = svds(centered, n_components, v0=start)
     vectors = U * S / r[:, None]
-    return _pairwise(normalize(vectors) if unit_length else vectors, "euclidean")
+    return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
 
 
 def reference(X: Any) -> Matrix:
     """R of the default settings, norm="local", without transport: R alone."""
     side = Problem.from_data(_read(X)).samples
     return side.expand(references.fit("local", side.histograms, "samples").matrix)
+
+
+def pearson_residuals(
+    X: Any, n_components: int = 30, unit_length: bool = False, random_state: int | None = 0
+) -> Matrix:
+    """Euclidean distances after a truncated SVD of the analytic Pearson residuals of counts.
+
+    With the expected counts E = r cᵀ / N from the row sums r, the column sums c and the total N,
+    the residuals are (X - E) / sqrt(E + E² / 100), clipped to ±sqrt(number of samples), as in
+    Lause, Berens and Kobak (2021). With ``unit_length`` the coordinates are scaled to length 1.
+    """
+    counts = _read(X)
+    expected = np.outer(_sums(counts), counts.sum(axis=0)) / counts.sum()
+    deviation = np.sqrt(expected + expected**2 / 100.0)
+    residuals = (counts.toarray() - expected) / np.where(deviation > 0.0, deviation, 1.0)
+    limit = np.sqrt(len(residuals))
+    vectors = _truncated(np.clip(residuals, -limit, limit), n_components, random_state)
+    return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
 
 
 def loadings(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
@@ -361,6 +371,25 @@ def _tfidf(X: Any) -> sparse.csr_matrix:
     from sklearn.feature_extraction.text import TfidfTransformer
 
     return TfidfTransformer().fit_transform(_read(X))
+
+
+def _truncated(matrix: Any, n_components: int, random_state: int | None) -> Matrix:
+    """The coordinates U S of the first singular vectors."""
+    from sklearn.decomposition import TruncatedSVD
+
+    _check_components(n_components, min(matrix.shape))
+    model = TruncatedSVD(n_components, random_state=random_state)
+    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
+        vectors: Matrix = model.fit_transform(matrix)
+    return vectors
+
+
+def _length_1(vectors: Matrix) -> Matrix:
+    """The rows scaled to length 1; rows of zeros stay."""
+    from sklearn.preprocessing import normalize
+
+    unit: Matrix = normalize(vectors)
+    return unit
 
 
 def _one_minus_cosine(vectors: Any) -> Matrix:

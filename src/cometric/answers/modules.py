@@ -137,7 +137,7 @@ def modules(
         places = items[foreground]
         metric = to_numpy(getattr(result, of))[np.ix_(places, places)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
-        labels[foreground] = _leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
+        labels[foreground] = leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
     back = np.argsort(side.labels[items])[side.labels]
     return assemble(result, of, _by_size(labels[back], min_size), values[back])
 
@@ -344,7 +344,7 @@ def _centrality(
     return [products[own, g] / standard.deviation[own] for g, own in enumerate(groups)]
 
 
-def _leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
+def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
     """The communities of a weighted graph, by modularity."""
     try:
         import igraph

@@ -143,12 +143,15 @@ def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_arra
     fewest = fewest_stored(distances) if sparse.issparse(distances) else n - 1
     n_neighbors = default_neighbors(n_neighbors, min(fewest, n - 1))
     check_neighbors(n_neighbors, n - 1)
-    index, near = nearest_given(distances, n_neighbors, "distances", skip_self=True)
-    index = np.column_stack([np.arange(n), index])
-    near = np.column_stack([np.zeros(n), near])
-    weights = gaussian_weights(near)
+    return weights_of(*nearest_given(distances, n_neighbors, "distances", skip_self=True))
+
+
+def weights_of(index: Index, near: Matrix) -> sparse.csr_array:
+    """The matrix T, from the numbers and distances of the nearest of each item, itself left out."""
+    n = len(index)
+    weights = gaussian_weights(np.column_stack([np.zeros(n), near]))
     weights /= weights.sum(axis=1, keepdims=True)
-    return _rows(index, weights)
+    return _rows(np.column_stack([np.arange(n), index]), weights)
 
 
 def _rows(index: Index, weights: Matrix) -> sparse.csr_array:
