@@ -15,8 +15,8 @@ ALONE = "R alone"
 """The baseline that is R of the default settings, without transport."""
 
 RESOLUTION = 0.05
-"""The loss of a candidate is known well enough if it is at most this far above that of any other,
-as a share of the distance to random neighbors; see docs/notes/choosing.md."""
+"""The difference of two losses that matters, as a share of the distance to random neighbors; see
+docs/notes/choosing.md."""
 
 
 class Row(NamedTuple):
@@ -74,23 +74,21 @@ class Choice:
     def picked(self) -> str | None:
         """The name of the candidate to use, or None if the losses cannot decide.
 
-        The first candidate, if its loss is surely no more than a twentieth of the distance to
-        random neighbors above any other loss. Otherwise the best of which the same is known,
-        if it is better than the first by more than two standard errors.
+        The first, if no other can be ahead by a twentieth of the distance to random neighbors.
+        Another, if it is ahead of the first by more than that, and can be behind none by as much.
         """
-        first = self._row(self.first)
-        for row in (first, *self.table):
-            better = row == first or row.difference < -ERRORS * row.difference_error
-            if row.name != RANDOM and better and self._known(row):
-                return row.name
-        return None
+        margin = RESOLUTION * self._range
+        known = [row for row in self.table if row.behind < margin]
+        if self.row(self.first) in known:
+            return self.first
+        ahead = (row for row in known if -row.difference - ERRORS * row.difference_error > margin)
+        return next((row.name for row in ahead), None)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options for ``cm.learn(X, **choice.settings)``.
+        """Options for ``cm.learn(X, **choice.settings)``: those of the candidate that was picked.
 
-        Those of the candidate that was picked, or of the first if that is a baseline or there is
-        none.
+        Those of the first, if that is a baseline or there is none.
         """
         return dict(self.candidates.get(self.picked or "", self.candidates[self.first]))
 
@@ -102,49 +100,37 @@ class Choice:
 
     def advise(self, learning: str) -> str:
         """The advice, with the call or the command that learns with these settings."""
-        first, random = self._row(self.first), self._row(RANDOM)
-        if self.picked is None and random.difference <= ERRORS * random.difference_error:
-            return (
-                f"Cannot decide: neighbors by {self.first} predict hidden features no better than "
-                f"random samples do (loss {first.loss:.3f} against {random.loss:.3f}). If you "
-                f"learn, use {learning}."
-            )
+        first, random = self.row(self.first), self.row(RANDOM)
+        most = f"{self._percent(first)} of the distance to random samples"
         if self.picked is None:
-            return (
-                f"Cannot decide: the loss of {self.first} may be above that of another candidate "
-                f"by {self._share(first)} of the distance to random samples, or below all others. "
-                f"Use {learning}, the safe choice."
-            )
-        if self.picked == self.first:
-            alone = any(row.name == ALONE and self._known(row) for row in self.table)
-            return (
-                f"Use {learning}: no other candidate is better by more than {self._share(first)} "
-                "of the distance to random samples."
-                + f" For samples {ALONE} is as good (cm.baselines.reference)." * alone
-            )
-        row = self._row(self.picked)
+            why = f"{first.name} may be behind another candidate by {most}, or ahead of all"
+            if random.difference <= ERRORS * random.difference_error:
+                why = f"neighbors by {first.name} do not predict hidden features better than random"
+            return f"Cannot decide: {why}. Use {learning}, the safe choice."
+        if self.picked == first.name:
+            also = f"{ALONE} (cm.baselines.reference) by {self._percent(self.row(ALONE))}"
+            return f"Use {learning}: it is behind no other candidate by more than {most}; {also}."
+        row = self.row(self.picked)
         what = f"use {learning}"
         if not row.learned:
             what = f"use {row.name} for samples; learn if you need distances between features"
         return (
-            f"Neighbors by {row.name} predict hidden features better than those by {self.first} "
+            f"Neighbors by {row.name} predict hidden features better than those by {first.name} "
             f"(loss {row.loss:.3f} against {first.loss:.3f}, standard error of the difference "
             f"{row.difference_error:.2g}): {what}."
         )
 
-    def _row(self, name: str) -> Row:
+    def row(self, name: str) -> Row:
+        """The row of a candidate."""
         return next(row for row in self.table if row.name == name)
 
     @property
     def _range(self) -> float:
         """From the smallest loss to that of random neighbors."""
-        return self._row(RANDOM).loss - self.table[0].loss
+        return self.row(RANDOM).loss - self.table[0].loss
 
-    def _known(self, row: Row) -> bool:
-        return row.behind < RESOLUTION * self._range
-
-    def _share(self, row: Row) -> str:
-        """The most that the loss of this candidate can be above another, in words."""
+    def _percent(self, row: Row) -> str:
+        """How far behind another this candidate may be, as a share of the distance to random."""
         return f"{100.0 * row.behind / self._range:.0f} %" if self._range > 0.0 else "-"
 
     def plot(self, ax: Any = None) -> Any:
@@ -169,15 +155,10 @@ class Choice:
             to_first = f"{row.difference:+.4f} ± {row.difference_error:.4f}"
             lines.append(
                 f"  {name:{width}}  {row.loss:.4f} ± {row.error:.4f}  "
-                f"{to_first if row.name != self.first else '':>16}  {self._share(row):>6}  "
+                f"{to_first if row.name != self.first else '':>16}  {self._percent(row):>6}  "
                 f"{row.seconds:7.1f}"
             )
-        return "\n".join(
-            [
-                *lines,
-                "  (baselines in parentheses; behind: at most this much of the distance to random "
-                "samples above another loss)",
-            ]
-        )
+        lines.append("  (baselines in parentheses; behind: by at most this, as a share of the")
+        return "\n".join([*lines, "  distance to random, with two standard errors)"])
 
     __repr__ = __str__

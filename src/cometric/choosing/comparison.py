@@ -16,9 +16,9 @@ from scipy import sparse
 from cometric import baselines
 from cometric.choosing.choice import ALONE, RANDOM, Choice, Row
 from cometric.choosing.hiding import (
+    ERRORS,
     Split,
     hide_features,
-    largest_difference,
     prediction_losses,
     standard_error,
     subsample,
@@ -38,16 +38,9 @@ CANDIDATES: dict[str, dict[str, Any]] = {"default": {}, "0.2": {"tau": "0.2"}}
 QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
 """How candidates are learned, where they do not say otherwise: neighbors need no more."""
 
-NOT_COMPARED = (
-    "samples",
-    "features",
-    "client",
-    "progress",
-    "callback",
-    "checkpoint",
-    "checkpoint_every",
-)
-OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
+NOT_COMPARED = ("samples", "features", "client", "progress", "callback")
+CHECKPOINTS = ("checkpoint", "checkpoint_every")
+OPTIONS = [option.name for option in options(without=(*NOT_COMPARED, *CHECKPOINTS))]
 """Options that candidates may have."""
 
 Method = Callable[[sparse.csr_array], Matrix]
@@ -152,8 +145,12 @@ def choose(
             _check_samples(half, n_neighbors)
             for k, (name, distances_of) in enumerate(methods.items(), start=1):
                 began = time.perf_counter()
+                with warnings.catch_warnings():
+                    # Repeated samples, or more iterations are needed: the loss will tell.
+                    warnings.simplefilter("ignore", UserWarning)
+                    distances = distances_of(half.visible)
                 losses[name][s, half.samples] = prediction_losses(
-                    distances_of(half.visible), half.hidden, n_neighbors
+                    distances, half.hidden, n_neighbors
                 )
                 seconds[name] += time.perf_counter() - began
                 report(s * len(chosen) + min(k, len(chosen)), runs)
@@ -171,21 +168,19 @@ def table_of(
     losses: Mapping[str, Matrix], seconds: Mapping[str, float], learned: Collection[str]
 ) -> tuple[Row, ...]:
     """The rows of the table, the smallest loss first."""
-    means = {name: float(np.nanmean(values)) for name, values in losses.items()}
-    first = losses[next(iter(learned))]
-    return tuple(
-        Row(
-            name,
-            name in learned,
-            means[name],
-            standard_error(losses[name]),
-            float(np.nanmean(losses[name] - first)),
-            standard_error(losses[name] - first),
-            largest_difference(losses[name], (losses[k] for k in losses if k not in (name, RANDOM))),
-            seconds[name],
-        )
-        for name in sorted(means, key=means.__getitem__)
-    )
+    first = next(iter(learned))
+
+    def mean_and_error(values: Matrix) -> tuple[float, float]:
+        return float(np.nanmean(values)), standard_error(values)
+
+    def row(name: str) -> Row:
+        own = losses[name]
+        to = {other: mean_and_error(own - losses[other]) for other in losses if other != RANDOM}
+        behind = max(mean + ERRORS * error for mean, error in to.values())
+        found = (*mean_and_error(own), *mean_and_error(own - losses[first]))
+        return Row(name, name in learned, *found, behind, seconds[name])
+
+    return tuple(sorted(map(row, losses), key=lambda row: row.loss))
 
 
 # Candidates and baselines: functions of the visible half that return distances between samples.
@@ -199,10 +194,7 @@ def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> di
 
 
 def _learned(given: Mapping[str, Any], X: sparse.csr_array) -> Matrix:
-    with warnings.catch_warnings():
-        # Repeated samples, or a candidate that needs more iterations: the loss will tell.
-        warnings.simplefilter("ignore", UserWarning)
-        return np.asarray(learn(X, **given).samples)
+    return np.asarray(learn(X, **given).samples)
 
 
 def _random(rng: np.random.Generator, X: sparse.csr_array) -> Matrix:

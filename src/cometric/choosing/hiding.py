@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -51,22 +51,15 @@ def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) 
     for _ in range(n_splits):
         columns = rng.permutation(X.shape[1])
         half = X.shape[1] // 2
-        yield _split(X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])])
-
-
-def _split(visible: sparse.csr_array, hidden: sparse.csr_array) -> Split:
-    samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
-    visible = visible[samples]
-    used = np.flatnonzero(visible.sum(axis=0) > 0)
-    few = len(samples) < 2  # which the caller refuses
-    vectors = np.empty((len(samples), 0)) if few else latent_vectors(hidden[samples])
-    return Split(samples, visible[:, used], vectors)
-
-
-def latent_vectors(X: sparse.csr_array) -> Matrix:
-    """The samples on the first components of latent semantic analysis, of length 1."""
-    n_components = min(COMPONENTS, *X.shape)
-    return baselines.lsa_vectors(baselines.log_normalized(X), n_components)
+        visible, hidden = X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])]
+        samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
+        visible, hidden = visible[samples], hidden[samples]
+        used = np.flatnonzero(visible.sum(axis=0) > 0)
+        vectors = np.empty((len(samples), 0))
+        if len(samples) > 1:  # the caller refuses fewer
+            n_components = min(COMPONENTS, *hidden.shape)
+            vectors = baselines.lsa_vectors(baselines.log_normalized(hidden), n_components)
+        yield Split(samples, visible[:, used], vectors)
 
 
 def normalize(X: sparse.csr_array) -> sparse.csr_array:
@@ -102,10 +95,3 @@ def standard_error(values: Matrix) -> float:
         if len(means) > 1:
             variance += means.var(ddof=1) / len(means)
     return float(np.sqrt(variance))
-
-
-def largest_difference(values: Matrix, others: Iterable[Matrix]) -> float:
-    """The most by which the mean of ``values`` may be above that of others, by standard errors."""
-    differences = [values - other for other in others]
-    bounds = [np.nanmean(part) + ERRORS * standard_error(part) for part in differences]
-    return float(max(0.0, *bounds))
