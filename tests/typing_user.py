@@ -41,7 +41,7 @@ def compare(X: NDArray[np.float64]) -> cm.Result:
     choice = cm.choose(X, {"exact": {"eps": 0.0, "tau": 0.1}}, n_splits=2, n_neighbors=3)
     assert_type(choice, cm.Choice)
     assert_type(choice.best, str)
-    assert_type(choice.gains, bool)
+    assert_type(choice.picked, str | None)
     return cm.learn(X, **choice.settings)
 
 

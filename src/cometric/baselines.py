@@ -27,6 +27,7 @@ from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
+from cometric.maps import references
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 
@@ -46,6 +47,7 @@ __all__ = [
     "pca",
     "pearson_residuals",
     "read_gene2vec",
+    "reference",
     "scvi",
     "sinkhorn",
     "tfidf",
@@ -163,6 +165,12 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
     U, S, _ = svds(centered, n_components, v0=start)
     vectors = U * S / r[:, None]
     return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
+
+
+def reference(X: Any) -> Matrix:
+    """R of the default settings, norm="local", without transport: R alone."""
+    side = Problem.from_data(_read(X)).samples
+    return side.expand(references.fit("local", side.histograms, "samples").matrix)
 
 
 def pearson_residuals(

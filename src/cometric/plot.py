@@ -95,7 +95,7 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
 def choice(choice: Any, ax: Axes | None = None) -> Axes:
     """The losses of all candidates of a :class:`~cometric.Choice`, the smallest at the top.
 
-    Bars are standard errors of the difference to the best baseline, which has the dashed line;
+    Bars are standard errors of the difference to the first candidate, which has the dashed line;
     random neighbors, which are far off, are left out.
     """
     rows = [row for row in choice.table if row.name != "random"][::-1]
@@ -105,7 +105,8 @@ def choice(choice: Any, ax: Axes | None = None) -> Axes:
         losses = [rows[k].loss for k in own]
         errors = [rows[k].difference_error for k in own]
         ax.errorbar(losses, own, xerr=errors, fmt="o", ms=5, color=color, label=label)
-    ax.axvline(choice.best_baseline.loss, color=COLORS[3], ls="--", lw=1.2)
+    [first] = [row.loss for row in rows if row.name == choice.first]
+    ax.axvline(first, color=COLORS[3], ls="--", lw=1.2)
     ax.set(
         title="Prediction of hidden features",
         xlabel="loss (one minus the cosine)",

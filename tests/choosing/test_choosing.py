@@ -13,6 +13,7 @@ import cometric as cm
 from cometric import baselines
 from cometric.choosing import comparison
 from cometric.choosing.choice import Choice, Row
+from cometric.choosing.comparison import table_of
 from cometric.choosing.hiding import (
     COMPONENTS,
     hide_features,
@@ -151,23 +152,38 @@ def test_blocks_are_found_by_all_but_random_neighbors(choice):
     assert {row.name for row in choice.table} == {*FEW, *comparison.BASELINES, "random"}
 
 
-def test_the_table_is_sorted_and_compares_with_the_best_baseline(choice):
+def test_the_table_is_sorted_and_compares_with_the_first_candidate(choice):
     losses = [row.loss for row in choice.table]
     assert losses == sorted(losses)
     assert choice.best == choice.table[0].name
-    best = choice.best_baseline
-    assert (best.difference, best.difference_error) == (0.0, 0.0)
+    first = choice.row("restart 0.1")
+    assert (first.difference, first.difference_error) == (0.0, 0.0)
     for row in choice.table:
-        assert_allclose(row.difference, row.loss - best.loss, atol=1e-12)
+        assert_allclose(row.difference, row.loss - first.loss, atol=1e-12)
         assert row.learned == (row.name in FEW)
         assert row.error > 0.0
+        assert row.behind >= row.loss - choice.table[0].loss
+
+
+def test_behind_is_the_largest_bound_of_a_difference_to_another_loss():
+    rng = np.random.default_rng(0)
+    losses = {name: rng.random((3, 40)) for name in ("mine", "other", "l1", "random")}
+    for row in table_of(losses, dict.fromkeys(losses, 0.0), ["mine", "other"]):
+        bounds = []
+        for name in ("mine", "other", "l1"):
+            d = losses[row.name] - losses[name]
+            square = d.mean(axis=0).var(ddof=1) / 40 + d.mean(axis=1).var(ddof=1) / 3
+            bounds.append(d.mean() + 2 * math.sqrt(square))
+        assert_allclose(row.behind, max(bounds))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_gained_on_noise(seed):
     noise = np.random.default_rng(seed).poisson(2.0, (60, 40))
     found = cm.choose(noise, FEW, n_splits=3, random_state=seed)
-    assert not found.gains
+    assert found.picked is None
+    assert found.settings == FEW["restart 0.1"]
+    assert found.advice.startswith("Cannot decide: ")
 
 
 def test_features_that_imply_each_other_are_worth_learning():
@@ -180,7 +196,7 @@ def test_features_that_imply_each_other_are_worth_learning():
         X[i, rng.choice(120, 2, replace=False)] += 1
     found = cm.choose(X, FEW)
     loss = {row.name: row.loss for row in found.table}
-    assert loss["restart 0.1"] < loss["l1"]
+    assert loss["restart 0.1"] < loss["tf-idf"]
     assert loss["restart 0.1"] < loss["random"] - 0.05
 
 
@@ -228,39 +244,109 @@ def test_sparse_data_with_empty_rows_are_read():
 # the answer in words
 
 
-def made(learned, baseline, error, name="LSA-30"):
+def made(first, difference=0.0, error=0.002, alone=0.010, random=0.8, best="LSA-30"):
+    """Losses of two candidates and LSA-30, the best of them at 0.4; random neighbors at 0.8.
+
+    What matters is 0.05 of the distance between these, 0.02. ``first`` is the most by which the
+    loss of "usual" may be above another one, ``difference`` how much it is above the best.
+    """
+    names = {"usual": difference, "strong": 0.01, "LSA-30": 0.01, "R alone": 0.01} | {best: 0.0}
+    behind = {"usual": first, "strong": 0.2, "LSA-30": 0.2, "R alone": alone} | {best: 0.001}
     rows = [
-        Row("restart 0.3", True, learned, 0.01, learned - baseline, error, 1.0),
-        Row(name, False, baseline, 0.01, 0.0, 0.0, 0.1),
+        Row(
+            name,
+            name in ("usual", "strong"),
+            0.4 + above,
+            0.01,
+            above - difference,
+            error * (name != "usual"),
+            behind[name],
+            1.0,
+        )
+        for name, above in names.items()
     ]
+    to_random = random - 0.4 - difference
+    rows.append(Row("random", False, random, 0.01, to_random, error, 1.0, 0.1))
     table = tuple(sorted(rows, key=lambda row: row.loss))
-    return Choice(table, {"restart 0.3": {"restart": 0.3}}, 500, 500, 4, 10)
+    return Choice(table, {"usual": {}, "strong": {"restart": 0.9}}, 500, 500, 4, 10)
 
 
 @pytest.mark.parametrize(
-    ("found", "gains", "words"),
+    ("found", "picked", "words"),
     [
-        (made(0.39, 0.40, 0.002), True, r"better than those of LSA-30 .* cm.learn\(X, restart=0.3"),
-        (made(0.399, 0.40, 0.002), False, "as well as those of LSA-30 .* LSA-30 is enough"),
-        (made(0.401, 0.40, 0.002), False, "as well as those of LSA-30 .* LSA-30 is enough"),
         (
-            made(0.412, 0.405, 0.002),
-            False,
-            r"no better than those of LSA-30 do \(loss 0.412 against 0.405, .* use LSA-30 for",
+            made(0.019),
+            "usual",
+            r"^Use cm.learn\(X\): it is behind no other candidate by more than 5 % of the distance "
+            r"to random samples; R alone \(cm.baselines.reference\) by 2 %.$",
         ),
-        (made(0.41, 0.40, 0.002, name="random"), False, "random samples .* nothing to learn"),
+        (
+            made(0.100),
+            None,
+            "^Cannot decide: usual may be behind another candidate by 25 % of the distance to "
+            r"random samples, or ahead of all. Use cm.learn\(X\), the safe choice.$",
+        ),
+        # worse than LSA-30, but not for sure by more than what matters
+        (made(0.034, difference=0.030, error=0.006), None, "^Cannot decide: usual may be behind"),
+        (
+            made(0.034, difference=0.030),
+            "LSA-30",
+            r"by LSA-30 predict hidden features better than those by usual \(loss 0.400 against "
+            "0.430, standard error of the difference 0.002.: use LSA-30 for samples; learn if you",
+        ),
+        (
+            made(0.034, difference=0.030, best="strong"),
+            "strong",
+            r"by strong predict .* than those by usual .*: use cm.learn\(X, restart=0.9\).$",
+        ),
+        (
+            made(0.100, random=0.403),
+            None,
+            "^Cannot decide: neighbors by usual do not predict hidden features better than random.",
+        ),
+        (made(0.100, random=0.399), None, "^Cannot decide: neighbors by usual do not predict"),
     ],
 )
-def test_advice_says_what_to_do(found, gains, words):
-    assert found.gains is gains
+def test_advice_says_what_to_do(found, picked, words):
+    assert found.picked == picked
     assert re.search(words, found.advice)
+    assert found.settings == ({"restart": 0.9} if picked == "strong" else {})
+    assert "enough" not in found.advice
 
 
 def test_the_advice_adds_settings_to_the_call():
-    found = made(0.39, 0.40, 0.002)
-    assert "use cm.learn(X, restart=0.3)." in found.advice
+    found = made(0.034, difference=0.030, best="strong")
+    assert "use cm.learn(X, restart=0.9)." in found.advice
     found = dataclasses.replace(found, call="cms.tl.learn(adata, layer='counts')")
-    assert "use cms.tl.learn(adata, layer='counts', restart=0.3)." in str(found)
+    assert "use cms.tl.learn(adata, layer='counts', restart=0.9)." in str(found)
+
+
+def test_losses_that_hardly_differ_from_random_ones_decide_nothing():
+    # Five words of each of 200 texts about two subjects: half of them say next to nothing about
+    # the others, so that the ranks of candidates are chance, and no baseline is "enough".
+    rng = np.random.default_rng(0)
+    rates = 1.0 / np.arange(1, 301)
+    subject = np.where(np.arange(300) % 2, 1.5, 1.0)
+    X = np.array(
+        [rng.multinomial(5, p / p.sum()) for p in (rates * subject, rates) for _ in range(100)]
+    )
+    found = cm.choose(X, n_splits=2)
+    assert found.picked is None
+    assert found.advice.startswith("Cannot decide")
+    assert found.advice.endswith("Use cm.learn(X), the safe choice.")
+
+
+def test_the_first_candidate_is_left_for_one_that_is_better_for_sure():
+    # Kinds that differ in rare features, and noise of large masses, which is all that l1 sees.
+    rng = np.random.default_rng(0)
+    loud = rng.multinomial(300, np.ones(20) / 20, 150) * rng.integers(1, 9, (150, 20))
+    kinds = rng.poisson(np.kron(np.eye(3), np.full((50, 30), 1.5)) + 0.1)
+    X = np.hstack([loud, kinds])
+    found = cm.choose(
+        X, {"l1": {"tau": 10.0, "norm": "l1", "eps": np.inf}, "usual": {}}, n_splits=3
+    )
+    assert found.picked != "l1"
+    assert found.picked is not None
 
 
 def test_the_text_has_a_line_per_candidate_and_the_advice(choice):
@@ -308,7 +394,7 @@ def test_the_plot_has_a_dot_per_candidate(choice):
         ({"candidates": {}}, "`candidates` is {}; pass options of `learn` by name"),
         ({"candidates": ["tau"]}, r"`candidates` is \['tau'\]"),
         ({"candidates": {"a": 0.1}}, r"`candidates\['a'\]` is 0.1; pass options"),
-        ({"candidates": {"l1": {}}}, r"`candidates\['l1'\]` has the name of a baseline"),
+        ({"candidates": {"CA-10": {}}}, r"`candidates\['CA-10'\]` has the name of a baseline"),
         ({"candidates": {"a": {"alpha": 1}}}, r"has 'alpha', which is not an option .* eps, tau"),
         ({"candidates": {"a": {"checkpoint": "x"}}}, "has 'checkpoint', which is not an option"),
         ({"candidates": {"a": {"eps": -1}}}, r"`candidates\['a'\]`: `eps` is -1"),

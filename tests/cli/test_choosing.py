@@ -29,17 +29,21 @@ def test_choose_gives_what_choose_gives(data):
     assert [row["name"] for row in found["table"]] == [row.name for row in choice.table]
     assert [row["loss"] for row in found["table"]] == [row.loss for row in choice.table]
     assert found["settings"] == choice.settings
-    assert (found["best"], found["gains"]) == (choice.best, choice.gains)
+    assert (found["best"], found["picked"]) == (choice.best, choice.picked)
     assert found["advice"].split(":")[0] == choice.advice.split(":")[0]
     assert (found["samples"], found["features"]) == (24, 5)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({}, r"use the defaults of `cometric learn`\."), ({"norm": "lsa"}, r"use --norm lsa\.")],
+    [({}, "Use the defaults of `cometric learn`: "), ({"norm": "lsa"}, "Use --norm lsa: ")],
 )
 def test_the_advice_is_in_options_of_the_command_line(data, monkeypatch, settings, said):
-    rows = [("mine", True, 0.1, 0.01, -0.3, 0.01, 1.0), ("l1", False, 0.4, 0.01, 0.0, 0.0, 1.0)]
+    rows = [
+        ("mine", True, 0.1, 0.01, 0.0, 0.0, 0.0, 1.0),
+        ("R alone", False, 0.2, 0.01, 0.1, 0.01, 0.12, 1.0),
+        ("random", False, 0.4, 0.01, 0.3, 0.01, 0.32, 1.0),
+    ]
     best = Choice(tuple(Row(*row) for row in rows), {"mine": settings}, 24, 5, 1, 3)
     monkeypatch.setattr(cm, "choose", lambda *_, **__: best)
     text = run("choose", "x.csv", "-q").stdout

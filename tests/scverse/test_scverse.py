@@ -64,17 +64,17 @@ def test_choose_writes_its_table(adata, tmp_path):
     candidates = {"weak": {"restart": 0.1}, "strong": {"restart": 0.5, "dtype": np.float64}}
     options = {"n_splits": 1, "n_neighbors": 5}
     found = cms.tl.choose(adata, candidates, layer="counts", **options)
-    assert [row[:6] for row in found.table] == [
-        row[:6] for row in cm.choose(adata, candidates, **options).table
+    assert [row[:7] for row in found.table] == [
+        row[:7] for row in cm.choose(adata, candidates, **options).table
     ]
     adata.write_h5ad(tmp_path / "x.h5ad")
     stored = anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric_choice"]
     assert list(stored["table"].index) == [row.name for row in found.table]
     assert_allclose(stored["table"]["loss"], [row.loss for row in found.table])
     assert stored["settings"]["restart"] == found.settings["restart"]
-    assert (stored["best"], stored["gains"], stored["advice"]) == (
+    assert (stored["best"], stored["picked"], stored["advice"]) == (
         found.best,
-        found.gains,
+        found.picked or "",
         found.advice,
     )
     assert stored["params"]["layer"] == "counts"

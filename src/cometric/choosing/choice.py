@@ -1,4 +1,4 @@
-"""The result of ``choose``: a table of candidates, the best one, and advice."""
+"""The result of ``choose``: a table of candidates, the one to use, and advice."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-MARGIN = 2.0
-"""A difference counts if it is above this many of its standard errors."""
+from cometric.choosing.hiding import ERRORS
 
 RANDOM = "random"
 """The baseline that takes other samples at random for neighbors."""
 
+ALONE = "R alone"
+"""The baseline that is R of the default settings, without transport."""
+
+RESOLUTION = 0.05
+"""The difference of two losses that matters, as a share of the distance to random neighbors; see
+docs/notes/choosing.md."""
+
 
 class Row(NamedTuple):
-    """One candidate: its loss, and the difference to the loss of the best baseline."""
+    """One candidate: its loss, and how much larger than another loss it can be."""
 
     name: str
     learned: bool  # otherwise a baseline
     loss: float
     error: float  # standard error of the loss
-    difference: float  # to the best baseline; negative is better
+    difference: float  # to the first candidate; negative is better
     difference_error: float  # its standard error, from differences sample by sample
+    behind: float  # at most this much above the loss of any other, by two standard errors
     seconds: float  # of all splits
 
 
@@ -35,7 +42,8 @@ class Choice:
         A row per candidate, the smallest loss first. ``pd.DataFrame(choice.table)`` makes a table
         of pandas.
     candidates
-        The options of ``learn`` for each candidate that learns, by name.
+        The options of ``learn`` for each candidate that learns, by name. The first is used unless
+        another candidate is better.
     n_samples, n_features
         Size of the part of the data that was used: samples, and features to learn from.
     n_splits, n_neighbors
@@ -54,59 +62,76 @@ class Choice:
 
     @property
     def best(self) -> str:
-        """The name of the candidate with the smallest loss."""
+        """The name of the candidate with the smallest loss, which may be so by chance."""
         return self.table[0].name
 
     @property
-    def best_learned(self) -> Row:
-        """The row of the best candidate that learns."""
-        return next(row for row in self.table if row.learned)
+    def first(self) -> str:
+        """The name of the first candidate, to be used unless another is better."""
+        return next(iter(self.candidates))
 
     @property
-    def best_baseline(self) -> Row:
-        """The row of the best baseline."""
-        return next(row for row in self.table if not row.learned)
+    def picked(self) -> str | None:
+        """The name of the candidate to use, or None if the losses cannot decide.
+
+        The first, if no other can be ahead by a twentieth of the distance to random neighbors.
+        Another, if it is ahead of the first by more than that, and can be behind none by as much.
+        """
+        margin = RESOLUTION * self._range
+        known = [row for row in self.table if row.behind < margin]
+        if self.row(self.first) in known:
+            return self.first
+        ahead = (row for row in known if -row.difference - ERRORS * row.difference_error > margin)
+        return next((row.name for row in ahead), None)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options of the best candidate that learns: ``cm.learn(X, **choice.settings)``."""
-        return dict(self.candidates[self.best_learned.name])
+        """Options for ``cm.learn(X, **choice.settings)``: those of the candidate that was picked.
 
-    @property
-    def gains(self) -> bool:
-        """Whether the best learned candidate beats the best baseline.
-
-        That is, by more than twice the standard error of the difference.
+        Those of the first, if that is a baseline or there is none.
         """
-        row = self.best_learned
-        return row.difference < -MARGIN * row.difference_error
+        return dict(self.candidates.get(self.picked or "", self.candidates[self.first]))
 
     @property
     def advice(self) -> str:
-        """What to do, in a sentence."""
+        """What to do, in a sentence or two."""
         options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
         return self.advise(f"{self.call.removesuffix(')')}{options})")
 
     def advise(self, learning: str) -> str:
-        """The advice, with the call or the command that learns with the best settings."""
-        row, other = self.best_learned, self.best_baseline
-        if self.gains:
-            rank, what = "better than", f"use {learning}"
-        elif other.name == RANDOM:
-            rank, what = "no better than", "there is nothing to learn in this part of the data"
-        elif row.difference <= MARGIN * row.difference_error:
-            rank = "as well as"
-            what = (
-                f"{other.name} is enough for samples; learn if you need distances between features"
-            )
-        else:
-            rank, what = "no better than", f"use {other.name} for samples"
-        whose = "random samples" if other.name == RANDOM else f"those of {other.name}"
+        """The advice, with the call or the command that learns with these settings."""
+        first, random = self.row(self.first), self.row(RANDOM)
+        most = f"{self._percent(first)} of the distance to random samples"
+        if self.picked is None:
+            why = f"{first.name} may be behind another candidate by {most}, or ahead of all"
+            if random.difference <= ERRORS * random.difference_error:
+                why = f"neighbors by {first.name} do not predict hidden features better than random"
+            return f"Cannot decide: {why}. Use {learning}, the safe choice."
+        if self.picked == first.name:
+            also = f"{ALONE} (cm.baselines.reference) by {self._percent(self.row(ALONE))}"
+            return f"Use {learning}: it is behind no other candidate by more than {most}; {also}."
+        row = self.row(self.picked)
+        what = f"use {learning}"
+        if not row.learned:
+            what = f"use {row.name} for samples; learn if you need distances between features"
         return (
-            f"Learned neighbors predict hidden features {rank} {whose} do (loss {row.loss:.3f} "
-            f"against {other.loss:.3f}, standard error of the difference "
+            f"Neighbors by {row.name} predict hidden features better than those by {first.name} "
+            f"(loss {row.loss:.3f} against {first.loss:.3f}, standard error of the difference "
             f"{row.difference_error:.2g}): {what}."
         )
+
+    def row(self, name: str) -> Row:
+        """The row of a candidate."""
+        return next(row for row in self.table if row.name == name)
+
+    @property
+    def _range(self) -> float:
+        """From the smallest loss to that of random neighbors."""
+        return self.row(RANDOM).loss - self.table[0].loss
+
+    def _percent(self, row: Row) -> str:
+        """How far behind another this candidate may be, as a share of the distance to random."""
+        return f"{100.0 * row.behind / self._range:.0f} %" if self._range > 0.0 else "-"
 
     def plot(self, ax: Any = None) -> Any:
         """The losses with their standard errors, see :func:`cometric.plot.choice`."""
@@ -124,16 +149,16 @@ class Choice:
         lines = [
             f"{self.n_samples} samples, {self.n_features} features to learn from, "
             f"{self.n_splits} splits; {self.n_neighbors} neighbors predict hidden features",
-            f"  {'candidate':{width}}   loss  ± error   to best baseline  seconds",
+            f"  {'candidate':{width}}   loss  ± error  {'to ' + self.first:>16}  behind  seconds",
         ]
         for name, row in zip(names, self.table, strict=True):
-            to_best = f"{row.difference:+.4f} ± {row.difference_error:.4f}"
-            if row == self.best_baseline:
-                to_best = ""
+            to_first = f"{row.difference:+.4f} ± {row.difference_error:.4f}"
             lines.append(
-                f"  {name:{width}}  {row.loss:.4f} ± {row.error:.4f}  {to_best:>16}  "
+                f"  {name:{width}}  {row.loss:.4f} ± {row.error:.4f}  "
+                f"{to_first if row.name != self.first else '':>16}  {self._percent(row):>6}  "
                 f"{row.seconds:7.1f}"
             )
-        return "\n".join([*lines, "  (baselines in parentheses)"])
+        lines.append("  (baselines in parentheses; behind: by at most this, as a share of the")
+        return "\n".join([*lines, "  distance to random, with two standard errors)"])
 
     __repr__ = __str__

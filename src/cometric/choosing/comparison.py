@@ -14,11 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from cometric import baselines
-from cometric.choosing.choice import RANDOM, Choice, Row
+from cometric.choosing.choice import ALONE, RANDOM, Choice, Row
 from cometric.choosing.hiding import (
+    ERRORS,
     Split,
     hide_features,
-    normalize,
     prediction_losses,
     standard_error,
     subsample,
@@ -32,29 +32,15 @@ from cometric.machine.threads import workers
 from cometric.running.learning import learn
 from cometric.running.settings import Settings, options
 
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "local 0.2": {"restart": 0.2, "norm": "local"},
-    "eps 0.3": {"eps": 0.3},
-    "lsa 0.3": {"restart": 0.3, "norm": "lsa"},
-    "l1 0.1": {"restart": 0.1, "norm": "l1"},
-    "paper": {"tau": "paper"},
-}
-"""The settings that are compared by default, by name."""
+CANDIDATES: dict[str, dict[str, Any]] = {"default": {}, "0.2": {"tau": "0.2"}}
+"""The settings that are compared by default, by name: those of ``learn``, and of version 0.2."""
 
 QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
 """How candidates are learned, where they do not say otherwise: neighbors need no more."""
 
-NOT_COMPARED = (
-    "samples",
-    "features",
-    "client",
-    "progress",
-    "callback",
-    "checkpoint",
-    "checkpoint_every",
-)
-OPTIONS = [option.name for option in options(without=NOT_COMPARED)]
+NOT_COMPARED = ("samples", "features", "client", "progress", "callback")
+CHECKPOINTS = ("checkpoint", "checkpoint_every")
+OPTIONS = [option.name for option in options(without=(*NOT_COMPARED, *CHECKPOINTS))]
 """Options that candidates may have."""
 
 Method = Callable[[sparse.csr_array], Matrix]
@@ -98,9 +84,9 @@ def choose(
         As for :func:`learn`. Empty samples and features are left out.
     candidates
         Options of :func:`learn` by a name of your choice, such as
-        ``{"weak": {"restart": 0.1}, "strong": {"restart": 0.5}}``. By default the
-        defaults of ``learn`` and a few values of ``restart``, ``norm``, ``eps`` and ``tau``.
-        Baselines are always compared as well.
+        ``{"usual": {}, "weak": {"restart": 0.1}}``. By default the defaults of ``learn``, and those
+        of version 0.2. The first is the one to use unless another is better. Baselines are
+        always compared as well: R alone, LSA, correspondence analysis (CA), PCA and tf-idf.
     n_samples, n_features
         Size of the part of the data that is used: random samples, and the most variable features,
         this many to learn from and as many to hide. By default at most 500 of each; fewer
@@ -119,8 +105,8 @@ def choose(
     Returns
     -------
     Choice
-        ``choice.table``, ``choice.best``, ``choice.gains``, ``choice.advice``; and
-        ``choice.settings`` for ``cm.learn(X, **choice.settings)``.
+        ``choice.advice``, ``choice.picked`` (None: the losses cannot decide), ``choice.table``;
+        and ``choice.settings`` for ``cm.learn(X, **choice.settings)``.
 
     Notes
     -----
@@ -159,8 +145,12 @@ def choose(
             _check_samples(half, n_neighbors)
             for k, (name, distances_of) in enumerate(methods.items(), start=1):
                 began = time.perf_counter()
+                with warnings.catch_warnings():
+                    # Repeated samples, or more iterations are needed: the loss will tell.
+                    warnings.simplefilter("ignore", UserWarning)
+                    distances = distances_of(half.visible)
                 losses[name][s, half.samples] = prediction_losses(
-                    distances_of(half.visible), half.hidden, n_neighbors
+                    distances, half.hidden, n_neighbors
                 )
                 seconds[name] += time.perf_counter() - began
                 report(s * len(chosen) + min(k, len(chosen)), runs)
@@ -178,21 +168,19 @@ def table_of(
     losses: Mapping[str, Matrix], seconds: Mapping[str, float], learned: Collection[str]
 ) -> tuple[Row, ...]:
     """The rows of the table, the smallest loss first."""
-    means = {name: float(np.nanmean(values)) for name, values in losses.items()}
-    order = sorted(means, key=means.__getitem__)
-    best = next(name for name in order if name not in learned)
-    return tuple(
-        Row(
-            name,
-            name in learned,
-            means[name],
-            standard_error(losses[name]),
-            means[name] - means[best],
-            standard_error(losses[name] - losses[best]),
-            seconds[name],
-        )
-        for name in order
-    )
+    first = next(iter(learned))
+
+    def mean_and_error(values: Matrix) -> tuple[float, float]:
+        return float(np.nanmean(values)), standard_error(values)
+
+    def row(name: str) -> Row:
+        own = losses[name]
+        to = {other: mean_and_error(own - losses[other]) for other in losses if other != RANDOM}
+        behind = max(mean + ERRORS * error for mean, error in to.values())
+        found = (*mean_and_error(own), *mean_and_error(own - losses[first]))
+        return Row(name, name in learned, *found, behind, seconds[name])
+
+    return tuple(sorted(map(row, losses), key=lambda row: row.loss))
 
 
 # Candidates and baselines: functions of the visible half that return distances between samples.
@@ -206,32 +194,30 @@ def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> di
 
 
 def _learned(given: Mapping[str, Any], X: sparse.csr_array) -> Matrix:
-    with warnings.catch_warnings():
-        # Repeated samples, or a candidate that needs more iterations: the loss will tell.
-        warnings.simplefilter("ignore", UserWarning)
-        return np.asarray(learn(X, **given).samples)
+    return np.asarray(learn(X, **given).samples)
 
 
 def _random(rng: np.random.Generator, X: sparse.csr_array) -> Matrix:
     return rng.random((X.shape[0], X.shape[0]))
 
 
-def _lsa(n_components: int, X: sparse.csr_array) -> Matrix:
-    return baselines.lsa(baselines.log_normalized(X), min(n_components, *X.shape))
+def _of_logarithms(distances_of: Callable[..., Matrix], *components: int) -> Method:
+    """A baseline of log-normalized data, with this many components or all that there are."""
+    return lambda X: distances_of(
+        baselines.log_normalized(X), *(min(k, *X.shape) for k in components)
+    )
 
 
-def _pca(n_components: int, X: sparse.csr_array) -> Matrix:
-    return baselines.pca(baselines.log_normalized(X), min(n_components, *X.shape))
+def _correspondence(n_components: int, X: sparse.csr_array) -> Matrix:
+    return baselines.correspondence(X, min(n_components, min(X.shape) - 1), unit_length=True)
 
 
 BASELINES: dict[str, Method] = {
-    "LSA-10": partial(_lsa, 10),
-    "LSA-30": partial(_lsa, 30),
-    "LSA-100": partial(_lsa, 100),
-    "PCA-30": partial(_pca, 30),
-    "cosine": lambda X: baselines.cosine(baselines.log_normalized(X)),
-    "l1": lambda X: baselines.l1(normalize(X)),
-    "Hellinger": baselines.hellinger,
+    ALONE: baselines.reference,
+    **{f"LSA-{k}": _of_logarithms(baselines.lsa, k) for k in (10, 30, 100)},
+    **{f"CA-{k}": partial(_correspondence, k) for k in (10, 30, 100)},
+    "PCA-30": _of_logarithms(baselines.pca, 30),
+    "tf-idf": _of_logarithms(baselines.tfidf),
 }
 """Distances that are compared as well, by name: functions of the visible half of the data."""
 

@@ -15,6 +15,9 @@ from cometric.core.types import Index, Matrix
 COMPONENTS = 10
 """Components of the hidden half that are predicted; see docs/notes/choosing.md."""
 
+ERRORS = 2.0
+"""A difference counts if it is above this many of its standard errors."""
+
 
 class Split(NamedTuple):
     """Two halves of the data: one to learn from, and vectors to predict."""
@@ -48,22 +51,15 @@ def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) 
     for _ in range(n_splits):
         columns = rng.permutation(X.shape[1])
         half = X.shape[1] // 2
-        yield _split(X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])])
-
-
-def _split(visible: sparse.csr_array, hidden: sparse.csr_array) -> Split:
-    samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
-    visible = visible[samples]
-    used = np.flatnonzero(visible.sum(axis=0) > 0)
-    few = len(samples) < 2  # which the caller refuses
-    vectors = np.empty((len(samples), 0)) if few else latent_vectors(hidden[samples])
-    return Split(samples, visible[:, used], vectors)
-
-
-def latent_vectors(X: sparse.csr_array) -> Matrix:
-    """The samples on the first components of latent semantic analysis, of length 1."""
-    n_components = min(COMPONENTS, *X.shape)
-    return baselines.lsa_vectors(baselines.log_normalized(X), n_components)
+        visible, hidden = X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])]
+        samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
+        visible, hidden = visible[samples], hidden[samples]
+        used = np.flatnonzero(visible.sum(axis=0) > 0)
+        vectors = np.empty((len(samples), 0))
+        if len(samples) > 1:  # the caller refuses fewer
+            n_components = min(COMPONENTS, *hidden.shape)
+            vectors = baselines.lsa_vectors(baselines.log_normalized(hidden), n_components)
+        yield Split(samples, visible[:, used], vectors)
 
 
 def normalize(X: sparse.csr_array) -> sparse.csr_array:

@@ -29,7 +29,8 @@ def choose(
     """Compare settings of `learn`, and common distances, by how they predict hidden data.
 
     Needs no labels: half of the features are hidden, and predicted from the nearest samples. Uses
-    a part of the data, takes half a minute to two minutes, and recommends settings or a baseline.
+    a part of the data, takes half a minute to two minutes, and recommends settings or a baseline,
+    or says that it cannot decide; then the first settings, the defaults of `learn`, are safe.
     """
     _, matrix = read_source(console, path, source)
     choice = cometric.choose(
@@ -43,8 +44,8 @@ def choose(
         "input": str(path),
         "table": [row._asdict() for row in choice.table],
         "best": choice.best,
+        "picked": choice.picked,
         "settings": choice.settings,
-        "gains": choice.gains,
         "advice": advice,
         "samples": choice.n_samples,
         "features": choice.n_features,

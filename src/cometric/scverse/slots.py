@@ -220,7 +220,7 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
         "table": pd.DataFrame(list(choice.table)).set_index("name"),
         "best": choice.best,
         "settings": {name: _storable_option(value) for name, value in choice.settings.items()},
-        "gains": choice.gains,
+        "picked": choice.picked or "",
         "advice": choice.advice,
         "params": {name: value for name, value in params.items() if value is not None},
     }

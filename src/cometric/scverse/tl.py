@@ -158,7 +158,8 @@ def choose(
     with the default ``key_added``:
 
     ``uns["cometric_choice"]``
-        ``table``, ``best``, ``settings``, ``gains``, ``advice`` and ``params``.
+        ``table``, ``best``, ``picked`` (empty: cannot decide), ``settings``, ``advice`` and
+        ``params``.
     """
     slots.check_key(key_added)
     check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
