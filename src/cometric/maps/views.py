@@ -127,6 +127,7 @@ def of_features(hist: Histograms) -> Views:
 
 
 def lsa(hist: Histograms) -> Views:
+    """Latent semantic analysis: tf-idf, the first singular vectors, length 1."""
     damp = _damping(hist.rows)
     tfidf = _tfidf(damp(hist.rows))
     vectors = Components(_unshifted(tfidf(damp(hist.rows))), COMPONENTS)
@@ -134,10 +135,13 @@ def lsa(hist: Histograms) -> Views:
 
 
 def cosine(hist: Histograms) -> Views:
+    """One minus the cosine."""
     return Views(lambda hist: [Vectors.of(unit(hist.rows))], [Euclidean(squared=True)], [1])
 
 
 def hellinger(hist: Histograms) -> Views:
+    """Euclidean distances of the square roots of masses."""
+
     def place(hist: Histograms) -> list[Any]:
         return [Vectors.of(_with_data(hist.rows, np.sqrt(hist.rows.data)))]
 

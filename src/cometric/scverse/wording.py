@@ -60,8 +60,8 @@ def _empty_message(data: Any, error: BadData, can_drop: tuple[str, ...]) -> str:
     if item == "gene" and data.shape[1] >= MANY:
         many = (
             f" All {data.shape[1]:,} genes take {8e-9 * data.shape[1] ** 2:.1f} GB a matrix: "
-            "select the variable ones, by `sc.pp.highly_variable_genes(adata)` after `sc.pp.log1p`, "
-            "and pass `adata[:, adata.var.highly_variable]`."
+            "select the variable ones, by `sc.pp.highly_variable_genes(adata)` after "
+            "`sc.pp.log1p`, and pass `adata[:, adata.var.highly_variable]`."
         )
     return (
         f"`adata` has {error.describe('cell', 'gene')} (first: {names[k]!r}), without counts. "
