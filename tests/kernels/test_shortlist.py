@@ -42,13 +42,15 @@ def test_sums_of_equal_rows_do_not_overflow():
     bins = np.tile(np.arange(m, dtype=np.int32), n)
     packed = pack(indptr, bins, low.ravel(), z.ravel(), np.arange(n))
     nothing, scores = np.zeros((n, 64), np.float32), np.full((n, n - 1), np.inf, np.float32)
+    none = np.zeros((0, n, 64), np.float32)
     parts = np.ones((n, 6), np.float32)
     parts[:, [2, 3, 5]] = 0.0  # LSA and noise
-    for own_parts, largest in ((parts, 0.5), (np.empty((n, 0), np.float32), 0.05)):
+    norms = (parts, nothing[None], 0.5), (np.empty((n, 0), np.float32), none, 0.05)
+    for own_parts, dots, largest in norms:
         scores[:] = np.inf
         shortlist(
             *packed, *packed, m, np.arange(n), np.zeros(n, np.float32), np.zeros(n, np.float32),
-            nothing, nothing, own_parts, own_parts, np.float32(1), np.float32(9), 0, scores,
+            nothing, dots, own_parts, own_parts, np.float32(1), np.float32(9), 0, scores,
             np.zeros(scores.shape, np.int64), 2,
         )  # fmt: skip
         assert scores.max() < largest  # 2 - 2 sums, not 2: nothing was lost by overflow

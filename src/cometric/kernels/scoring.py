@@ -1,9 +1,11 @@
-"""Inner products and common masses of some rows with their own candidates, Numba.
+"""Sums over the bins of some rows and their own candidates, Numba.
 
-Rows i are dense; candidates j are CSR rows ``indptr``, ``bins`` with three values per entry. For
-each pair the kernel returns three sums over the entries of j:
+In :func:`pair_sums`, rows i are dense; candidates j are CSR rows ``indptr``, ``bins`` with three
+values per entry. For each pair the kernel returns three sums over the entries of j:
 
     <x_i, one_j>,    sum min(low_i, two_j),    <z_i, three_j>.
+
+:func:`view_squares` is for dense vectors of several views, side by side.
 """
 
 import numpy as np
@@ -59,3 +61,34 @@ def _pair_sums(indptr, bins, one, two, three, x, low, z, index, sums, task, task
                 sums[0, i, c], sums[1, i, c], sums[2, i, c] = _sums(
                     bins, begin, end, one, two, three, x_i, low_i, z_i
                 )
+
+
+def view_squares(vectors, cuts, rows, index, tasks):
+    """Squared distances in each view of rows and their candidates, (views, rows, candidates).
+
+    View v has the columns from ``cuts[v]`` to ``cuts[v + 1]``. Differences are squared, not
+    products subtracted: close vectors keep their digits.
+    """
+    squares = np.empty((len(cuts) - 1, *index.shape), vectors.dtype)
+    _view_squares(vectors, cuts, rows, index, squares, tasks)
+    return squares
+
+
+@threaded
+def _view_squares(vectors, cuts, rows, index, squares, task, tasks):
+    for i in range(task, len(rows), tasks):
+        own = vectors[rows[i]]
+        for c in range(index.shape[1]):
+            other = vectors[index[i, c]]
+            for v in range(len(cuts) - 1):
+                squares[v, i, c] = _square(own, other, cuts[v], cuts[v + 1])
+
+
+@njit(**FAST)
+def _square(one, other, start, stop):
+    """The squared distance of two vectors in the columns from ``start`` to ``stop``."""
+    total = one.dtype.type(0)
+    for k in range(start, stop):
+        gap = one[k] - other[k]
+        total += gap * gap
+    return total

@@ -150,12 +150,9 @@ def _norm(common):
 
 
 @njit
-def _product_distances(cosine, dot, square, other_square):
-    """Distances of the unit vectors z, and of LSA vectors, from their inner products."""
-    zero, two = spread(np.float32(0)), spread(np.float32(2))
-    near = root(maximum(multiply_add(cosine, spread(MINUS_TWO_COSINE), two), zero))
-    squares = add(square, spread(other_square))
-    return near, root(maximum(multiply_add(dot, spread(np.float32(-2)), squares), zero))
+def _distance(dot, factor, squares):
+    """Distances of vectors: the root of ``squares + factor dot``."""
+    return root(maximum(multiply_add(dot, spread(factor), squares), spread(np.float32(0))))
 
 
 @njit
@@ -169,9 +166,9 @@ def _relative(total, noise, other_noise, spreads, farthest):
 
 
 @njit
-def _scale(parts, at, others, c, part):
-    """The product of a part of half of the rows and of a candidate."""
-    return _multiply(load(parts, part * ROWS + at), spread(item(others, 6 * c + part)))
+def _scale(parts, at, others, begin, part):
+    """The product of a part of half of the rows and of a candidate, its parts at ``begin``."""
+    return _multiply(load(parts, part * ROWS + at), spread(item(others, begin + part)))
 
 
 @njit(**FAST)
@@ -191,21 +188,25 @@ def shortlist(
     """Keep the candidates of lowest score in heaps ``best`` and ``index``, one for each row.
 
     Candidates and rows are those of :func:`pack`, on bins below ``features``; candidates are
-    numbered from ``offset`` on. ``products`` and ``dots`` are (candidates, rows), with columns for
-    a multiple of 32 rows. Transport is about ``p_i + q_c - products_ci``. ``own`` is the number of
-    the row among the candidates, which is left out.
+    numbered from ``offset`` on. ``products`` is (candidates, rows), with columns for a multiple of
+    32 rows. Transport is about ``p_i + q_c - products_ci``. ``own`` is the number of the row among
+    the candidates, which is left out.
 
-    ``parts`` (n, 6) and ``of_candidates`` (candidates, 6) belong to the reference "local": for each
-    of three distances the root of its weight over its scale, the noise, one over the spread, and
-    the squared length of the LSA vector. Without them, the reference is the l1 norm.
+    ``parts`` (n, d) and ``of_candidates`` (candidates, d) belong to a local reference: for each of
+    its distances the root of its weight over its scale, the noise, one over the spread, and the
+    squared lengths of the vectors of all distances but the first two. ``dots`` (distances,
+    candidates, rows) are the inner products of these. Without parts, the reference is the l1 norm.
     """
     n, stride = len(best), products.shape[1]
     flat_products, flat_dots = products.reshape(products.size), dots.reshape(dots.size)
     others, local = of_candidates.reshape(of_candidates.size), of_candidates.size > 0
+    depth, dense = parts.shape[1], len(dots)
+    noise, squares = 2 + dense, 4 + dense  # numbers of the parts
+    two = spread(np.float32(2))
     table = aligned_zeros(2 * ROWS * features, np.uint16)
     sums = aligned_zeros(2 * ROWS, np.uint16)
     scores, top = aligned_zeros(ROWS, np.float32), aligned_zeros(ROWS, np.float32)
-    own_p, own_parts = aligned_zeros(ROWS, np.float32), aligned_zeros(6 * ROWS, np.float32)
+    own_p, own_parts = aligned_zeros(ROWS, np.float32), aligned_zeros(depth * ROWS, np.float32)
     for first in range(task * ROWS, n, tasks * ROWS):
         width = min(ROWS, n - first)
         top[:] = -np.inf
@@ -214,7 +215,7 @@ def shortlist(
                 at = 2 * ROWS * bins[e] + t
                 table[at], table[at + ROWS] = low[e], z[e]
             top[t], own_p[t] = best[first + t, 0], p[first + t]
-            for part in range(parts.shape[1]):
+            for part in range(depth):
                 own_parts[part * ROWS + t] = parts[first + t, part]
         for c in range(len(q)):
             _add_common(columns, lows, zs, pointers[c], pointers[c + 1], table, sums)
@@ -223,16 +224,21 @@ def shortlist(
                 place = c * stride + first + at
                 norm = _norm(_as_floats(sums, at))
                 if local:
-                    near, gap = _product_distances(
-                        _as_floats(sums, ROWS + at), load(flat_dots, place),
-                        load(own_parts, 5 * ROWS + at), item(others, 6 * c + 5),
-                    )  # fmt: skip
-                    norm = _multiply(_scale(own_parts, at, others, c, 0), norm)
-                    norm = multiply_add(_scale(own_parts, at, others, c, 1), near, norm)
-                    norm = multiply_add(_scale(own_parts, at, others, c, 2), gap, norm)
+                    begin = depth * c
+                    norm = _multiply(_scale(own_parts, at, others, begin, 0), norm)
+                    gap = _distance(_as_floats(sums, ROWS + at), MINUS_TWO_COSINE, two)
+                    norm = multiply_add(_scale(own_parts, at, others, begin, 1), gap, norm)
+                    for v in range(dense):
+                        dot = load(flat_dots, v * products.size + place)
+                        lengths = add(
+                            load(own_parts, (squares + v) * ROWS + at),
+                            spread(item(others, begin + squares + v)),
+                        )
+                        gap = _distance(dot, np.float32(-2), lengths)
+                        norm = multiply_add(_scale(own_parts, at, others, begin, 2 + v), gap, norm)
                     norm = _relative(
-                        norm, load(own_parts, 3 * ROWS + at), item(others, 6 * c + 3),
-                        _scale(own_parts, at, others, c, 4), farthest,
+                        norm, load(own_parts, noise * ROWS + at), item(others, begin + noise),
+                        _scale(own_parts, at, others, begin, noise + 1), farthest,
                     )  # fmt: skip
                 moved = multiply_add(
                     load(flat_products, place), spread(np.float32(-1)), load(own_p, at)

@@ -41,13 +41,13 @@ class ClusterIndex:
     def __init__(self, samples: Samples, seed: int, tasks: int) -> None:
         self._tasks = tasks
         self._scale, self._slope = samples.base.scale, samples.slope
-        lsa = samples.lsa
-        self._targets = np.concatenate([samples.coordinates, lsa], axis=1)
+        vectors = samples.vectors * samples.column_weights.astype(np.float32)
+        self._targets = np.concatenate([samples.coordinates, vectors], axis=1)
         self._offsets = (
-            samples.q - samples.mean + self._slope * np.einsum("nd,nd->n", lsa, lsa)
+            samples.q - samples.mean + self._slope * np.einsum("nd,nd->n", vectors, vectors)
         ).astype(np.float32)
-        self._lsa = lsa
-        stretch = np.concatenate([samples.stretch, np.full(lsa.shape[1], np.sqrt(self._slope))])
+        self._vectors = vectors
+        stretch = np.concatenate([samples.stretch, np.full(vectors.shape[1], np.sqrt(self._slope))])
         points = self._targets * stretch.astype(np.float32)
         n = len(points)
         self._scanned = max(SCANNED, min(n // 10, MOST_SCANNED))
@@ -83,7 +83,7 @@ class ClusterIndex:
         return np.concatenate(list(map_in_order(search, range(len(groups)), self._tasks, 1)))
 
     def _queries(self, rows: Index, potentials: Matrix) -> NDArray[np.float32]:
-        both = [self._scale * potentials, 2.0 * self._slope * self._lsa[rows]]
+        both = [self._scale * potentials, 2.0 * self._slope * self._vectors[rows]]
         return np.concatenate(both, axis=1).astype(np.float32)
 
     def _search(self, group: Index, potentials: Matrix, count: int) -> Index:

@@ -18,7 +18,8 @@ from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import scoring, thread_count
 from cometric.large.rows import LongArray, StoredRows
-from cometric.maps import references
+from cometric.maps import references, views
+from cometric.maps.euclidean import row_blocks
 from cometric.transports.base import LowerBounds, quadratic_forms
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ ROUNDING = 2e-6
 class Samples:
     """All samples, and for each the numbers from which its scores are computed.
 
-    A score is the lower bound of the transport term, plus the l1 norm or the reference "local",
-    which are exact up to rounding; other references are computed pair by pair, and norms other
+    A score is the lower bound of the transport term, plus the l1 norm or a local reference, which
+    are exact up to rounding; other references are computed pair by pair, and norms other
     than l1 are left out. Exact and tree transport have no bound that ranks well: scores take their
     linear limit instead, and ``bounded`` is False.
     """
@@ -51,18 +52,23 @@ class Samples:
         self._tasks = thread_count(n_threads)
         known = result.problem.samples
         self.base = HeldDistances(result, "samples", known.hist, known.full, n_threads)
-        self.bounded = self.base.transport.eps > 0.0  # False for NaN, too
+        eps = self.base.transport.eps
+        self.bounded = eps > 0.0  # False for NaN, too
+        # The limit is negative for some pairs if the cost is not of negative type.
+        self._least = -np.inf if np.isinf(eps) else 0.0
         self.keeps_own = hasattr(self.base.phi, "own_terms")
         reference = None if self.base.norms is None else self.base.norms.reference
         self.local = reference if isinstance(reference, references.Local) else None
         self._other = reference if self.local is None else None
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
-        if self.local is None:
-            lsa: Any = references.fit("lsa", known.full_histograms, "samples")
-            self._vectors: Any = lsa.components[0].place
-        else:
-            self._known = [part.place(known.full_histograms) for part in self.local.components]
-            self._vectors = self.local.components[2].place
+        # Dense vectors: of all views of a local reference but its sums, or of "lsa".
+        self._views = views.lsa(known.full_histograms) if self.local is None else self.local.views
+        self._dense = slice(0 if self.local is None else 2, None)
+        own_vectors = self._views.place(known.full_histograms)[self._dense]
+        widths = [part.rows.shape[1] for part in own_vectors]
+        self.cuts = np.concatenate([[0], np.cumsum(widths)])
+        weights = [1.0] if self.local is None else self.local.parts.weights[self._dense]
+        self.column_weights = np.repeat(weights, widths) / max(weights)
         images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
         self._center = images.mean(axis=0)
         spread = images - self._center
@@ -73,13 +79,13 @@ class Samples:
         stds = masses.std(axis=0)
         ratios = coordinates.std(axis=0) / np.where(stds > 0.0, stds, 1.0)
         self.stretch = np.sqrt(self.base.scale * ratios)
-        self.slope = self._reference_slope(result)
+        self.slope = self._reference_slope(result, _side_by_side(own_vectors))
         n = stored.shape[0]
         self.q, self.p = np.empty(n), np.empty(n)
         self.around: list[Vector] = []
         self.mean = np.empty(n)
         self.coordinates = np.empty((n, self._basis.shape[1]), np.float32)
-        self.lsa: NDArray[np.float32] = np.empty((n, 0), np.float32)
+        self.vectors = np.empty((n, int(self.cuts[-1])), np.float32)
         self._self_terms: Vector | None = None  # self terms of entropic transport
         self._arrays: dict[str, Any] = {}
         self._starts: Index = np.zeros(1, np.int64)
@@ -122,37 +128,25 @@ class Samples:
         placed["one"] = full.data.astype(np.float32)
         histograms = Histograms(full)
         if self.local is None:
-            placed["lsa"] = self._vectors(histograms).rows.astype(np.float32)
+            placed["vectors"] = _side_by_side(self._views.place(histograms))
             return placed
-        low, dot, vectors = (part.place(histograms) for part in self.local.components)
+        items = self.local.place(histograms)
+        low, dot, *dense = items.places
         placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
-        placed["lsa"] = vectors.rows.astype(np.float32)
-        known = self._known[0].rows, self._known[1].rows, self._known[2]
-        count = known[0].shape[0]
-        index = np.broadcast_to(np.arange(count), (full.shape[0], count))
-        nothing = np.zeros((full.shape[0], full.shape[1]))
-        sums = scoring.pair_sums(
-            *_pattern_of(known[0]), known[0].data, known[0].data, known[1].data,
-            nothing, low.rows.toarray(), dot.rows.toarray(), np.ascontiguousarray(index),
-            self._tasks,
-        )  # fmt: skip
-        lsa = self.local.components[2].between(vectors, known[2])
-        parts = [2.0 - 2.0 * sums[1], np.sqrt(np.maximum(2.0 - 2.0 * sums[2], 0.0)), lsa]
-        parts[0][parts[0] < 0.0] = 0.0
-        placed["around"] = np.stack(self.local.around(parts))
+        placed["vectors"], placed["around"] = _side_by_side(dense), np.stack(items.around)
         return placed
 
     def collect(self, placed: Iterator[dict[str, Any]], limit: float) -> None:
         """Store what :meth:`place` returned for the blocks, in order."""
         long: dict[str, LongArray] = {}
-        sizes, around, lsa, own, start = [], [], [], [], 0
+        sizes, around, own, start = [], [], [], 0
         for block in placed:
             stop = start + len(block["p"])
             rows = slice(start, stop)
             self.p[rows], self.q[rows] = block["p"], block["q"]
-            self.coordinates[rows] = block["coordinates"]
+            self.mean[rows], self.coordinates[rows] = block["mean"], block["coordinates"]
+            self.vectors[rows] = block["vectors"]
             sizes.append(block["sizes"])
-            lsa.append((block["lsa"], block["mean"]))
             if "around" in block:
                 around.append(block["around"])
             if "self" in block:
@@ -162,8 +156,6 @@ class Samples:
                     long.setdefault(name, LongArray(np.float32, limit)).append(block[name])
             start = stop
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        self.lsa = np.concatenate([part for part, _ in lsa])
-        self.mean = np.concatenate([part for _, part in lsa])
         self._arrays = {name: array.finish() for name, array in long.items()}
         self._self_terms = np.concatenate(own) if own else None
         self.around = list(np.concatenate(around, axis=1)) if around else []
@@ -200,27 +192,22 @@ class Samples:
         )
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
-        scores: Matrix = np.maximum(transport - ROUNDING * largest, 0.0)
+        scores: Matrix = np.maximum(transport - ROUNDING * largest, self._least)
         if self.local is not None:
+            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self._tasks)
+
+            def add(part: slice) -> None:
+                """Add the local reference to the scores of a part of the rows."""
+                norms = self._local_norms(rows[part], index[part], sums[:, part], squares[:, part])
+                scores[part] += (1.0 - SLACK) * self.base.weight * norms
+
             with ThreadPoolExecutor(self._tasks) as pool:
-                parts = np.array_split(np.arange(len(rows)), 4 * self._tasks)
-                list(pool.map(lambda part: self._add_local(rows, index, sums, part, scores), parts))
+                list(pool.map(add, row_blocks(index.shape)))
         elif self.l1_weight:
             scores += (1.0 - SLACK) * self.l1_weight * (2.0 - 2.0 * sums[1])
         elif self._other is not None:
             scores += (1.0 - SLACK) * self.base.weight * self._other_norms(rows, index)
         return scores
-
-    def _add_local(self, rows: Index, index: Index, sums: Any, part: Index, scores: Matrix) -> None:
-        """Add the reference "local" to the scores of a part of the rows."""
-        if not len(part):
-            return
-        local: Any = self.local
-        common, cosines = (sums[c, part].astype(np.float64) for c in (1, 2))
-        tfidf = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
-        distances = [2.0 - 2.0 * common, tfidf, self._gaps(rows[part], index[part])]
-        values = local.combine(distances, self.around, (rows[part][:, None], index[part]))
-        scores[part] += (1.0 - SLACK) * self.base.weight * values
 
     def distances(self, index: Index) -> Vector:
         """Distances of the pairs ``index`` (p, 2)."""
@@ -228,9 +215,8 @@ class Samples:
         hist, full = self.histograms(rows)
         places = None
         if self.local is not None:
-            items = [part.place(Histograms(full)) for part in self.local.components]
-            *scales, noise, spread = (part[rows] for part in self.around)
-            places = references.LocalItems(items, scales, noise, spread)
+            placed = self._views.place(Histograms(full))
+            places = references.LocalItems(placed, [part[rows] for part in self.around])
         held = self.base.on(hist, full, places, self._own(rows))
         return held.pairs(back.reshape(-1, 2))
 
@@ -278,13 +264,14 @@ class Samples:
             halves, halves, np.empty((hist.shape[0], 0)), lambda rows: -products[rows]
         )
 
-    def _gaps(self, rows: Index, index: Index) -> Matrix:
-        """Distances between the LSA vectors of samples and candidates."""
-        gaps = np.empty(index.shape)
-        for place, i in enumerate(rows):
-            difference = self.lsa[index[place]] - self.lsa[i]
-            gaps[place] = np.sqrt(np.einsum("cd,cd->c", difference, difference))
-        return gaps
+    def _local_norms(self, rows: Index, index: Index, sums: Any, squares: Any) -> Matrix:
+        """A local reference, from the sums over common features and the squares of other views."""
+        local: Any = self.local
+        common, cosines = (part.astype(np.float64) for part in sums[1:])
+        tfidf = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
+        parts = (2.0 - 2.0 * common, tfidf, *map(np.sqrt, squares))
+        norms: Matrix = local.combine(parts, self.around, (rows[:, None], index))
+        return norms
 
     def _other_norms(self, rows: Index, index: Index) -> Matrix:
         """A reference other than "local", for pairs."""
@@ -296,20 +283,24 @@ class Samples:
         values: Matrix = placed(back.reshape(-1, 2)).reshape(index.shape)
         return values
 
-    def _reference_slope(self, result: Result) -> float:
-        """How much R grows with the squared distance of LSA vectors, among near landmarks."""
+    def _reference_slope(self, result: Result, vectors: NDArray[np.float32]) -> float:
+        """How much R grows with the squared distance of vectors, among near landmarks."""
         if self.base.norms is None:
             return 0.0
         known = self.problem.samples
-        vectors = self._vectors(known.full_histograms).rows
+        weighted = self.column_weights * vectors
         R = self.base.weight * self.base.norms.known
         metric = np.asarray(known.reduce(np.asarray(result.samples)))
         near = np.argsort(metric, axis=1)[:, 1:31]
-        squares = ((vectors[:, None] - vectors[near]) ** 2).sum(axis=2)
+        squares = ((weighted[:, None] - weighted[near]) ** 2).sum(axis=2)
         values = np.take_along_axis(R, near, axis=1)
         centered = squares - squares.mean(axis=1, keepdims=True)
         total = float((centered**2).sum())
         return max(0.0, float((centered * values).sum()) / total) if total > 0.0 else 0.0
+
+
+def _side_by_side(places: list[Any]) -> NDArray[np.float32]:
+    return np.concatenate([part.rows for part in places], axis=1).astype(np.float32)
 
 
 def _ranges(starts: Index, stops: Index) -> Index:
@@ -319,6 +310,3 @@ def _ranges(starts: Index, stops: Index) -> Index:
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(total)
 
-
-def _pattern_of(rows: sparse.csr_array) -> tuple[Index, NDArray[np.int32]]:
-    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32)

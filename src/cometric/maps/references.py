@@ -68,7 +68,8 @@ class Plain:
         np.fill_diagonal(self.matrix, 0.0)
 
     def place(self, hist: Histograms) -> PlainItems:
-        return PlainItems(*self.views.place(hist), hist)
+        (places,) = self.views.place(hist)
+        return PlainItems(places, hist)
 
     @property
     def smallest(self) -> float:
