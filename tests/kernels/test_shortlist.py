@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric.kernels.scoring import view_squares
 from cometric.kernels.shortlist import SCALE, pack, shortlist
 from cometric.large.neighbors import store_samples
 from cometric.large.samples import Samples
@@ -56,7 +57,20 @@ def test_sums_of_equal_rows_do_not_overflow():
         assert scores.max() < largest  # 2 - 2 sums, not 2: nothing was lost by overflow
 
 
-@pytest.mark.parametrize("options", [{}, {"tau": 1e-3}], ids=["local", "l1"])
+def test_squares_of_views_are_those_of_their_columns():
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((20, 17)).astype(np.float32)
+    cuts, rows, index = np.array([0, 3, 3, 17]), np.array([4, 9]), rng.integers(0, 20, (2, 6))
+    found = view_squares(vectors, cuts, rows, index, 2)
+    for squares, start, stop in zip(found, cuts[:-1], cuts[1:], strict=True):
+        part = vectors[:, start:stop].astype(float)
+        gaps = part[rows][:, None] - part[index]
+        assert_allclose(squares, (gaps**2).sum(axis=2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"tau": "0.2"}, {"eps": 0.1}, {"tau": 1e-3, "norm": "l1"}], ids=str
+)
 def test_the_candidates_of_lowest_score_are_chosen(options):
     result = cm.learn(X[:50], tol=1e-3, drop_empty=True, **options)
     samples = Samples(result, store_samples(result, X, np.inf))

@@ -23,11 +23,15 @@ from cometric.large.progress import Progress, remove_run
 
 X = cm.datasets.simulate_counts(150, 30, density=0.3, random_state=1).X
 OPTIONS = {
-    "local": {},
+    "default": {},
+    "local": {"eps": 0.1, "restart": 0.5},
+    "local-0.2": {"tau": "0.2"},
     "l1": {"tau": 1e-3},
     "exact": {"eps": 0.0, "tau": 0.05},
     "limit": {"eps": np.inf, "tau": 0.01, "norm": "l2"},
     "cosine": {"restart": 0.3, "norm": "cosine"},
+    "hellinger": {"restart": 0.3, "norm": "hellinger"},
+    "lsa": {"restart": 0.3, "norm": "lsa"},
     "merged": {"tau": 1e-3},
 }
 
@@ -89,7 +93,30 @@ def test_scores_are_below_the_distances_and_close(case):
     assert np.corrcoef(scores[off], true[off])[0, 1] > 0.7
     if found.bounded:
         assert (scores[off] <= true[off] + 1e-6 * true.max()).all()
+        off &= true > 0.0
         assert np.median(scores[off] / true[off]) > 0.6
+
+
+@pytest.mark.parametrize("name", ["local", "local-0.2"])
+def test_scores_have_the_exact_reference(name):
+    result = cm.learn(X[:70], eps=0.1, norm=name, tol=1e-3)
+    found, every, n = placed(result, X), np.arange(150), 150
+    images, _ = found.potentials(every)
+    scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
+    hist, full = found.histograms(every)
+    bounds = found.base.scale * -(images @ hist.T.toarray()) + found.p[:, None] + found.q
+    R = found.base.norms.on(full).between(slice(0, n), slice(0, n))
+    off = ~np.eye(n, dtype=bool)
+    scored = (scores - np.maximum(bounds, 0.0)) / found.base.weight
+    assert_allclose(scored[off], R[off], rtol=3 * samples.SLACK, atol=1e-5 * R.max())
+
+
+@pytest.mark.parametrize("name", ["local", "local-0.2", "lsa", "cosine", "hellinger", "l1"])
+def test_learned_samples_have_the_learned_distances(name):
+    result = cm.learn(X[:70], eps=0.1, restart=0.4, norm=name, tol=1e-7)
+    found = placed(result, X[:70])
+    pairs = np.stack(np.triu_indices(70, 1), axis=1)
+    assert_allclose(found.distances(pairs), result.samples[tuple(pairs.T)], atol=1e-5)
 
 
 def test_nearly_all_neighbors_are_found(case, small):

@@ -18,8 +18,8 @@ X = X[:, np.asarray(X[:20].sum(axis=0)).ravel() > 0]
 DEVICES = ["torch:cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 OPTIONS = [
     {"eps": 0.1, "tau": 1e-3, "norm": "l1"},
-    {"eps": 0.1},
-    {"transport": cm.Unbalanced(0.1, rho=0.5)},
+    {"eps": 0.1, "norm": "local-0.2"},
+    {"transport": cm.Unbalanced(0.1, rho=0.5), "norm": "local-0.2"},
     {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "cosine"},
     {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "hellinger"},
     {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "lsa"},
@@ -69,7 +69,7 @@ def test_bounds_are_below_the_distances(result, device, monkeypatch):
 @pytest.mark.parametrize("device", DEVICES)
 def test_few_candidates_are_a_warning(device, monkeypatch):
     monkeypatch.setattr(search_torch, "SLOTS", 4)
-    result = cm.learn(X[:40], eps=0.1, tol=1e-4, drop_empty=True)
+    result = cm.learn(X[:40], eps=0.1, norm="local-0.2", tol=1e-4, drop_empty=True)
     found = cm.neighbor_graph(result, X, 5, max_candidates=5, check=90, device=device)
     assert found.compared == 5
     true = np.sort(cm.neighbor_graph(result, X, 5, max_candidates=89).graph.data.reshape(90, 5))
@@ -98,8 +98,29 @@ def test_new_features_have_the_distances_of_the_cpu(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_landmarks_on_a_device(device):
-    sketch = cm.learn_landmarks(X, 40, 4, device=device, check=5)
+    sketch = cm.learn_landmarks(X, 40, 4, eps=0.1, norm="local-0.2", device=device, check=5)
     assert sketch.neighbors.proved.all()
+    assert sketch.neighbors.recall == 1.0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_local_reference_falls_back_to_the_cpu(device):
+    """It is learned on the device, where R is moved; distances of more samples are not."""
+    words = "the reference 'local' between samples runs on the CPU"
+    options = {"eps": 0.1, "tol": 1e-6, "drop_empty": True}
+    result = cm.learn(X[:40], device=device, **options)
+    assert result.parameters.norm == "local"
+    on_cpu = cm.learn(X[:40], **options)
+    assert_allclose(result.samples, on_cpu.samples, atol=1e-5)
+    assert_allclose(result.features, on_cpu.features, atol=1e-5)
+    with pytest.warns(UserWarning, match=words):
+        found = result.transform(X, device=device)
+    assert_array_equal(found, result.transform(X))
+    with pytest.warns(UserWarning, match=words):
+        near = cm.neighbor_graph(result, X, 5, device=device)
+    assert_array_equal(near.graph.data, cm.neighbor_graph(result, X, 5).graph.data)
+    with pytest.warns(UserWarning, match=words):
+        sketch = cm.learn_landmarks(X, 40, 4, eps=0.1, device=device, check=5)
     assert sketch.neighbors.recall == 1.0
 
 

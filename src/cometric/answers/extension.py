@@ -16,7 +16,7 @@ from cometric.core.kinds import Count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
-from cometric.machine.devices import free_memory
+from cometric.machine.devices import free_memory, torch_device
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.maps.norms import PairNorms, is_reference, name_for
@@ -59,7 +59,7 @@ def extend(
     hist = sparse.vstack([new.hist, known.hist], format="csr")
     full = sparse.vstack([new.full, known.full], format="csr")
     distances: Any
-    if str(device) == "cpu":
+    if not on_gpu(result, of, device):
         distances = HeldDistances(result, of, hist, full, n_threads)
     else:
         from cometric.answers.held_torch import TensorDistances
@@ -81,6 +81,24 @@ def extend(
         return all_rows if count == len(new.labels) else all_rows[new.labels]
     graph = sparse.vstack(rows, format="csr")
     return graph if count == len(new.labels) else graph[new.labels]
+
+
+def on_gpu(result: Result, of: str, device: Any) -> bool:
+    """Whether distances of new items are computed on ``device`` rather than on the CPU.
+
+    The reference "local" between samples runs on the CPU in any case; a warning says so.
+    """
+    if device is None or str(device) == "cpu":
+        return False
+    torch_device(device)  # or an error
+    norm = name_for(result.parameters.norm, of)
+    if not result.problem.formula.has_norm or (norm, of) != ("local", "samples"):
+        return True
+    warn(
+        f"`device` is {str(device)!r}, but the reference 'local' between samples runs on the CPU, "
+        "which is used instead. For a GPU, learn with norm='local-0.2' or 'l1', for example."
+    )
+    return False
 
 
 def _blocks(rows: int, columns: int, bins: float) -> Iterator[slice]:

@@ -37,13 +37,11 @@ def check_search(
         )
 
 
-def check_device(device: Any, search: str) -> bool:
-    """Whether neighbors are found on the CPU; raises if a GPU does not do this search."""
+def check_device(device: Any, search: str) -> None:
+    """Raise if neighbors cannot be found by this search on the device."""
     check_single(device)
-    on_cpu = device is None or str(device) == "cpu"
-    if search == "index" and not on_cpu:
+    if search == "index" and device is not None and str(device) != "cpu":
         raise ValueError(
             f"`search` is 'index' and `device` is {str(device)!r}; a GPU computes bounds of all "
             "pairs. Choose search='exhaustive', or device='cpu'."
         )
-    return on_cpu

@@ -2,7 +2,7 @@
 
 Samples have coordinates in which a linear function of the candidate approximates the score: of
 transport its potentials, projected to a few singular vectors, of the norm the squared distance
-of LSA vectors. Samples of one cluster are compared with those of the clusters around it, by
+of its dense vectors. Samples of one cluster are compared with those of the clusters around it, by
 :class:`Shortlist` if the norm allows it, else by the linear function.
 The same bytes for any number of threads: each product runs on one thread.
 """
@@ -41,7 +41,7 @@ class ClusterIndex:
     def __init__(self, samples: Samples, seed: int, tasks: int) -> None:
         self._tasks = tasks
         self._scale, self._slope = samples.base.scale, samples.slope
-        vectors = samples.vectors * samples.column_weights.astype(np.float32)
+        vectors = samples.vectors
         self._targets = np.concatenate([samples.coordinates, vectors], axis=1)
         self._offsets = (
             samples.q - samples.mean + self._slope * np.einsum("nd,nd->n", vectors, vectors)

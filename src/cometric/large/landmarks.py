@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.answers.extension import on_gpu
 from cometric.answers.result import Result, from_arrays
 from cometric.core.digest import digest
 from cometric.core.inputs import Names, read_matrix, read_samples
@@ -208,7 +209,7 @@ def learn_landmarks(
     check_options(options, known, "learn_landmarks")
     source = as_rows(X)
     X = X if source is None else source
-    on_cpu = check_device(device, search)
+    check_device(device, search)
     settings = Settings(**options, device=device or "cpu")
     limit = array_limit(settings.memory_limit)
     n, m = shape_of(X)
@@ -237,7 +238,8 @@ def learn_landmarks(
         else:
             result = from_arrays(arrays, str(folder))
         every = StoredSource(matrix, rows, columns)
-        found = find_neighbors(result, every, request, stored if on_cpu else Progress())
+        on_cpu = not on_gpu(result, "samples", device)
+        found = find_neighbors(result, every, request, stored if on_cpu else Progress(), on_cpu)
     return Sketch(result, found, chosen)
 
 

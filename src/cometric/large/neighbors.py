@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.checks import check_is_result
-from cometric.answers.extension import HeldDistances, check_norm
+from cometric.answers.extension import HeldDistances, check_norm, on_gpu
 from cometric.core.digest import digest
 from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, read_samples
 from cometric.core.matching import describe_differences, find_bins, select
@@ -181,13 +181,14 @@ def neighbor_graph(
     X = X if source is None else source
     n = shape_of(X)[0]
     check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
-    on_cpu = check_device(device, search)
+    check_device(device, search)
+    on_cpu = not on_gpu(result, "samples", device)
     request = Request(
         n_neighbors, max_candidates, check, random_state, search,
         n_threads=n_threads, progress=progress, device=device, memory_limit=memory_limit,
     )  # fmt: skip
     with Progress(folder if on_cpu else None) as stored:
-        return find_neighbors(result, X, request, stored)
+        return find_neighbors(result, X, request, stored, on_cpu)
 
 
 @dataclass(frozen=True)
@@ -215,9 +216,10 @@ class Request:
         return digest({"result": result.identity, "options": self, **parts})
 
 
-def find_neighbors(result: Result, X: Any, request: Request, stored: Progress) -> Neighbors:
-    """The same as :func:`neighbor_graph`, with completed parts in ``stored``."""
-    on_cpu = check_device(request.device, request.search)
+def find_neighbors(
+    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
+) -> Neighbors:
+    """The same as :func:`neighbor_graph`, with completed parts in ``stored`` if on the CPU."""
     many = shape_of(X)[0] > EXHAUSTIVE and on_cpu
     by_index = request.search == "index" or (request.search == "auto" and many)
     with workers(request.n_threads):

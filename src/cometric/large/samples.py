@@ -65,10 +65,7 @@ class Samples:
         self._views = views.lsa(known.full_histograms) if self.local is None else self.local.views
         self._dense = slice(0 if self.local is None else 2, None)
         own_vectors = self._views.place(known.full_histograms)[self._dense]
-        widths = [part.rows.shape[1] for part in own_vectors]
-        self.cuts = np.concatenate([[0], np.cumsum(widths)])
-        weights = [1.0] if self.local is None else self.local.parts.weights[self._dense]
-        self.column_weights = np.repeat(weights, widths) / max(weights)
+        self.cuts = np.cumsum([0, *(part.rows.shape[1] for part in own_vectors)])
         images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
         self._center = images.mean(axis=0)
         spread = images - self._center
@@ -288,11 +285,10 @@ class Samples:
         if self.base.norms is None:
             return 0.0
         known = self.problem.samples
-        weighted = self.column_weights * vectors
         R = self.base.weight * self.base.norms.known
         metric = np.asarray(known.reduce(np.asarray(result.samples)))
         near = np.argsort(metric, axis=1)[:, 1:31]
-        squares = ((weighted[:, None] - weighted[near]) ** 2).sum(axis=2)
+        squares = ((vectors[:, None] - vectors[near]) ** 2).sum(axis=2)
         values = np.take_along_axis(R, near, axis=1)
         centered = squares - squares.mean(axis=1, keepdims=True)
         total = float((centered**2).sum())
@@ -309,4 +305,3 @@ def _ranges(starts: Index, stops: Index) -> Index:
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(total)
-

@@ -12,7 +12,7 @@ from cometric.kernels.shortlist import ROWS as TOGETHER
 from cometric.kernels.shortlist import pack, shortlist
 from cometric.large.samples import Samples
 
-CANDIDATES, ROWS = 4096, 128
+CANDIDATES, ROWS = 1024, 128
 """Candidates and samples in one product, which should stay in the cache."""
 
 Floats = NDArray[np.float32]

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.histograms import MERGE_TOLERANCE, Histograms
+from cometric.core.sides import label_repeats
 from cometric.core.types import Matrix
 from cometric.maps import references
 from cometric.maps.norms import is_reference, norm_matrix
@@ -47,15 +48,17 @@ class TensorNorm:
     R is put together from at most one distance of each kind, between the rows of ``least`` (l1
     norm), ``angle`` (Euclidean, unit vectors), ``cosine`` (one minus the product) and ``place``
     (Euclidean, dense vectors); other kinds are None. Local references weigh them by ``scales``.
+    The reference "local" between samples, with dense vectors of six kinds, runs on the CPU only.
     """
 
     def __init__(
         self, norm: str, known: Histograms, full: sparse.csr_array, of: str, device: Any, use: Any
     ) -> None:
         if norm != "l1" and not is_reference(norm):
+            names = [name for name in references.NAMES if name != "local"]
             raise ValueError(
                 f"`norm` was {norm!r}, which runs on the CPU only: pass device='cpu', or learn "
-                f"with 'l1', {', '.join(map(repr, references.NAMES))}."
+                f"with 'l1', {', '.join(map(repr, names))}."
             )
         import torch
 
@@ -74,8 +77,9 @@ class TensorNorm:
         self.known = reference.matrix
         rows = Histograms(full)
         if isinstance(reference, references.Plain):
-            placed = reference.components[0].place(rows).rows
+            placed = reference.place(rows).places.rows
             self.smallest = reference.smallest
+            self._labels = torch.as_tensor(label_repeats(full), device=device)
             if not sparse.issparse(placed):
                 self.place = torch.as_tensor(placed, device=device)
             elif norm == "cosine":
@@ -83,10 +87,9 @@ class TensorNorm:
             else:
                 self.angle = Rows(placed, device)
             return
-        self.local = local = reference.parts
+        self.local = reference.parts
         shape: Rows | None = None
-        for distance in local.distances:
-            part = distance.place(rows)
+        for part in reference.views.place(rows):
             if isinstance(part, Histograms):
                 shape = self.least = Rows(part.rows, device)
             elif sparse.issparse(part.rows) and shape is not None:  # the same entries as before
@@ -153,10 +156,10 @@ class TensorNorm:
             products = self._sums(
                 other.dense(rows), other.indptr, other.indices, other.data, targets, False
             )
-            return (1.0 - products).clamp_(min=self.smallest)
+            return self._raised(1.0 - products, rows, targets)
         parts = self._distances(rows, targets, self._kinds())
         if self.local is None:
-            return parts[0].clamp_(min=self.smallest)
+            return parts[0] if self.smallest == 0.0 else self._raised(parts[0], rows, targets)
         total = 0.0
         for part, scale, weight in zip(parts, self.scales, self.local.weights, strict=True):
             total = total + weight * part / (scale[rows].sqrt()[:, None] * scale[targets].sqrt())
@@ -167,6 +170,11 @@ class TensorNorm:
         spreads = self.spread[rows][:, None] * self.spread[targets]
         relative = (above[0] * above[1] / spreads) ** (SHARPNESS / 2)
         return relative.clamp_(max=self.local.farthest)
+
+    def _raised(self, distances: Any, rows: Any, targets: Any) -> Any:
+        """Distances between different histograms, at least the smallest; of equal ones zeros."""
+        same = self._labels[rows][:, None] == self._labels[targets]
+        return distances.clamp_(min=self.smallest).masked_fill_(same, 0.0)
 
 
 def _euclidean(rows: Any, others: Any, targets: Any) -> Any:
