@@ -134,6 +134,6 @@ def test_what_runs_on_the_cpu_only_says_so():
 
 
 def test_small_eps_is_refused():
-    result = cm.learn(X[:20], eps=0.005, tau=0.1, tol=1.0, drop_empty=True)
+    result = cm.learn(X[:20], eps=0.005, tau=0.1, norm="l1", tol=1.0, drop_empty=True)
     with pytest.raises(ValueError, match="below 1/150 the log domain is needed"):
         cm.neighbor_graph(result, X, 3, device="torch:cpu")
