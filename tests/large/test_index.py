@@ -379,7 +379,7 @@ def test_folders_of_something_else_are_refused(tmp_path):
     ],
 )
 def test_other_searches_and_devices_are_refused(given, words):
-    result = cm.learn(X[:70], eps=np.inf, tau=0.01)
+    result = cm.learn(X[:70], eps=np.inf, tau=0.01, norm="l1")
     with pytest.raises(ValueError, match=words):
         cm.neighbor_graph(result, X, 3, **given)
 

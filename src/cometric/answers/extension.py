@@ -12,11 +12,11 @@ from scipy import sparse
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import Count, Device, check_side, other_side
+from cometric.core.kinds import Count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
-from cometric.machine.devices import free_memory
+from cometric.machine.devices import free_memory, torch_device
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.maps.norms import PairNorms, is_reference, name_for
@@ -90,7 +90,7 @@ def on_gpu(result: Result, of: str, device: Any) -> bool:
     """
     if device is None or str(device) == "cpu":
         return False
-    Device().check("device", device)
+    torch_device(device)  # or an error
     norm = name_for(result.parameters.norm, of)
     if not result.problem.formula.has_norm or (norm, of) != ("local", "samples"):
         return True
