@@ -265,7 +265,8 @@ class Result:
             nearest first, the form of scikit-learn's ``kneighbors_graph(mode="distance")``.
         device, n_threads, progress
             As for :func:`cometric.learn`. Devices other than "cpu" are for entropic and unbalanced
-            transport, and for the norms "l1", "local", "lsa", "cosine" and "hellinger".
+            transport, and for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger";
+            with "local", distances between samples are computed on the CPU.
         """
         options = {"n_threads": n_threads, "progress": progress, "device": device}
         return extend(self, X, of, n_neighbors, **options)

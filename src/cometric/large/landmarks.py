@@ -186,7 +186,7 @@ def learn_landmarks(
     random_state
         Seed for the choice of landmarks, and of the samples that are checked.
     device
-        "cuda" to learn and to find neighbors on a GPU.
+        "cuda" to learn and to find neighbors on a GPU; with the reference "local", to learn only.
     n_threads, progress
         As for :func:`cometric.learn`.
     options

@@ -157,7 +157,8 @@ def neighbor_graph(
         refused. Searches on a GPU are not stored.
     device
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
-        for the norms "l1", "local", "lsa", "cosine" and "hellinger". The CPU by default.
+        for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, and
+        for "local".
     memory_limit
         Approximate limit of memory in bytes, by default the free memory. Stored samples that would
         take too large a part of it are moved to a temporary file.
