@@ -90,10 +90,10 @@ def on_gpu(result: Result, of: str, device: Any) -> bool:
     """
     if device is None or str(device) == "cpu":
         return False
-    torch_device(device)  # or an error
     norm = name_for(result.parameters.norm, of)
     if not result.problem.formula.has_norm or (norm, of) != ("local", "samples"):
         return True
+    torch_device(device)  # or an error
     warn(
         f"`device` is {str(device)!r}, but the reference 'local' between samples runs on the CPU, "
         "which is used instead. For a GPU, learn with norm='local-0.2' or 'l1', for example."
