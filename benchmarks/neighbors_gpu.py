@@ -3,7 +3,7 @@
     python benchmarks/neighbors_gpu.py [--sizes 10000 100000 1000000] [--features 2000]
 
 Counts as of ``cm.datasets.simulate_counts`` (10 types, 5 % nonzero), drawn on the device. The
-feature metric is learned from 1,000 landmarks with the reference of 0.2; 15 neighbors, 600 distances
+feature metric is learned from 1,000 landmarks, R as in 0.2; 15 neighbors, 600 distances
 allowed per sample, 20 samples compared with all others. Seconds are those of one call of
 ``neighbor_graph``, from a matrix in memory to the graph, without the check. A first call, with
 2,000 samples, compiles the kernels and is not counted.
