@@ -62,7 +62,7 @@ def test_a_loaded_result_knows_new_items_as_well(options, tmp_path):
 
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 def test_a_new_sample_is_compared_through_the_learned_metric(eps):
-    r = learn(X, eps=eps, tau=0.05, tol=1e-6)
+    r = learn(X, eps=eps, tau=0.05, norm="l1", tol=1e-6)
     hist = np.concatenate([NEW, X])
     hist = hist / hist.sum(axis=1, keepdims=True)
     phi = ExactMap(hist) if eps == 0 else EntropicMap(hist, eps)

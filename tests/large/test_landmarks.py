@@ -164,7 +164,7 @@ def test_names_go_from_the_data_to_what_is_learned():
     data = np.random.default_rng(0).poisson(2.0, (30, 8)) + 1.0
     cells, genes = [f"c{i}" for i in range(30)], [f"g{k}" for k in range(8)]
     table = pd.DataFrame(data, cells, genes)
-    options = {"n_neighbors": 3, "eps": np.inf, "tau": 0.1}
+    options = {"n_neighbors": 3, "eps": np.inf, "tau": 0.1, "norm": "l1"}
     sketch = cm.learn_landmarks(table, 10, **options)
     problem = sketch.result.problem
     assert problem.samples.names == tuple(cells[i] for i in sketch.landmarks)
