@@ -29,7 +29,12 @@ def test_it_works_with_defaults_and_separates_groups():
 @pytest.mark.parametrize("linkage", ["average", "complete", "ward", "single"])
 @pytest.mark.parametrize(
     "options",
-    [{"tau": 0}, {"tau": 0.2, "norm": "l1"}, {"restart": 0.3, "norm": "l1"}, {"tau": 0, "saturate": 0.5}],
+    [
+        {"tau": 0},
+        {"tau": 0.2, "norm": "l1"},
+        {"restart": 0.3, "norm": "l1"},
+        {"tau": 0, "saturate": 0.5},
+    ],
 )
 def test_vectors_have_the_learned_distances(linkage, options):
     result = cm.learn(X, transport=cm.Tree(linkage), **options)
