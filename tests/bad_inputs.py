@@ -298,7 +298,7 @@ def cases():
 def outcome(arguments):
     """What ``learn`` raises, as its type and its words."""
     try:
-        cm.learn(**{"X": X, "eps": 0.1, "tau": 0.1} | arguments)
+        cm.learn(**{"X": X, "tau": 0.1} | arguments)  # eps = 0.1, unless a transport is given
     except Exception as raised:
         kind = ValueError if isinstance(raised, ValueError) else type(raised)
         return kind.__name__, str(raised)

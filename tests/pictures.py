@@ -39,7 +39,7 @@ def make_result():
     data = cm.datasets.simulate_counts(60, 40, types=3, density=0.5, random_state=1)
     names = [f"gene {k}" for k in range(40)]
     named = Table(data.X, [f"cell {i}" for i in range(60)], names)
-    return cm.learn(named, eps=np.inf, tau=0.1), data.labels
+    return cm.learn(named, eps=np.inf, tau=0.1, norm="l1"), data.labels
 
 
 class Table:

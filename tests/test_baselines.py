@@ -176,7 +176,7 @@ DISTINCT = np.random.default_rng(3).poisson(4.0, (12, 6))  # no row or column re
 TABLE = pd.DataFrame(DISTINCT, [f"s{i}" for i in range(12)], list("abcdef"))
 BASELINES = {
     **{name: getattr(baselines, name) for name in ("l1", "l2", "cosine", "correlation")},
-    **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "sinkhorn")},
+    **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "sinkhorn", "reference")},
     **{
         name: partial(getattr(baselines, name), n_components=3)
         for name in (

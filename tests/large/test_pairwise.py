@@ -24,7 +24,7 @@ OPTIONS = [(0.0, 0.05), (0.1, 1e-3), (math.inf, 0.01)]
 @pytest.fixture(scope="module", params=OPTIONS, ids=str)
 def result(request):
     eps, tau = request.param
-    return cm.learn(X[:25], eps=eps, tau=tau, tol=1e-4, drop_empty=True)
+    return cm.learn(X[:25], eps=eps, tau=tau, norm="l1", tol=1e-4, drop_empty=True)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_more_than_two_blocks_have_no_unique_solution(eps, solver):
 
 
 def test_with_tau_it_is_iterated():
-    result = cm.learn(X, eps=np.inf, tau=0.1, tol=1e-12)
+    result = cm.learn(X, eps=np.inf, tau=0.1, norm="l1", tol=1e-12)
     assert result.converged
     assert result.parameters.solver == "AndersonIteration"
     A, B = X / X.sum(axis=1, keepdims=True), (X / X.sum(axis=0)).T

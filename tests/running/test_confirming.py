@@ -135,6 +135,6 @@ def test_a_tolerance_of_zero_asks_for_no_more_than_rounding_allows(monkeypatch):
     monkeypatch.setattr(entropic, "inner_tolerance", watched)
     X = cm.datasets.simulate_counts(30, 20, types=2, density=0.5, random_state=0).X
     with pytest.warns(cm.ConvergenceWarning):
-        result = cm.learn(X, tol=0.0, max_iter=40, drop_empty=True)
+        result = cm.learn(X, eps=0.1, tol=0.0, max_iter=40, drop_empty=True)
     assert result.history[-1].residual < 1e-13
     assert min(tolerances) == 1e-14

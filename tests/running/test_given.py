@@ -11,6 +11,7 @@ from scipy.spatial.distance import pdist, squareform
 
 import cometric as cm
 import naive
+from cometric.maps.norms import norm_matrices, norm_matrix
 
 
 def counts(n=18, m=12, seed=0):
@@ -129,8 +130,10 @@ def test_restart_and_tau_add_the_norm():
     R = np.abs(A[:, None] - A[None]).sum(axis=-1)
     tau = cm.learn(X, features=C, eps=0, tau=0.2).samples
     np.testing.assert_allclose(tau, plain + 0.2 * C.max() * R, atol=1e-12)
-    restart = cm.learn(X, features=C, eps=0, restart=0.25).samples
-    np.testing.assert_allclose(restart, 0.75 * plain + 0.25 * plain.max() * R / R.max(), atol=1e-12)
+    for norm, R_of_norm in (("l1", R), ("auto", norm_matrix(A, "local"))):
+        found = cm.learn(X, features=C, eps=0, restart=0.25, norm=norm).samples
+        share = 0.25 * plain.max() * R_of_norm / R_of_norm.max()
+        np.testing.assert_allclose(found, 0.75 * plain + share, atol=1e-12)
     by_norm = cm.learn(X, features=C, eps=0, norm="l1").samples
     np.testing.assert_allclose(by_norm, 0.5 * plain + 0.5 * plain.max() * R / R.max(), atol=1e-12)
 
@@ -242,7 +245,7 @@ def test_the_check_proves_every_distance():
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-9])
-@pytest.mark.parametrize("options", [{}, {"tau": 0.2}, {"restart": 0.3}])
+@pytest.mark.parametrize("options", [{}, {"tau": 0.2}, {"restart": 0.3, "norm": "l1"}])
 def test_the_check_includes_the_rounding_of_masses(spread, options):
     """Its error holds for X divided by its sums in fractions, of samples that are nearly equal."""
     rng = np.random.default_rng(5)
@@ -399,13 +402,11 @@ def test_bad_input(options, words):
 
 def test_a_known_metric_guides_one_side():
     result = cm.learn(X, eps=0, restart=0.3, norm=(None, C), tol=1e-9)
-    both = (cm.Problem.from_data(X), "l1")
-    from cometric.maps.norms import norm_matrices
-
+    both = (cm.Problem.from_data(X), "local")
     R = norm_matrices(*both).samples
     same = cm.learn(X, eps=0, restart=0.3, norm=(R, C), tol=1e-9)
     np.testing.assert_allclose(result.features, same.features, atol=1e-8)
-    assert result.parameters.norm == "l1, matrix"
+    assert result.parameters.norm == "local, matrix"
     assert cm.learn(X, norm=(None, C)).parameters.norm == "local, matrix"
     assert cm.learn(X, norm=(D, "l2"), restart=0.5).parameters.norm == "matrix, l2"
 

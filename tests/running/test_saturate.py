@@ -110,7 +110,8 @@ def test_both_metrics_solve_the_saturated_equations(eps, share, solver):
     r = cm.learn(X, eps=eps, saturate=S, tol=1e-9, solver=solver, **share)
     assert r.converged
     assert "saturate = 0.2" in str(r)
-    norms, formula = norm_matrices(r.problem, "l1"), r.problem.formula
+    formula = r.problem.formula
+    norms = norm_matrices(r.problem, formula.norm)
     to_samples, to_features = fresh_lifts(r.problem, eps)
     for phi, cost, metric, R, value in (
         (to_samples, r.features, r.samples, norms.samples, r.values[1]),

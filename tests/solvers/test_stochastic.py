@@ -105,7 +105,7 @@ def test_a_step_of_all_pairs_is_a_power_step():
 @pytest.mark.parametrize("eps", [0, 0.2])
 @pytest.mark.parametrize("fraction", [0.1, 0.35])
 def test_it_finds_the_solution_of_the_full_solve(eps, fraction):
-    full = cm.learn(X, eps=eps, tau=TAU, tol=1e-8)
+    full = cm.learn(X, eps=eps, tau=TAU, norm="l1", tol=1e-8)
     result = cm.learn(X, eps=eps, tau=TAU, solver=StochasticIteration(fraction), tol=1e-5)
     assert result.converged
     assert result.residual <= 1e-5  # of a full sweep
@@ -169,14 +169,14 @@ def test_after_misleading_samples_full_sweeps_restart():
     X[:, 0] += 1000
     result = cm.learn(X, eps=3.0, tau=1e-3, tol=1e-6, solver="stochastic")
     assert result.converged
-    plain = cm.learn(X, eps=3.0, tau=1e-3, tol=1e-6, solver="power")
+    plain = cm.learn(X, eps=3.0, tau=1e-3, norm="l1", tol=1e-6, solver="power")
     assert cm.hilbert_distance(result.samples, plain.samples) < 1e-4
 
 
 def test_parts_without_a_positive_distance_start_over_with_all_pairs(monkeypatch):
     """At a huge eps all divergences of a part may be negative by rounding."""
     X = np.random.default_rng(0).random((6, 5))
-    plain = cm.learn(X, eps=0.5, tau=0.1, solver="power")
+    plain = cm.learn(X, eps=0.5, tau=0.1, norm="l1", solver="power")
     monkeypatch.setattr(
         "cometric.solvers.stochastic.divide",
         lambda lift, indices: [lambda cost, own=index: -np.ones(len(own)) for index in indices],
