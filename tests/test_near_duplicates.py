@@ -25,6 +25,8 @@ def test_distances_are_right_or_not_called_converged(kind, norm):
     for seed in (number,) if kind == "entropic" else (number, number + 1000):
         said = near.check(seed, kind, norm)
         assert said in ("", "repeats"), said
+    if (kind, norm) == ("limit", "local"):
+        assert near.check(247, kind, norm) == "negative"
 
 
 @pytest.mark.parametrize("norm", near.NORMS)
