@@ -279,17 +279,17 @@ def view_weight(Z, k, n, d):
     S = np.linalg.svd(Z, compute_uv=False)
     if k >= len(S) or S[k] <= 1e-9 * S[0]:
         return 1.0
-    return min(1.0, edge(Z, n, d) / S[k])
+    return min(1.0, (edge(Z, n, d) / S[k]) ** 2)
 
 
 def sample_views(X):
-    """The eight views of samples and their weights."""
+    """The views of samples and their weights."""
     (n, d), T, Z = X.shape, tfidf(X), residuals(X)
     parts = [l1_of_damped(X), np.array([np.linalg.norm(T - t, axis=1) for t in T])]
     weights = [1.0, 1.0]
     for Y, *size in ((T, n, d), (Z, n - 1, d - 1)):
-        parts += [projected(Y, k) for k in (10, 30, 100)]
-        weights += [view_weight(Y, k, *size) for k in (10, 30, 100)]
+        parts += [projected(Y, k) for k in (5, 10, 30, 100)]
+        weights += [view_weight(Y, k, *size) for k in (5, 10, 30, 100)]
     return parts, weights
 
 

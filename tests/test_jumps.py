@@ -5,7 +5,7 @@ import pytest
 from jumps import WAYS, jumps
 
 # Measured; a change that makes one of them longer should say why. Twenty-eight are those of the
-# reference that the default computes: eight views of samples, two of features. Four choose by the
+# reference that the default computes: ten views of samples, two of features. Four choose by the
 # data how much of it there is, one finds misspelled options, one checks `n_threads`, one says what
 # to pass instead of `Exact(0.1)` or `Limit(0.1)`, three are for lists of devices, two choose the
 # precision and start threads, two each check the parameters of a solver; fourteen of tiles give

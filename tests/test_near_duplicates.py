@@ -25,6 +25,8 @@ def test_distances_are_right_or_not_called_converged(kind, norm):
     for seed in (number,) if kind == "entropic" else (number, number + 1000):
         said = near.check(seed, kind, norm)
         assert said in ("", "repeats"), said
+    if (kind, norm) == ("limit", "local"):
+        assert near.check(247, kind, norm) == "negative"
 
 
 @pytest.mark.parametrize("norm", near.NORMS)
@@ -131,6 +133,20 @@ def test_a_learned_sample_placed_again_is_at_zero(norm, eps):
     off = ~np.eye(12, dtype=bool)
     off[3, 5] = off[5, 3] = False
     assert (again[off] > 0.0).all()
+
+
+@pytest.mark.parametrize("norm", ["local", "local-0.2"])
+@pytest.mark.parametrize("gap", [4e-12, 1e-11, 1e-8])
+def test_many_near_duplicates_placed_again_keep_their_distances(norm, gap):
+    """Different by less than 1e-12 in a view, or with more than ten that are nearly at 0."""
+    rng = np.random.default_rng(0)
+    X = rng.poisson(2.0, (30, 12)) + 1.0
+    X[1:15] = X[0] * (1.0 + gap * rng.standard_normal((14, 12)))
+    result = cm.learn(X, transport=cm.Limit(), restart=0.5, norm=norm)
+    assert result.problem.merged == (0, 0)
+    assert_allclose(result.transform(X), result.samples, rtol=1e-3, atol=1e-20)
+    assert_allclose(result.transform(X[9:12]), result.samples[9:12], rtol=1e-3, atol=1e-20)
+    assert_allclose(result.transform(X[[2]]), result.samples[[2]], rtol=1e-3, atol=1e-20)
 
 
 def test_no_distance_touches_the_boundary_where_a_reference_is_added():

@@ -160,12 +160,14 @@ def _contain(seed: int) -> tuple[list[str], float]:
 def near_duplicates(count: int) -> Outcome:
     """Learned metrics of nearly repeated rows or columns compared with answers of 40 digits."""
     said = Counter(map(str, on_all_cores(_beside_digits, range(count))))
-    equal, wrong = said.pop("repeats", 0), {text: k for text, k in said.items() if text}
+    equal, negative = said.pop("repeats", 0), said.pop("negative", 0)
+    wrong = {text: k for text, k in said.items() if text}
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return Outcome(
         f"{count - equal:,} random thin matrices with rows or columns 1e-9 to 1e-5 apart, all "
         "references and maps with a reference, tol = 1e-3",
-        f"not converged, or a distance off by more than 1e-3 of itself, in {len(wrong)}",
+        f"not converged, or a distance off by more than 1e-3 of itself, in {len(wrong)}; "
+        f"negative distances, as in the exact answer, in {negative}",
         not wrong and equal < count,
     )
 

@@ -10,7 +10,7 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.core.problem import Problem
-from cometric.core.rounding import FORMATS, close_pairs
+from cometric.core.rounding import FORMATS, Known, close_pairs
 
 DTYPES = (np.float16, np.float32, np.float64)
 
@@ -203,6 +203,22 @@ def test_a_repeat_up_to_rounding_is_placed_where_it_was_learned(of, dtype):
     again = result.transform(X.astype(dtype), of=of)
     assert_allclose(again, getattr(result, of), atol=1e-6)
     assert again[7, 3] == again[3, 7] == 0.0
+
+
+def test_known_rows_replace_those_that_are_equal_to_them():
+    X = normalized(thin_counts(), np.float32, log=True).astype(float)
+    rows = sparse.csr_array(X / X.sum(axis=1, keepdims=True))
+    rng = np.random.default_rng(0)
+    near, apart = rows.copy(), rows.copy()
+    near.data *= 1.0 + 2.0**-24 * rng.uniform(-1.0, 1.0, near.nnz)
+    apart.data *= 1.0 + 2.0**-18 * rng.uniform(-1.0, 1.0, apart.nnz)
+    known = Known(rows[1:7], 2.0**-24)
+    found = known.replace(near)
+    assert_array_equal(found[1:7].toarray(), rows[1:7].toarray())
+    assert_array_equal(found[8:].toarray(), near[8:].toarray())
+    assert_array_equal(known.replace(apart).toarray(), apart.toarray())
+    assert_array_equal(known.replace(near[3:5]).toarray(), rows[3:5].toarray())
+    assert Known(rows, 0.0).replace(near) is near
 
 
 def test_close_pairs_are_those_of_all_pairs():

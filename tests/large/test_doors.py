@@ -29,6 +29,7 @@ from cometric.files.storage import LOCK, lock, unlock
 from cometric.large import index, neighbors, pairwise
 from cometric.large.progress import MANIFEST
 from cometric.running.settings import Settings, options
+from cometric.saving.saved import REASONS
 from doors import KNOWN, NEW, TAU, C, quiet, same
 
 CASES = doors.cases()
@@ -73,9 +74,8 @@ def test_every_option_that_changes_a_result_is_in_the_table():
 def test_options_that_change_no_result_are_declared():
     neutral = {part.name for part in options() if not part.metadata["answer"]}
     assert neutral == {"n_threads", "progress", "callback", "checkpoint", "checkpoint_every"}
-    choice = {"overlap", "chosen"}  # stored beside the options
-    stored = set(Settings().to_json("answer"))
-    assert stored == {part.name for part in options()} - neutral | choice
+    answer = {part.name for part in options()} - neutral
+    assert set(Settings().to_json("answer")) == answer | set(REASONS)
 
 
 # --------------------------------------------------------------------------------- identity
@@ -323,6 +323,30 @@ def _zarr_array(path):
     import zarr
 
     return zarr.open_array(path, mode="r+")
+
+
+@pytest.mark.parametrize(
+    ("part", "damaged"),
+    [
+        ('"shape": [42, 42]', '"shape": [40, 42]'),
+        ('"shape": [42, 42]', '"shape": [42, 43]'),
+        ('"data_type": "float64"', '"data_type": "float32"'),
+        ('"data_type": "float64"', '"data_type": "float63"'),
+        ('"checksum": false', '"checkswm": false'),
+        ('"fill_value": "NaN"', '"fill_vblue": "NaN"'),
+        ('"attributes": {', '"attributes": ['),
+    ],
+)
+def test_an_array_whose_description_is_damaged_is_refused(part, damaged, tmp_path):
+    pytest.importorskip("zarr")
+    result, path = doors.given(KNOWN, tau=0.1), tmp_path / "distances.zarr"
+    doors.zarr(result, NEW, path)
+    text = json.dumps(json.loads((path / "zarr.json").read_text()))
+    assert part in text
+    (path / "zarr.json").write_text(text.replace(part, damaged))
+    words = "is not a Zarr array|is an array of other samples, or of another result"
+    with pytest.raises(ValueError, match=f"`path` .* ({words})"):
+        cm.distances_to_zarr(result, NEW, path)
 
 
 @pytest.mark.parametrize("damage", ZARR_DAMAGES)

@@ -106,6 +106,38 @@ def test_repeated_samples_are_neighbors_at_distance_zero():
     assert_allclose(found.graph.data.reshape(-1, 2)[:4, 0], 0.0, atol=1e-9)
 
 
+class Source:
+    """Rows that are read in chunks."""
+
+    def __init__(self, rows):
+        self.rows, self.shape = rows, rows.shape
+
+    def __getitem__(self, part):
+        return self.rows[part]
+
+
+def float32_multiples():
+    """Normalized in float32, the second half are multiples of the first half up to rounding."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.gamma(0.6, 1.0, (40, 15))) + np.eye(40, 15) + 1.0
+    counts[20:] = counts[:20] * np.arange(2, 22)[:, None]
+    rows = counts.astype(np.float32)
+    return np.log1p(rows / (rows.sum(axis=1, keepdims=True) / np.float32(1e4)))
+
+
+@pytest.mark.parametrize("search", ["exhaustive", "index"])
+@pytest.mark.parametrize("form", [np.asarray, Source])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.filterwarnings("ignore:`X` has:UserWarning")
+def test_learned_samples_have_the_learned_distances(search, form, steps):
+    rows = float32_multiples()
+    result = cm.learn(rows, normalization_steps=steps)
+    assert result.problem.merged[0] == 20
+    options = {"search": search, "max_candidates": 39, "check": 0}
+    graph = cm.neighbor_graph(result, form(rows), 8, **options).graph.tocoo()
+    assert_allclose(graph.data, result.samples[graph.row, graph.col], rtol=1e-9, atol=1e-15)
+
+
 def test_references_are_spread_out():
     line = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
     assert sorted(_spread(line, 3).tolist()) == [0, 4, 8]

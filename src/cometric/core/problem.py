@@ -198,9 +198,7 @@ class Problem:
         scales = describe_scales(getattr(self, of).full, matrix) if plain else ""
         if scales:
             warn(scales)
-        if bins.scale is not None:
-            matrix.data *= bins.scale[matrix.indices]
-        hist = normalize(matrix)
+        hist = normalize(bins.scaled(matrix))
         errors = mass_errors(hist, precision._replace(errors=errors), self.smoothing)
         hist = smooth(hist, self.smoothing)
         known: sparse.csr_array = getattr(self, of).full

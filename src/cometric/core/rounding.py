@@ -121,10 +121,45 @@ def _are_equal(
     """Whether ``some`` rows are equal to another one, itself included, up to their errors."""
     same = np.full(len(some), row)
     gaps = abs(rows[some] - rows[same])
-    far = gaps - ROUNDINGS * (errors[some] + errors[same])
-    far = np.asarray(far.max(axis=1).toarray()).ravel() > 0.0
-    apart = np.asarray(gaps.sum(axis=1)).ravel() > sums[some] + sums[row]
+    return _are_within(gaps, errors[some] + errors[same], sums[some] + sums[row])
+
+
+def _are_within(gaps: sparse.csr_array, errors: sparse.csr_array, sums: Any) -> Any:
+    """Whether differences of rows are within the errors of both, and the sums of these."""
+    far = np.asarray((gaps - ROUNDINGS * errors).max(axis=1).toarray()).ravel() > 0.0
+    apart = np.asarray(gaps.sum(axis=1)).ravel() > sums
     return ~far & ~apart
+
+
+class Known:
+    """Histograms that take the place of those that are equal to them up to a unit roundoff.
+
+    What becomes of one does not depend on the others, unlike with :func:`merge_rounded`.
+    """
+
+    def __init__(self, rows: sparse.csr_array, unit: float) -> None:
+        self._rows, self._unit = rows, unit
+        self._tree = _projected(rows)[0] if unit else None
+
+    def replace(self, rows: sparse.csr_array) -> sparse.csr_array:
+        """The rows, with the nearest of the known ones in place of each that is equal to some."""
+        if self._tree is None:
+            return rows
+        error = 2.0 * self._unit  # of an entry, and of its row: that of the sum is added
+        near = self._tree.query_ball_point(_project(rows), 2.0 * error * (1.0 + 1e-9), np.inf)
+        i = np.repeat(np.arange(len(near)), [len(some) for some in near])
+        if not len(i):
+            return rows
+        j = np.concatenate([np.array(some, np.int64) for some in near])
+        one, other = rows[i], self._rows[j]
+        gaps = abs(one - other)
+        equal = np.flatnonzero(_are_within(gaps, error * (one + other), 2.0 * error))
+        i, j = i[equal], j[equal]
+        order = np.lexsort((j, np.asarray(gaps.sum(axis=1)).ravel()[equal], i))
+        new, first = np.unique(i[order], return_index=True)
+        source = np.arange(rows.shape[0])
+        source[new] = rows.shape[0] + j[order][first]
+        return sparse.vstack([rows, self._rows], format="csr")[source]
 
 
 def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
@@ -157,6 +192,11 @@ def _projected(rows: sparse.csr_array) -> tuple[Any, Matrix]:
     """A tree of random projections of the rows, and these: l1 distances are never less."""
     from scipy.spatial import cKDTree
 
-    weights = np.random.default_rng(1).uniform(-1.0, 1.0, (rows.shape[1], PROJECTIONS))
-    places = rows @ weights
+    places = _project(rows)
     return cKDTree(places), places
+
+
+def _project(rows: sparse.csr_array) -> Matrix:
+    weights = np.random.default_rng(1).uniform(-1.0, 1.0, (rows.shape[1], PROJECTIONS))
+    places: Matrix = rows @ weights
+    return places

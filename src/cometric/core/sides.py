@@ -59,6 +59,12 @@ class Side:
         """For each row of ``hist``, the first kept item with this histogram."""
         return np.unique(self.labels, return_index=True)[1].astype(np.int64)
 
+    def scaled(self, matrix: sparse.csr_array) -> sparse.csr_array:
+        """Data over the kept items, which are changed, times their factors from balancing."""
+        if self.scale is not None:
+            matrix.data *= self.scale[matrix.indices]
+        return matrix
+
     def reduce(self, distances: Matrix) -> Matrix:
         """Distances between the distinct items, from those between all kept ones."""
         if len(self.labels) == self.hist.shape[0]:

@@ -24,7 +24,7 @@ from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, 
 from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
-from cometric.core.sides import make_side, normalize, smooth
+from cometric.core.sides import make_side, normalize, place_repeats, smooth
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import as_rows
@@ -369,12 +369,14 @@ def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.cs
     """The samples ``X`` as histograms, one row each, over distinct features and over all."""
     check_norm(result, "samples")
     if is_source(X):
-        stored = store_samples(result, X, array_limit(None))
-        features, numbers = result.problem.features, np.arange(stored.shape[0])
-        full = smooth(normalize(stored.take(numbers)), result.problem.smoothing)
-        side = make_side(full, numbers, features.labels, np.ones(len(numbers), bool), None)
-        return side.hist, side.full
-    new = result.problem.read_new(X)
+        problem, stored = result.problem, store_samples(result, X, array_limit(None))
+        hist = normalize(problem.features.scaled(stored.take(np.arange(stored.shape[0]))))
+        full = smooth(hist, problem.smoothing)
+        full, labels = place_repeats(full, None, problem.samples.full, problem.rounding)
+        kept = np.ones(full.shape[0], bool)
+        new = make_side(full, labels, problem.features.labels, kept, None)
+    else:
+        new = result.problem.read_new(X)
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full
     return new.hist[new.labels], new.full[new.labels]  # equal samples are neighbors, too

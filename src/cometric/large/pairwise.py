@@ -152,8 +152,8 @@ def _open(path: Path, origin: str, distances: HeldDistances) -> Any:
     """The array at ``path``; a new one, filled with NaN, if there is none."""
     import zarr
 
+    n = distances.hist.shape[0]
     if all(map(_is_leftover, path.iterdir())):
-        n = distances.hist.shape[0]
         edge = min(TILE, math.isqrt(distances.pairs_per_call), n)  # at most the pairs of one call
         return zarr.create_array(
             path,
@@ -165,7 +165,9 @@ def _open(path: Path, origin: str, distances: HeldDistances) -> Any:
         )
     try:
         array = zarr.open_array(path, mode="r+")
-    except (OSError, ValueError) as error:  # no array, or a group
+    except MemoryError:
+        raise
+    except Exception as error:  # a group, or whatever a damaged description raises
         raise ValueError(
             f"`path` {str(path)!r} is not a Zarr array. Choose another path."
         ) from error
@@ -175,7 +177,8 @@ def _open(path: Path, origin: str, distances: HeldDistances) -> Any:
             f"`path` {str(path)!r} is from another version of cometric, whose tiles this one "
             "cannot continue. Delete it, or choose another path."
         )
-    if not isinstance(known, dict) or known.get("run") != origin:
+    described = array.shape == (n, n) and array.dtype == np.float64
+    if not isinstance(known, dict) or known.get("run") != origin or not described:
         raise ValueError(
             f"`path` {str(path)!r} is an array of other samples, or of another result. Choose "
             "another path, or delete it."

@@ -14,6 +14,7 @@ from scipy import sparse
 from cometric.answers.extension import HeldDistances
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
+from cometric.core.rounding import Known
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import scoring, thread_count
@@ -49,6 +50,8 @@ class Samples:
 
     def __init__(self, result: Result, stored: StoredRows, n_threads: int | None = None) -> None:
         self.problem, self.stored = result.problem, stored
+        # Samples that equal learned ones up to rounding have their neighborhoods.
+        self._known_rows = Known(self.problem.samples.full, self.problem.rounding)
         self._tasks = thread_count(n_threads)
         known = result.problem.samples
         self.base = HeldDistances(result, "samples", known.hist, known.full, n_threads)
@@ -96,11 +99,9 @@ class Samples:
 
     def histograms(self, rows: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
         """Some samples as histograms over the distinct features, and over all."""
-        matrix = self.stored.take(rows)
         features = self.problem.features
-        if features.scale is not None:
-            matrix.data *= features.scale[matrix.indices]
-        full = smooth(normalize(matrix), self.problem.smoothing)
+        hist = normalize(features.scaled(self.stored.take(rows)))
+        full = self._known_rows.replace(smooth(hist, self.problem.smoothing))
         kept = np.ones(full.shape[0], bool)
         side = make_side(full, np.arange(full.shape[0]), features.labels, kept, None)
         return side.hist, side.full

@@ -74,7 +74,7 @@ class Components:
 
     A cut does not divide equal singular values: then fewer are taken. ``weights`` tell how
     little each number leaves out: 1, or where the largest singular value s that is left out exceeds
-    the largest one e that noise of the same size has, e / s. Of noise with standard deviation
+    the largest one e that noise of the same size has, (e / s)^2. Of noise with standard deviation
     sigma in n rows and d columns, e is about sigma (sqrt(n) + sqrt(d)).
     """
 
@@ -94,7 +94,7 @@ class Components:
                 count -= 1
             left_out = values[count]
             self._counts.append(count)
-            self.weights.append(min(1.0, edge / left_out) if left_out > smallest else 1.0)
+            self.weights.append(min(1.0, (edge / left_out) ** 2) if left_out > smallest else 1.0)
         self._vectors = vectors[: max(self._counts)].T
 
     def place(self, items: Shifted) -> list[Vectors]:

@@ -123,8 +123,7 @@ class TensorNorm:
                 if same is None:
                     same = part <= MERGE_TOLERANCE  # a histogram that equals a learned one
                 scale = _nearest(part, same, NEAR).mean(1)
-                floor = max(SMALLEST * float(scale.mean()), np.finfo(float).tiny)
-                own.append(scale.clamp_(min=floor))
+                own.append(scale.clamp_(min=reference.floors[c]))
                 outer = own[c].sqrt()[:, None] * scales[c].sqrt()
                 total = total + reference.weights[c] * part / outer
             near = _nearest(total, same, AROUND)

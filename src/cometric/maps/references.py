@@ -8,12 +8,13 @@ different items, which is all that the theory asks of R. "local" is not a metric
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cometric.core.histograms import MERGE_TOLERANCE, Histograms
+from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps import views
 from cometric.maps.euclidean import row_blocks
@@ -36,6 +37,10 @@ otherwise decide how much all other distances weigh."""
 
 SMALLEST = 1e-6
 """Distances between different items are at least this part of the mean distance."""
+
+ALIKE = 1e-8
+"""Distances in the first view of "local" up to which items may be equal: their histograms decide.
+They are a few times those of the histograms."""
 
 LEAST_DEVIATION = 0.01
 """Standard deviations of distances count as at least this part of their mean: a view in which all
@@ -98,10 +103,14 @@ class LocalItems(NamedTuple):
 
 
 class LocalParts(NamedTuple):
-    """What a local reference is put together from; ``farthest`` is its largest value."""
+    """What a local reference is put together from.
+
+    ``floors`` are the least scales, ``farthest`` is the largest value.
+    """
 
     known: list[Any]
     scales: list[Vector]
+    floors: list[float]
     weights: list[float]
     farthest: float
 
@@ -125,14 +134,17 @@ class Local:
 
     def __init__(self, hist: Histograms, of: Views, unit: Callable[[Matrix], float]) -> None:
         self.views = of
-        self._known = of.place(hist)
+        self._hist, self._known = hist, of.place(hist)
         self._scales: list[Vector] = []
+        self._floors: list[float] = []
         self._weights: list[float] = []
         n = hist.shape[0]
         total, same = np.zeros((n, n)), np.eye(n, dtype=bool)
         for distance, placed, share in zip(of.distances, self._known, of.weights, strict=True):
             part = _without_diagonal(distance.between(placed, placed))
-            scale = self._scale(part, same)
+            scale = _mean_near(part, same)
+            floor = max(SMALLEST * float(scale.mean()), np.finfo(float).tiny)
+            np.maximum(scale, floor, out=scale)
             for rows in row_blocks(part.shape):
                 part[rows] /= _outer(scale[rows], scale)
             with np.errstate(over="ignore"):  # all of the ten nearest are at distance 0: no weight
@@ -141,6 +153,7 @@ class Local:
             for rows in row_blocks(part.shape):
                 total[rows] += weight * part[rows]
             self._scales.append(scale)
+            self._floors.append(floor)
             self._weights.append(weight)
         noise, spread = self._noise_and_spread(total, same)
         self._farthest = np.inf
@@ -154,22 +167,25 @@ class Local:
     @property
     def parts(self) -> LocalParts:
         """What was fitted, for the same computation elsewhere."""
-        return LocalParts(self._known, self._scales, self._weights, self._farthest)
+        return LocalParts(self._known, self._scales, self._floors, self._weights, self._farthest)
 
     def place(self, hist: Histograms) -> LocalItems:
         places = self.views.place(hist)
         n, known = hist.shape[0], len(self._scales[0])
         step = max(1, BLOCK // known)
-        blocks = [self._around(places, slice(i, min(i + step, n))) for i in range(0, n, step)]
+        blocks = [self._around(places, hist, slice(i, min(i + step, n))) for i in range(0, n, step)]
         return LocalItems(places, [np.concatenate(part) for part in zip(*blocks, strict=True)])
 
-    def around(self, parts: Iterable[Matrix]) -> list[Vector]:
-        """What :meth:`place` finds out about items, from their distances to the learned ones."""
-        same, scales, total = None, [], np.zeros(())
-        for part, known, weight in zip(parts, self._scales, self._weights, strict=True):
-            if same is None:
-                same = part <= MERGE_TOLERANCE  # an item that equals a learned one
-            scales.append(self._scale(part, same))
+    def around(self, parts: Iterable[Matrix], same: NDArray[np.bool_]) -> list[Vector]:
+        """What :meth:`place` finds out about items, from their distances to the learned ones.
+
+        ``same`` marks those that are equal.
+        """
+        scales: list[Vector] = []
+        total = np.zeros(())
+        fitted = zip(self._scales, self._floors, self._weights, strict=True)
+        for part, (known, floor, weight) in zip(parts, fitted, strict=True):
+            scales.append(np.maximum(_mean_near(part, same), floor))
             total = total + weight * part / _outer(scales[-1], known)
         return [*scales, *self._noise_and_spread(total, same)]
 
@@ -206,19 +222,19 @@ class Local:
         distances: Matrix = self.combine(parts, items.around, index)
         return distances
 
-    def _around(self, places: list[Any], rows: slice) -> list[Vector]:
+    def _around(self, places: list[Any], hist: Histograms, rows: slice) -> list[Vector]:
         """The scales of some items, their noise and their spread, by the learned items."""
-        return self.around(
+        parts = (
             distance.between(placed.take(rows), known)
             for distance, placed, known in zip(
                 self.views.distances, places, self._known, strict=True
             )
         )
-
-    @staticmethod
-    def _scale(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
-        scale: Vector = _near(distances, same, NEAR).mean(axis=1)
-        return np.maximum(scale, max(SMALLEST * float(scale.mean()), np.finfo(float).tiny))
+        first = next(parts)
+        same = first <= ALIKE
+        i, j = np.nonzero(same)
+        same[i, j] = ~hist.differ(self._hist, rows.start + i, j)
+        return self.around(chain([first], parts), same)
 
     @staticmethod
     def _noise_and_spread(total: Matrix, same: Any) -> tuple[Vector, Vector]:
@@ -283,6 +299,11 @@ def _quantile(distances: Matrix, share: float) -> float:
     n = len(distances)
     rank = n + int(np.ceil(share * n * (n - 1))) - 1  # the diagonal comes first
     return float(np.partition(distances, rank, axis=None)[rank])
+
+
+def _mean_near(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
+    mean: Vector = _near(distances, same, NEAR).mean(axis=1)
+    return mean
 
 
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:

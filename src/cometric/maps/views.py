@@ -14,7 +14,7 @@ from cometric.kernels import differences, geometry
 from cometric.maps.components import Components, Shifted, unit
 from cometric.maps.euclidean import Euclidean, Vectors, sums_of_squares
 
-RESOLUTIONS = (10, 30, 100)
+RESOLUTIONS = (5, 10, 30, 100)
 """Numbers of components of the views of "local", from coarse to fine."""
 
 COMPONENTS = (30,)
@@ -80,7 +80,7 @@ class Manhattan:
 
 
 def at_all_resolutions(hist: Histograms) -> Views:
-    """Eight views of samples: l1, tf-idf, and with 10, 30, 100 components LSA and CA."""
+    """Views of samples: l1, tf-idf, and LSA and CA with each of ``RESOLUTIONS`` components."""
     known = hist.rows
     damp, residuals = _damping(known), _residuals(known)
     tfidf = _tfidf(damp(known))
