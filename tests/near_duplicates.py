@@ -195,20 +195,21 @@ def reference(norm, hist, of):
     elif norm == "local-0.2":
         parts, weights = [*parts, _distances(tfidf), _distances(_projected(tfidf))], [1.0] * 3
     else:
-        # Of at most ten components none is left out, so that all views of a kind are the same.
+        # Of at most ten components only the first views, of five, leave some out.
         assert min(hist.shape) <= 10
         c = hist.sum(axis=0) / n
         residuals = (hist - c) / _sqrt(c)
-        parts += [_distances(tfidf), _distances(_projected(tfidf)), None]
-        parts[-1] = _distances(_projected(residuals))
-        weights = [1.0, 1.0, 3.0, 3.0]
+        parts.append(_distances(tfidf))
+        for rows, shift in ((tfidf, 0), (residuals, 1)):
+            parts += [_distances(_projected(rows, 5)), _distances(_projected(rows))]
+            weights += [_weight(rows, 5, len(hist) - shift, hist.shape[1] - shift), 3.0]
     total = 0
     for part, weight in zip(parts, weights, strict=True):
         scale = np.array([sum(sorted(row)[1:11]) / len(sorted(row)[1:11]) for row in part])
         part = part / _sqrt(scale[:, None] * scale)
         mean = part.sum() / (n * (n - 1))
         unit = mean
-        if len(parts) == 4:
+        if len(parts) > 3:
             variance = ((part - mean) ** 2).sum() / (n * (n - 1)) - mean**2 / (n - 1)
             unit = max(mp.sqrt(variance), mean / 100)
         total = total + weight * part / unit
@@ -241,14 +242,34 @@ def _unit(rows):
     return rows / np.where(lengths <= mpf(1e-12), mp.inf, lengths)
 
 
-def _projected(rows):
-    """Unit vectors in the space of the singular vectors up to a gap; of Gram matrices."""
+def _projected(rows, number=30):
+    """Unit vectors in the space of the singular vectors up to a gap."""
+    count, _, V = _components(rows, number)
+    return _unit(rows @ V[:, :count])
+
+
+def _weight(rows, number, n, d):
+    """(e / s)^2, at most 1: s is the first singular value left out, e the largest of noise."""
+    count, sizes, _ = _components(rows, number)
+    taken = 0
+    while True:
+        rest = sum(size**2 for size in sizes[taken:])
+        edge = mp.sqrt(rest / max((n - taken) * (d - taken), 1)) * (mp.sqrt(n) + mp.sqrt(d))
+        above = sum(size > edge for size in sizes)
+        if above <= taken:
+            break
+        taken = above
+    return min(1.0, float((edge / sizes[count]) ** 2)) if sizes[count] > 1e-9 * sizes[0] else 1.0
+
+
+def _components(rows, number):
+    """How many of a number of singular vectors, all singular values and vectors; of the Gram."""
     d = rows.shape[1]
     values, vectors = mp.eigsy(mp.matrix((rows.T @ rows).tolist()))
     order = sorted(range(d), key=lambda k: -values[k])
     sizes = [mp.sqrt(max(values[k], 0)) for k in order][: min(rows.shape)] + [mpf(0)]
-    count = min(30, min(rows.shape))
+    count = min(number, min(rows.shape))
     while count and sizes[count - 1] - sizes[count] <= mpf(1e-9) * sizes[0]:
         count -= 1
-    V = np.array([[vectors[k, order[c]] for c in range(count)] for k in range(d)], dtype=object)
-    return _unit(rows @ V)
+    V = np.array([[vectors[k, c] for c in order] for k in range(d)], dtype=object)
+    return count, sizes, V
