@@ -12,6 +12,9 @@ from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
 from cometric.maps.euclidean import in_parts, squares_of_differences
 
+NEAR = 1e-4
+"""l1 distance of histograms whose difference is multiplied by the matrix, not their images."""
+
 
 class QuadraticMap:
     """``phi(cost)_ij = <z, M z>`` with ``z = a_i - a_j`` and a matrix M that depends on the cost.
@@ -52,24 +55,29 @@ class QuadraticMap:
         """
         return np.maximum(forms, 0.0)
 
-    def _image(self, cost: Matrix) -> Matrix:
-        """The matrix of :class:`QuadraticMap`, without a bin, times every histogram, as rows."""
+    def _images(self, cost: Matrix) -> tuple[Matrix, Matrix]:
+        """The matrix of :class:`QuadraticMap`, without a bin, and times every histogram as rows."""
         M, p = self._matrix(cost), self._left_out
-        image: Matrix = self._rest @ (M - M[:, [p]] - M[[p]] + M[p, p])
-        return image
+        M = M - M[:, [p]] - M[[p]] + M[p, p]
+        return M, self._rest @ M
 
-    def _forms(self, image: Matrix, i: Any, j: Any) -> Vector:
+    def _forms(self, images: tuple[Matrix, Matrix], i: Any, j: Any) -> Vector:
         """<z, M z> of pairs, from z: exactly 0 between equal histograms."""
+        M, image = images
         z = self._rest[i] - self._rest[j]
-        return np.asarray(z.multiply(image[i] - image[j]).sum(axis=1)).ravel()
+        forms = np.asarray(z.multiply(image[i] - image[j]).sum(axis=1)).ravel()
+        # A difference of images has the rounding errors of both; M z has that of a small z.
+        near = np.flatnonzero(np.asarray(abs(z).sum(axis=1)).ravel() < NEAR)
+        forms[near] = np.asarray(z[near].multiply(z[near] @ M).sum(axis=1)).ravel()
+        return forms
 
     def __call__(self, cost: Matrix) -> Matrix:
         cost = check_cost(cost, self.shape[1])
-        image = self._image(cost)
-        gram = self._rest @ image.T
+        images = self._images(cost)
+        gram = self._rest @ images[1].T
         gram = 0.5 * (gram + gram.T)  # exactly symmetric: iterations amplify rounding errors
         squares = np.diagonal(gram).copy()
-        exact = in_parts(self.shape[1], partial(self._forms, image))
+        exact = in_parts(self.shape[1], partial(self._forms, images))
         forms = squares_of_differences(squares, squares, gram, exact)
         distances: Matrix = self._distances(forms, cost)
         return distances
@@ -77,9 +85,11 @@ class QuadraticMap:
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``."""
         cost = check_cost(cost, self.shape[1])
-        image, (first, second) = self._image(cost), (self._numbers(rows), self._numbers(columns))
+        images = self._images(cost)
+        image = images[1]
+        first, second = self._numbers(rows), self._numbers(columns)
         squares = np.asarray(self._rest.multiply(image).sum(axis=1)).ravel()
-        exact = in_parts(self.shape[1], lambda i, j: self._forms(image, first[i], second[j]))
+        exact = in_parts(self.shape[1], lambda i, j: self._forms(images, first[i], second[j]))
         products = (self._rest[second] @ image[first].T).T
         forms = squares_of_differences(squares[first], squares[second], products, exact)
         distances: Matrix = self._distances(forms, cost)
@@ -91,7 +101,7 @@ class QuadraticMap:
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         cost = check_cost(cost, self.shape[1])
         i, j = check_index(index, self.shape[0]).T
-        forms = in_parts(self.shape[1], partial(self._forms, self._image(cost)))(i, j)
+        forms = in_parts(self.shape[1], partial(self._forms, self._images(cost)))(i, j)
         distances: Vector = self._distances(forms, cost)
         return distances
 
