@@ -236,7 +236,7 @@ def import_in_a_child() -> tuple[float, list[str]]:
 
 def test_importing_the_package_loads_no_heavy_library():
     _, loaded = import_in_a_child()
-    heavy = {"numba", "sklearn", "matplotlib", "torch", "pandas", "anndata", "dask", "typer"}
+    heavy = {"numba", "sklearn", "matplotlib", "torch", "pandas", "anndata", "dask"}
     assert heavy & set(loaded) == set()
 
 

@@ -10,7 +10,7 @@ from jumps import WAYS, jumps
 # precision and start threads, two each check the parameters of a solver; fourteen of tiles give
 # strips of pairs to workers.
 MOST = {"exact": 55, "entropic": 58, "limit": 49, "tiles": 65, "anndata": 67, "shell": 90}
-NEEDS = {"anndata": "anndata", "shell": "typer"}
+NEEDS = {"anndata": "anndata", "shell": "anndata"}
 
 
 @pytest.mark.parametrize("way", MOST)

@@ -203,7 +203,8 @@ def _warn_of_numbers(problem: Problem) -> None:
     if np.allclose(np.diff(column), step, rtol=1e-6, atol=0.0):
         warn(
             f"The first feature of `X`, {side.names[0]!r}, counts the samples, from 0 or 1. If it "
-            "is their number, make it the index, by `set_index`."
+            "is their number, make it the index, by `set_index`; in a file, leave the upper left "
+            "cell of the table empty."
         )
 
 

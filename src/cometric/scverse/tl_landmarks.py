@@ -11,7 +11,7 @@ from cometric.core.nearest import check_neighborhood
 from cometric.large.landmarks import check_landmarks, learn_landmarks
 from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
-from cometric.scverse.wording import in_terms_of_adata
+from cometric.scverse.advice import advising
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -111,7 +111,7 @@ def landmarks(
         given = (metacells[0],)
     elif n_landmarks is not None:
         check_landmarks(n_landmarks, adata.n_obs, "n_landmarks")
-    with in_terms_of_adata(adata, data, can_drop=("gene",)):
+    with advising(adata, data):
         options |= {"n_neighbors": n_neighbors - 1, "random_state": random_state}
         sketch = learn_landmarks(data, *given, **options)
     adata = adata.copy() if copy else adata
