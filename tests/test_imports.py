@@ -50,7 +50,7 @@ FOLDERS = {
         "core files maps solvers transports answers saving running large public choosing scverse"
     ),
     "cli": Folder(
-        "core kernels files machine answers saving running large public scverse root", ANYTHING
+        "core kernels files machine transports answers running large public scverse root", ANYTHING
     ),
 }
 TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot": "public",

@@ -54,7 +54,7 @@ NOT_MEASURED = {
         "The report draws itself.": "how masses are rounded",
         "Certificates may start from the solver's trees.": "a limit",
     },
-    "docs/guides/command-line.md": {"Input files": "a limit", "Long runs": "a setting"},
+    "docs/guides/command-line.md": {"Long runs": "a setting"},
     "docs/guides/scanpy.md": {
         "Where results are stored": "8 bytes times 10,000 squared",
         "The novelty": "what a quantile means",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -543,7 +544,7 @@ def test_info_lists_every_library_that_the_package_can_use():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     for text in chain(project["dependencies"], *project["optional-dependencies"].values()):
         name = re.match(r"[\w-]+", text)[0]
-        assert name == "cometric" or re.search(rf"^{name} ", said, re.MULTILINE), name
+        assert name == "cometric" or re.search(rf"^{name} ", said, re.MULTILINE | re.I), name
 
 
 def test_warmup_shows_its_progress_and_prints_its_time(monkeypatch):
@@ -615,6 +616,23 @@ def test_main_is_the_entry_point(monkeypatch, capsys):
         cli.main()
     assert left.value.code == 0
     assert capsys.readouterr().out == f"cometric {cm.__version__}\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/command-line.md"])
+def test_the_first_commands_of_a_page_run_top_to_bottom(page, data):
+    pytest.importorskip("igraph")
+    pytest.importorskip("jinja2")
+    cells = anndata.AnnData(data)
+    cells.obs["cell_type"] = ["a", "b"] * 12
+    cells.write_h5ad("cells.h5ad")
+    text = (Path(__file__).parents[2] / page).read_text("utf-8")
+    block = text.split("```sh\ncometric plan cells.h5ad")[1].split("```")[0]
+    lines = ["cometric plan cells.h5ad", *block.splitlines()[1:]]
+    assert len(lines) == 4
+    for line in lines:
+        program, *words = shlex.split(line, comments=True)
+        assert program == "cometric"
+        run(*words)
 
 
 # Places

@@ -1,5 +1,6 @@
 """What ``cometric info`` tells of the machine."""
 
+import json
 import os
 import sys
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from cometric.cli import system
+from shell import run
 
 
 def test_the_model_is_that_of_the_system(tmp_path):
@@ -24,7 +26,7 @@ def test_vector_extensions_are_those_that_numba_compiles_for(monkeypatch):
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: {"avx2": True, "avx512f": False})
     assert system._processor().endswith("(old: avx2)")
     monkeypatch.setattr(binding, "get_host_cpu_features", dict)
-    assert system._processor().endswith("(old: no vector extensions that we know)")
+    assert system._processor().endswith("(old: no vector extensions we know)")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,6 @@ def test_every_gpu_is_shown(monkeypatch):
 def test_variables_are_shown_if_they_are_set(monkeypatch):
     for name in [name for name in os.environ if name.startswith(system.VARIABLES)]:
         monkeypatch.delenv(name)
-    assert system._environment().startswith("none of the variables")
+    assert "no variables for threads and kernels" in run("info").stdout
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
-    assert system._environment() == "NUMBA_NUM_THREADS=3"
+    assert json.loads(run("info", "--json").stdout)["environment"] == "NUMBA_NUM_THREADS=3"

@@ -268,7 +268,7 @@ def test_pandas_frames():
     want = [[2 / 3, 1 / 3], [0, 1], [1 / 3, 2 / 3]]
     assert_allclose(Problem.from_data(beside).samples.hist.toarray(), want, rtol=1e-15)
     nullable.loc[1, "w"] = pd.NA
-    with pytest.raises(ValueError, match=r"1 NaN entry \(first: row 1, column 2\)"):
+    with pytest.raises(ValueError, match=r"1 NaN entry \(first: row 1, column 2: '1', 'w'\)"):
         Problem.from_data(nullable)
     with pytest.raises(ValueError, match=r"`X` has text in 1 column \('name'\); pass numbers only"):
         Problem.from_data(frame.assign(name="gene"))
@@ -458,7 +458,10 @@ def test_what_is_not_a_matrix_of_numbers(data, message):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({(1, 2): np.nan}, r"`X` has 1 NaN entry \(first: row 1, column 2\). Replace them"),
+        (
+            {(1, 2): np.nan},
+            r"`X` has 1 NaN entry \(first: row 1, column 2: '1', 'w'\). Replace them",
+        ),
         ({(3, 0): np.nan, (1, 1): np.nan}, r"2 NaN entries \(first: row 1, column 1\)"),
         ({(2, 0): np.inf, (2, 2): -np.inf}, r"`X` has 2 infinite entries \(first: row 2, column 0"),
         ({(0, 1): -1, (3, 1): -1e-300}, r"`X` has 2 negative entries \(first: row 0, column 1\)"),
@@ -760,7 +763,10 @@ def test_repeated_histograms_are_merged_on_both_sides():
         ((A[:1], B[:, :1]), r"`A` has shape \(1, 3\); need at least 2"),
         ((A, B.T), r"`A` has shape \(4, 3\) and `B` has shape \(4, 3\); if A is n x m, B must be"),
         ((A, B.astype(complex)), "`B` has dtype complex128"),
-        ((changed(A, (1, 2), np.nan), B), r"`A` has 1 NaN entry \(first: row 1, column 2\)"),
+        (
+            (changed(A, (1, 2), np.nan), B),
+            r"`A` has 1 NaN entry \(first: row 1, column 2: '1', 'w'\)",
+        ),
         ((A, changed(B, (2, 3), np.inf)), r"`B` has 1 infinite entry \(first: row 2, column 3\)"),
         ((A, changed(B, (0, 0), -0.1)), r"`B` has 1 negative entry \(first: row 0, column 0\)"),
         (

@@ -53,6 +53,9 @@ OPTIONS_RULE = (
     "`drop_empty=True` is --drop-empty."
 )
 
+Files = list[Path]
+Facts = dict[str, Any]
+
 RED, YELLOW = "1;31", "33"
 
 
@@ -70,12 +73,9 @@ class Console:
         self.warnings: list[str] = []
         self.options: Collection[str] = ()
         """Names of options, in Python, that messages may contain."""
-        self._source: tuple[Path, Any, bool] | None = None  # file, data, transpose
+        self.source: tuple[Path, Any, bool] | None = None
+        """The file that was read, its data, and whether it was transposed: for messages."""
         self._explained: set[str] = set()
-
-    def use_source(self, path: Path, data: Any = None, transpose: bool = False) -> None:
-        """Set the file that was read, and its data: messages about invalid data name them."""
-        self._source = path, data, transpose
 
     @property
     def progress(self) -> bool:
@@ -87,21 +87,16 @@ class Console:
         if not self.quiet:
             self._show(text, color)
 
-    def warn(self, message: str) -> None:
+    def _warn(self, message: Any, *_: Any, **__: Any) -> None:
         """Show a warning, on standard error, and store it for ``--json``."""
+        message = " ".join(str(message).split())
         self.warnings.append(message)
         self.say(f"warning: {message}", YELLOW)
         if not self.quiet:
             self._explain(message)
 
     def answer(
-        self,
-        command: str,
-        text: str,
-        inputs: list[Path],
-        outputs: list[Path],
-        facts: dict[str, Any],
-        code: Exit = Exit.CONVERGED,
+        self, command: str, text: str, inputs: Files, outputs: Files, facts: Facts, code: int = 0
     ) -> Exit:
         """Show the result of a command, on standard output; returns the exit code."""
         if self.json:
@@ -113,7 +108,7 @@ class Console:
             print(printable(text), flush=True)
             if not self.quiet:
                 self._explain(text)
-        return code
+        return Exit(code)
 
     def run(self, call: Callable[[], int]) -> int:
         """The exit code of a call; exceptions become an error message and a code."""
@@ -121,7 +116,7 @@ class Console:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("always", UserWarning)
-                warnings.showwarning = self._showwarning
+                warnings.showwarning = self._warn
                 return int(call())
         except BrokenPipeError:  # as in `cometric ... | head`
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # flushed at the end of the process
@@ -135,12 +130,9 @@ class Console:
         except Exception as error:
             return self._fail(error, self._message(error))
 
-    def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
-        self.warn(" ".join(str(message).split()))
-
     def _message(self, error: Exception) -> str:
         """The message of an error; for invalid data, with the position in the file."""
-        path, data, transpose = self._source or (None, None, False)
+        path, data, transpose = self.source or (None, None, False)
         if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
             # "sample" rather than "row", since samples may be columns of the file.
@@ -175,8 +167,8 @@ class Console:
     def _explain(self, message: str) -> None:
         """Say what names in a message stand for, unless it was said before."""
         notes = []
-        if self._source is not None and "`X`" in message:
-            notes.append(f"`X` is {self._source[0]}.")
+        if self.source is not None and "`X`" in message:
+            notes.append(f"`X` is {self.source[0]}.")
         if any(f"`{name}`" in message or f"`{name}=" in message for name in self.options):
             notes.append(OPTIONS_RULE)
         for note in notes:

@@ -45,10 +45,9 @@ class Data:
         """The data, and the matrix to learn from."""
         from cometric.scverse import slots
 
-        console.use_source(self.data)
         data = reading.read(self.data, transpose=self.transpose)
         matrix = slots.matrix(data, **self.source)
-        console.use_source(self.data, matrix, self.transpose)
+        console.source = self.data, matrix, self.transpose
         return data, matrix
 
     @contextmanager
@@ -65,9 +64,8 @@ class Data:
             return
         if self.transpose:
             raise ValueError("`transpose` is not for .zarr files, which are read by rows.")
-        console.use_source(self.data)
         with rows.open_store(self.data, **self.source) as store:
-            console.use_source(self.data, store)
+            console.source = self.data, store, False
             yield store, store.file
 
 
@@ -129,48 +127,44 @@ class Loaded(NamedTuple):
     path: Path
     key: str
 
-    @property
-    def has_landmarks(self) -> bool:
-        """Whether the result is that of landmarks, and the data are of all samples."""
+    def labels(
+        self, name: str, table: Path | None, option: str = "labels", groups: bool = False
+    ) -> Any:
+        """A column of ``.obs``, or of a table, without dropped samples; after landmarks, theirs.
+
+        If they are ``groups``, numbers, and a column without any label, are refused.
+        """
+        import pandas as pd
+
         from cometric.scverse import sketches
 
-        return self.data is not None and sketches.has_landmarks(self.data, self.key)
-
-    def labels(self, name: str, table: Path | None, option: str = "labels") -> Any:
-        """A column of ``.obs``, or of a table, without dropped samples; after landmarks, theirs."""
         if table is not None:
             names = self.result.problem.samples.item_names
-            return np.array(reading.read_labels(table, name, names, option), dtype=object)
-        if self.data is None or not len(self.data.obs.columns):
+            values: Any = np.array(reading.read_labels(table, name, names, option), dtype=object)
+        elif self.data is None or not len(self.data.obs.columns):
             raise ValueError(
                 f"`{option}` is {name!r}; `{self.path}` has no columns of labels; pass a table by "
                 "`labels_from`, or learn from, and write, .h5ad."
             )
-        if name not in self.data.obs:
+        elif name not in self.data.obs:
             columns = ", ".join(map(repr, self.data.obs))
             meant = suggestion(name, self.data.obs)
             raise ValueError(f"`{option}` is {name!r}; `{self.path}` has {columns}.{meant}")
-        values = self.data.obs[name].array  # which has the order of categories
-        if self.has_landmarks:
-            from cometric.scverse import sketches
-
+        else:
+            values = self.data.obs[name].array  # which has the order of categories
+        if groups and pd.isna(values).all():
+            raise ValueError(f"`{option}` is {name!r}, which has no labels: all are missing.")
+        if groups and pd.api.types.is_float_dtype(values):
+            raise ValueError(
+                f"`{option}` is {name!r}, a column of real numbers; pass one of labels."
+            )
+        if table is not None or self.data is None:
+            return values
+        if sketches.has_landmarks(self.data, self.key):
+            if groups:
+                sketches.labels_of_landmarks(self.data, values, self.key)  # warns of those without
             values = values[sketches.landmark_rows(self.data, self.key, "comparing labels")]
         return values[self.result.problem.samples.kept]
-
-    def groups(self, name: str, table: Path | None) -> Any:
-        """Labels of groups: real numbers, and a column without any label, are refused."""
-        import pandas as pd
-
-        values = self.labels(name, table)
-        if pd.isna(values).all():
-            raise ValueError(f"`labels` is {name!r}, which has no labels: all are missing.")
-        if pd.api.types.is_float_dtype(values):
-            raise ValueError(f"`labels` is {name!r}, a column of real numbers; pass one of labels.")
-        if table is None and self.data is not None and self.has_landmarks:
-            from cometric.scverse import sketches
-
-            sketches.labels_of_landmarks(self.data, self.data.obs[name].array, self.key)
-        return values
 
 
 @dataclass(frozen=True)
@@ -187,7 +181,6 @@ class New:
         """The data, and the matrix to use: the one the result was learned from, if there."""
         from cometric.scverse import slots
 
-        console.use_source(self.new)
         data = reading.read(self.new, transpose=self.transpose)
         layer, use_raw = self.layer, self.use_raw
         if known.data is not None and kind_of(self.new) == ".h5ad":
@@ -204,7 +197,7 @@ class New:
         matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
         if self.drop_empty:
             data, matrix = self._without_unknown(known.result, data, matrix)
-        console.use_source(self.new, matrix, self.transpose)
+        console.source = self.new, matrix, self.transpose
         return data, matrix
 
     def _without_unknown(self, result: Result, data: AnnData, matrix: Any) -> tuple[AnnData, Any]:

@@ -34,14 +34,10 @@ SIGNIFICANT = 0.05
     "an .h5ad RESULT: the graph of `sc.pp.neighbors`."
 )
 def neighbors(
-    console: Console,
-    learned: Learned,
-    target: Output,
-    n_neighbors: int = 15,
-    of: str = "samples",
+    console: Console, learned: Learned, target: Output, n_neighbors: int = 15, of: str = "samples"
 ) -> Exit:
     """Find the nearest neighbors of each sample, or feature, in the learned metric."""
-    from cometric.scverse import get, pp, slots
+    from cometric.scverse import get, pp, sketches, slots
 
     check_side(of)
     target.check(".h5ad", *TABLES)
@@ -58,12 +54,12 @@ def neighbors(
         writing.save_anndata(data, output)
     else:
         known = learned.load()
-        if known.data is not None and known.has_landmarks and of == "samples":
+        data = known.data
+        if data is not None and of == "samples" and sketches.has_landmarks(data, key):
             # The samples are all of the data, whose neighbors are stored.
-            names = get.names(known.data, key=key)
+            names = get.names(data, key=key)
             check_neighborhood(n_neighbors, len(names), "sample")
-            stored = get.distances(known.data, key=key)
-            near = slots.nearest_cells(known.data, stored, n_neighbors - 1, key)
+            near = slots.nearest_cells(data, get.distances(data, key=key), n_neighbors - 1, key)
         else:
             names = list(getattr(known.result.problem, of).item_names)
             check_neighborhood(n_neighbors, len(names), of[:-1])
@@ -154,7 +150,7 @@ def transfer(
 
     target.check(*TABLES, ".h5ad")
     known, output = learned.load(), target.output
-    given = pd.Categorical(known.groups(labels, labels_from))
+    given = pd.Categorical(known.labels(labels, labels_from, groups=True))
     n_neighbors = default_neighbors(n_neighbors, len(given) - 1)
     check_neighbors(n_neighbors, len(given) - 1)
     data, matrix = new.read(console, known)
@@ -262,7 +258,7 @@ def rank(
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     target.check(*TABLES)
     known = learned.load()
-    groups = known.groups(labels, labels_from)
+    groups = known.labels(labels, labels_from, groups=True)
     rows = cometric.rank_features(known.result, groups, progress=console.progress, **options)
     best: dict[str, list[str]] = {}
     for row in rows:

@@ -40,11 +40,14 @@ def info(console: Console) -> Exit:
     """Show versions, processor, threads, memory, GPU and kernel cache, for bug reports."""
     from cometric.kernels import thread_count
 
+    variables = [
+        f"{name}={text}" for name, text in os.environ.items() if name.startswith(VARIABLES)
+    ]
     facts = {
         "cometric": cometric.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        **{name: _version(name) for name in (*_requirements(), *BENEATH)},
+        **_versions(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "usable cores": len(os.sched_getaffinity(0)) if LINUX else os.cpu_count(),
@@ -52,7 +55,7 @@ def info(console: Console) -> Exit:
         "blas": _blas(),
         "memory": _memory(),
         "gpu": _gpu(),
-        "environment": _environment(),
+        "environment": ", ".join(variables) or "no variables for threads and kernels",
         "kernel cache": _cache(),
     }
     width = max(map(len, facts))
@@ -65,17 +68,18 @@ def warmup(console: Console) -> Exit:
     """Compile the kernels of all commands now, so that later runs start at once."""
     began = said = time.perf_counter()
     parts = _parts()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about results that nobody sees
-        for done, call in enumerate(parts, start=1):
+    for done, call in enumerate(parts, start=1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about results that nobody sees
             call()
-            now = time.perf_counter()
-            if now - said >= QUIET_SECONDS:
-                console.say(f"{done} of {len(parts)} parts ready after {duration(now - began)}")
-                said = now
+        now = time.perf_counter()
+        if now - said >= QUIET_SECONDS:
+            console.say(f"{done} of {len(parts)} parts ready after {duration(now - began)}")
+            said = now
     seconds = time.perf_counter() - began
-    facts = {"seconds": seconds}
-    return console.answer("warmup", f"Ready after {duration(seconds)}.", [], [], facts)
+    return console.answer(
+        "warmup", f"Ready after {duration(seconds)}.", [], [], {"seconds": seconds}
+    )
 
 
 def _parts() -> list[Callable[[], Any]]:
@@ -107,53 +111,39 @@ def _use_all(n: int, m: int, density: float, dtype: str) -> None:
         cometric.rank_features(result, [k % 2 for k in range(n)])
 
 
-def _requirements() -> list[str]:
-    """The libraries that the package needs, then those of its optional parts."""
+def _versions() -> dict[str, str]:
+    """The versions of the libraries that the package needs, of its optional ones, of theirs."""
     texts = metadata.requires("cometric") or []
-    names = dict.fromkeys(re.split(r"[^\w-]", text)[0] for text in texts)
-    return [name for name in names if name != "cometric"]  # "all" names other extras
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    names = dict.fromkeys([*(re.split(r"[^\w-]", text)[0] for text in texts), *BENEATH])
+    installed = {each.metadata["Name"].lower(): each.version for each in metadata.distributions()}
+    # "all" names other extras of cometric itself.
+    return {
+        name: installed.get(name.lower(), "not installed") for name in names if name != "cometric"
+    }
 
 
 def _processor(path: str = "/proc/cpuinfo") -> str:
     """The model, and what Numba compiles for: the family and its vector extensions."""
     from llvmlite import binding
 
-    try:
-        lines = Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = Path(path).read_text(errors="replace").splitlines() if Path(path).exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     model = names[0] if names else platform.processor() or platform.machine()
     features = binding.get_host_cpu_features()
-    found = [name for name in EXTENSIONS if features.get(name)]
-    extensions = ", ".join(found) or "no vector extensions that we know"
-    return f"{model} ({binding.get_host_cpu_name()}: {extensions})"
-
-
-def _environment() -> str:
-    """The variables for threads and kernels that are set."""
-    found = [f"{name}={text}" for name, text in os.environ.items() if name.startswith(VARIABLES)]
-    return ", ".join(found) or "none of the variables for threads and kernels is set"
+    found = ", ".join(name for name in EXTENSIONS if features.get(name))
+    return f"{model} ({binding.get_host_cpu_name()}: {found or 'no vector extensions we know'})"
 
 
 def _blas() -> str:
     """The libraries for linear algebra, each with its threads."""
-    import numpy.linalg  # noqa: F401  # libraries are listed once they are loaded
-    import scipy.linalg  # noqa: F401
+    import scipy.linalg  # noqa: F401  # libraries are listed once they are loaded
     from threadpoolctl import threadpool_info
 
     lines = [
-        f"{library['internal_api']} {library['version']} {library.get('architecture', '')}".strip()
-        + f", {counted(library['num_threads'], 'thread')}"
-        for library in threadpool_info()
-        if library["user_api"] == "blas"
+        f"{each['internal_api']} {each['version']} {each.get('architecture', '')}".strip()
+        + f", {counted(each['num_threads'], 'thread')}"
+        for each in threadpool_info()
+        if each["user_api"] == "blas"
     ]
     return "; ".join(dict.fromkeys(lines)) or "none that threadpoolctl knows"
 

@@ -74,8 +74,8 @@ def advice(error: BadData, data: Any, of: str) -> str:
     if of == "features" or error.fault not in (Fault.EMPTY, Fault.UNKNOWN):
         return first(error, data)
     return (
-        f"{first(error, data)} In scanpy: `new = new[:, "
-        "new.var_names.isin(reference.var_names)].copy()`, then `sc.pp.filter_cells(new, min_genes=1)`."
+        f"{first(error, data)} In scanpy: `new = new[:, new.var_names.isin(reference.var_names)]"
+        ".copy()`, then `sc.pp.filter_cells(new, min_genes=1)`."
     )
 
 
