@@ -458,10 +458,7 @@ def test_what_is_not_a_matrix_of_numbers(data, message):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (
-            {(1, 2): np.nan},
-            r"`X` has 1 NaN entry \(first: row 1, column 2: '1', 'w'\). Replace them",
-        ),
+        ({(1, 2): np.nan}, r"`X` has 1 NaN entry \(first: row 1, column 2\). Replace them"),
         ({(3, 0): np.nan, (1, 1): np.nan}, r"2 NaN entries \(first: row 1, column 1\)"),
         ({(2, 0): np.inf, (2, 2): -np.inf}, r"`X` has 2 infinite entries \(first: row 2, column 0"),
         ({(0, 1): -1, (3, 1): -1e-300}, r"`X` has 2 negative entries \(first: row 0, column 1\)"),
@@ -763,10 +760,7 @@ def test_repeated_histograms_are_merged_on_both_sides():
         ((A[:1], B[:, :1]), r"`A` has shape \(1, 3\); need at least 2"),
         ((A, B.T), r"`A` has shape \(4, 3\) and `B` has shape \(4, 3\); if A is n x m, B must be"),
         ((A, B.astype(complex)), "`B` has dtype complex128"),
-        (
-            (changed(A, (1, 2), np.nan), B),
-            r"`A` has 1 NaN entry \(first: row 1, column 2: '1', 'w'\)",
-        ),
+        ((changed(A, (1, 2), np.nan), B), r"`A` has 1 NaN entry \(first: row 1, column 2\)"),
         ((A, changed(B, (2, 3), np.inf)), r"`B` has 1 infinite entry \(first: row 2, column 3\)"),
         ((A, changed(B, (0, 0), -0.1)), r"`B` has 1 negative entry \(first: row 0, column 0\)"),
         (

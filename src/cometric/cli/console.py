@@ -119,7 +119,7 @@ class Console:
                 warnings.showwarning = self._warn
                 return int(call())
         except BrokenPipeError:  # as in `cometric ... | head`
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # flushed at the end of the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed at the end
             return Exit.FAULT
         except SystemExit as end:
             if end.code == TERMINATED:
@@ -138,7 +138,7 @@ class Console:
             # "sample" rather than "row", since samples may be columns of the file.
             text = error.message(str(path), first, row="sample", column="feature")
             empty = error.fault in (Fault.EMPTY, Fault.UNKNOWN) and error.row is not None
-            if empty and "new" in self.options:
+            if empty and "result" in self.options:
                 text += " Pass `drop_empty` to do so."
             if error.fault is Fault.NEGATIVE:
                 from cometric.scverse.advice import unscaled

@@ -39,7 +39,7 @@ def learn(
 
     output = target.output
     files = writing.targets(output)
-    target.check(".h5ad", ".npz", *TABLES, files=files)
+    writing.check(output, (".h5ad", ".npz", *TABLES), files, force=target.force)
     slots.check_key(key_added)
     options = _checked(options)
     data, matrix = source.read(console)

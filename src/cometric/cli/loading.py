@@ -76,15 +76,12 @@ class Output:
     output: Path
     force: bool = False
 
-    @property
-    def files(self) -> list[Path]:
-        """The files to write: none if the output may be left out, and is."""
-        return [] if self.output is None else [self.output]
-
-    def check(self, *endings: str, files: list[Path] | None = None) -> None:
-        """Raise, before any work, unless the ``files`` may be written, by default the output."""
-        if self.files:
-            writing.check(self.output, endings, files or self.files, force=self.force)
+    def check(self, *endings: str) -> list[Path]:
+        """The files to write, if there is an output; raises, before any work, if they cannot be."""
+        files = [] if self.output is None else [self.output]
+        for path in files:
+            writing.check(path, endings, files, force=self.force)
+        return files
 
 
 @dataclass(frozen=True)
@@ -168,22 +165,18 @@ class Loaded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class New:
+class New(Data):
     """The file of new samples for a result."""
 
-    new: Path
-    layer: str | None = None
-    use_raw: bool = False
-    transpose: bool = False
     drop_empty: bool = False
 
-    def read(self, console: Console, known: Loaded) -> tuple[AnnData, Any]:
+    def read_for(self, known: Loaded, console: Console) -> tuple[AnnData, Any]:
         """The data, and the matrix to use: the one the result was learned from, if there."""
         from cometric.scverse import slots
 
-        data = reading.read(self.new, transpose=self.transpose)
+        data = reading.read(self.data, transpose=self.transpose)
         layer, use_raw = self.layer, self.use_raw
-        if known.data is not None and kind_of(self.new) == ".h5ad":
+        if known.data is not None and kind_of(self.data) == ".h5ad":
             params = slots.read(known.data, known.key)["params"]
             there = params.get("layer"), bool(params["use_raw"])
             has_it = there[0] in data.layers if there[0] else there[1] and data.raw is not None
@@ -191,13 +184,13 @@ class New:
                 layer, use_raw = there
             if (layer, use_raw) != there:
                 warn(
-                    f"The result was learned from {_place(*there)}; `{self.new}` is read from "
+                    f"The result was learned from {_place(*there)}; `{self.data}` is read from "
                     f"{_place(layer, use_raw)}."
                 )
         matrix = slots.matrix(data, layer=layer, use_raw=use_raw)
         if self.drop_empty:
             data, matrix = self._without_unknown(known.result, data, matrix)
-        console.source = self.new, matrix, self.transpose
+        console.source = self.data, matrix, self.transpose
         return data, matrix
 
     def _without_unknown(self, result: Result, data: AnnData, matrix: Any) -> tuple[AnnData, Any]:
@@ -212,7 +205,7 @@ class New:
             return data, matrix
         names = quoted([str(name) for name in data.obs_names[~known]])
         left = counted(int((~known).sum()), "sample")
-        warn(f"`{self.new}` has {left} without mass on anything learned, left out: {names}.")
+        warn(f"`{self.data}` has {left} without mass on anything learned, left out: {names}.")
         whole = matrix is data
         data = data[known].copy()
         return data, data if whole else matrix[known]

@@ -16,7 +16,7 @@ from cometric import transports
 from cometric.cli.loading import GROUPS
 from cometric.running import settings
 
-PLACES = {"data": "DATA", "result": "RESULT", "new": "DATA"}
+PLACES = {"result": "RESULT", "data": "DATA"}
 """Arguments that have a place instead of a name."""
 
 SHORT = {
@@ -56,7 +56,6 @@ HELP = {
     "data": "Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
     ".tsv (also .gz), .npz, .npy, .loom; for `plan` and `landmarks` also .zarr.",
     "result": "A result of `cometric learn`: .npz or .h5ad.",
-    "new": "New samples, in any format of `learn`, matched by the names of their features.",
     "layer": "Layer of an .h5ad file to use.",
     "use_raw": "Use `.raw` of an .h5ad file.",
     "transpose": "Rows are features, columns are samples.",
@@ -205,7 +204,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "samples": Path,
     "features": Path,
     "checkpoint": Path,
-    "folder": Path,
     "Path": Path,
     "str": str,
     "list[str]": str,

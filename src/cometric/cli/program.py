@@ -92,16 +92,13 @@ def _meant(given: str, known: Iterable[str]) -> str:
 
 def _parser(name: str, command: Command) -> Parser:
     """The parser of a command."""
-    needed = [
-        f"{option.flags[-1]} {option.settings['metavar']}"
-        if option.flags[0].startswith("-")
-        else option.settings["metavar"]
-        for option in command.options
-        if option.settings.get("required", not option.flags[0].startswith("-"))
-    ]
+    places = [option for option in command.options if not option.flags[0].startswith("-")]
+    needed = [option for option in command.options if option.settings.get("required")]
+    words = [option.settings["metavar"] for option in places]
+    words += [f"{option.flags[-1]} {option.settings['metavar']}" for option in needed]
     parser = Parser(
         prog=f"cometric {name}",
-        usage=" ".join([f"cometric {name}", *needed, "[OPTIONS]"]),
+        usage=" ".join([f"cometric {name}", *words, "[OPTIONS]"]),
         description=command.help,
         epilog=EXIT_CODES,
         formatter_class=Formatter,

@@ -72,7 +72,7 @@ def neighbors(
 
 
 @command(
-    new="New samples (with --of features: new features), in any format of `learn`, matched by the "
+    data="New samples (with --of features: new features), in any format of `learn`, matched by the "
     "names of their features (or samples).",
     n_neighbors="Write only this many nearest learned items of each new one. A new item is not one "
     "of them; `neighbors` and `landmarks` count each item as its own neighbor.",
@@ -100,7 +100,7 @@ def transform(
     alone = of == "features" or n_neighbors is not None
     target.check(*TABLES, *(() if alone else (".h5ad",)))
     known, output = learned.load(), target.output
-    data, matrix = new.read(console, known)
+    data, matrix = new.read_for(known, console)
     distances = known.result.transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
     )
@@ -119,11 +119,12 @@ def transform(
     near = "" if n_neighbors is None else f"the {n_neighbors} nearest of "
     text = f"The distances of {len(rows)} new {of} to {near}{len(columns)} learned ones are in"
     facts = {"of": of, "new": len(rows), "learned": len(columns)}
-    files = [learned.result, new.new]
+    files = [learned.result, new.data]
     return console.answer("transform", f"{text} {output}.", files, [output], facts)
 
 
 @command(
+    data="New samples, in any format of `learn`, matched by the names of their features.",
     n_neighbors="Number of nearest samples that vote. Default: 15, or all others if fewer.",
     output="Output file. .csv or .tsv (also .gz): a table of sample, label, confidence, novelty; "
     ".h5ad: the new data with these as columns of obs.",
@@ -153,7 +154,7 @@ def transfer(
     given = pd.Categorical(known.labels(labels, labels_from, groups=True))
     n_neighbors = default_neighbors(n_neighbors, len(given) - 1)
     check_neighbors(n_neighbors, len(given) - 1)
-    data, matrix = new.read(console, known)
+    data, matrix = new.read_for(known, console)
     distances = known.result.transform(
         matrix, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
     )
@@ -180,7 +181,7 @@ def transfer(
         "novel": int((np.asarray(answer.novelty) > NOVEL).sum()),
     }
     text = f"{answer}\nThe labels of {len(answer.labels)} new samples are in {output}."
-    return console.answer("transfer", text, [learned.result, new.new], [output], facts)
+    return console.answer("transfer", text, [learned.result, new.data], [output], facts)
 
 
 @command(
@@ -203,7 +204,7 @@ def modules(
     **options: Any,
 ) -> Exit:
     """Find modules of features of RESULT that are near one another, such as gene programs."""
-    target.check(*TABLES)
+    written = target.check(*TABLES)
     if sets is not None and of == "samples":
         raise ValueError("`sets` are sets of features; leave out `of`.")
     given = None if sets is None else read_sets(sets)
@@ -232,10 +233,10 @@ def modules(
         lines.append([item, label, places.get(k, ""), float(found.coherence[k]), name])
         if given is not None:
             lines[-1] += [best[label].set, best[label].q] if label in best else ["", ""]
-    for path in target.files:
+    for path in written:
         writing.save_lines(path, header, lines)
         text += f"\nThe module of each {of[:-1]} is in {path}."
-    return console.answer("modules", text, [learned.result], target.files, facts)
+    return console.answer("modules", text, [learned.result], written, facts)
 
 
 @command(
@@ -256,7 +257,7 @@ def rank(
     **options: Any,
 ) -> Exit:
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
-    target.check(*TABLES)
+    written = target.check(*TABLES)
     known = learned.load()
     groups = known.labels(labels, labels_from, groups=True)
     rows = cometric.rank_features(known.result, groups, progress=console.progress, **options)
@@ -265,11 +266,11 @@ def rank(
         best.setdefault(row.group, []).append(row.feature)
     width = max(map(len, best))
     lines = [f"  {group:{width}}  {', '.join(names[:8])}" for group, names in best.items()]
-    for path in target.files:
+    for path in written:
         writing.save_lines(path, Ranked._fields, rows)
         lines += [f"The features of {len(best)} groups are in {path}."]
     facts = {"features": best}
-    return console.answer("rank", "\n".join(lines), [learned.result], target.files, facts)
+    return console.answer("rank", "\n".join(lines), [learned.result], written, facts)
 
 
 @command(
