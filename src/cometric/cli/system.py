@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 import warnings
 from collections.abc import Callable
@@ -25,8 +24,11 @@ LINUX = hasattr(os, "sched_getaffinity")
 QUIET_SECONDS = 5.0
 """Parts of the compilation that are done sooner after the last line are not announced."""
 
-BENEATH = ("pandas", "h5py")
-"""Libraries that ours use, on whose versions it depends how data are read."""
+LIBRARIES = (
+    "numpy scipy numba scikit-learn psutil threadpoolctl tqdm torch anndata igraph scanpy "
+    "matplotlib umap-learn jinja2 dask zarr POT pandas h5py"
+)
+"""Libraries of the package and of its optional parts, and two on which reading data depends."""
 
 EXTENSIONS = ("sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
 """Vector extensions that change how fast kernels are, in the order of a report."""
@@ -40,14 +42,12 @@ def info(console: Console) -> Exit:
     """Show versions, processor, threads, memory, GPU and kernel cache, for bug reports."""
     from cometric.kernels import thread_count
 
-    variables = [
-        f"{name}={text}" for name, text in os.environ.items() if name.startswith(VARIABLES)
-    ]
+    found = [f"{name}={text}" for name, text in os.environ.items() if name.startswith(VARIABLES)]
     facts = {
         "cometric": cometric.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        **_versions(),
+        **{name: _version(name) for name in LIBRARIES.split()},
         "processor": _processor(),
         "cores": os.cpu_count(),
         "usable cores": len(os.sched_getaffinity(0)) if LINUX else os.cpu_count(),
@@ -55,7 +55,7 @@ def info(console: Console) -> Exit:
         "blas": _blas(),
         "memory": _memory(),
         "gpu": _gpu(),
-        "environment": ", ".join(variables) or "no variables for threads and kernels",
+        "environment": ", ".join(found) or "no variables for threads and kernels",
         "kernel cache": _cache(),
     }
     width = max(map(len, facts))
@@ -111,15 +111,11 @@ def _use_all(n: int, m: int, density: float, dtype: str) -> None:
         cometric.rank_features(result, [k % 2 for k in range(n)])
 
 
-def _versions() -> dict[str, str]:
-    """The versions of the libraries that the package needs, of its optional ones, of theirs."""
-    texts = metadata.requires("cometric") or []
-    names = dict.fromkeys([*(re.split(r"[^\w-]", text)[0] for text in texts), *BENEATH])
-    installed = {each.metadata["Name"].lower(): each.version for each in metadata.distributions()}
-    # "all" names other extras of cometric itself.
-    return {
-        name: installed.get(name.lower(), "not installed") for name in names if name != "cometric"
-    }
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _processor(path: str = "/proc/cpuinfo") -> str:
