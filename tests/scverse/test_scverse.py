@@ -504,3 +504,34 @@ def test_genes_without_counts_among_very_many_come_with_a_way_to_select_some():
         ValueError, match=r"All 4,000 genes take 0\.1 GB a matrix: select the variab"
     ):
         cms.tl.learn(anndata.AnnData(X))
+
+
+def with_counts():
+    rng = np.random.default_rng(3)
+    adata = anndata.AnnData(
+        rng.poisson(1.5, (30, 25)).astype(np.float32) + np.eye(30, 25, dtype=np.float32)
+    )
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = np.log1p(adata.X)
+    return adata
+
+
+def test_counts_are_used_if_there_is_a_layer_of_them():
+    adata = with_counts()
+    with pytest.warns(
+        UserWarning, match=r"Using the counts in `.layers\['counts'\]`; pass `layer="
+    ):
+        cms.tl.learn(adata)
+    assert adata.uns["cometric"]["params"]["layer"] == "counts"
+    expected = cm.learn(adata.layers["counts"])
+    assert_array_equal(adata.obsp["cometric_distances"], expected.samples)
+
+
+def test_a_layer_that_is_named_wins_over_counts():
+    adata = with_counts()
+    cms.tl.learn(adata, layer="X", norm="l1")
+    assert "layer" not in adata.uns["cometric"]["params"]
+    assert_array_equal(adata.obsp["cometric_distances"], cm.learn(adata.X, norm="l1").samples)
+    adata.layers["counts"] = adata.X.copy()  # no counts
+    cms.tl.learn(adata, norm="l1")
+    assert "layer" not in adata.uns["cometric"]["params"]

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
+from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.sides import Side
@@ -31,6 +32,9 @@ MAX_DENSE = 10_000
 
 NEIGHBORS_STORED = 100
 """Nearest neighbors of each cell (or gene) that are stored, above that."""
+
+COUNTS, X = "counts", "X"
+"""The layer that has counts by convention, and the name that stands for ``.X``."""
 
 HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 """Options of ``learn`` that determine the histograms."""
@@ -102,6 +106,20 @@ def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
         return adata.obs, "obs"
     raw = read(adata, key)["params"]["use_raw"]
     return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
+
+
+def source_of(adata: AnnData, layer: str | None, use_raw: bool) -> str | None:
+    """The layer to learn from: as passed, or that of counts where ``X`` has their logarithms.
+
+    Distances learned from counts are better than those from their logarithms (docs/choosing.md).
+    """
+    check_is_anndata(adata)
+    if layer is not None or use_raw or COUNTS not in adata.layers:
+        return None if layer == X and X not in adata.layers else layer
+    if not is_whole(adata.layers[COUNTS]) or not are_logarithms(adata):
+        return None
+    warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
+    return COUNTS
 
 
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:

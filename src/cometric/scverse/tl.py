@@ -69,7 +69,9 @@ def learn(
     eps, tau
         Entropic regularization and weight of the norm, see :func:`cometric.learn`.
     layer, use_raw
-        Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        Learn from ``adata.layers[layer]`` or ``adata.raw``. By default from ``adata.X``,
+        as with ``layer="X"``; but if it holds logarithms of counts, and ``layers["counts"]`` whole
+        numbers, from these, which a warning says.
     key_added
         The name under which results are stored.
     certify
@@ -105,6 +107,7 @@ def learn(
     check_count("n_neighbors", n_neighbors)
     check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
     slots.check_copy(adata, copy)
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
@@ -146,7 +149,7 @@ def choose(
     candidates
         Options of :func:`learn` by name, see :func:`cometric.choose`.
     layer, use_raw
-        Use ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        As for :func:`learn`.
     key_added
         The comparison is stored under this name with ``_choice`` added.
     options
@@ -163,6 +166,7 @@ def choose(
     """
     slots.check_key(key_added)
     check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     with advising(adata, data):
         choice = cometric.choosing.comparison.choose(data, candidates, **options)

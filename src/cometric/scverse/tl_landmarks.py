@@ -50,7 +50,7 @@ def landmarks(
     n_neighbors
         Size of a neighborhood, the cell itself included, as scanpy counts.
     layer, use_raw
-        Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        As for :func:`learn`.
     key_added
         The name under which results are stored.
     neighbors_key
@@ -98,6 +98,7 @@ def landmarks(
     slots.check_copy(adata, copy)
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
     check_options(options, known, "landmarks")
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     metacells = None
     given: tuple[Any, ...] = () if n_landmarks is None else (n_landmarks,)
