@@ -1,15 +1,36 @@
 """The command line inside this process, and a table for it to read."""
 
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
-from typer.testing import CliRunner
+
+
+class Outcome(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+
+    @property
+    def output(self):
+        """All that was printed."""
+        return self.stdout + self.stderr
 
 
 def run(*words, code=0):
     """The outcome of a command, which must end with this exit code."""
-    from cometric.cli.commands import app
+    from cometric.cli import main
 
-    found = CliRunner().invoke(app, list(map(str, words)))
+    out, said = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(said):
+        try:
+            main(list(map(str, words)))
+        except SystemExit as end:
+            found = Outcome(out.getvalue(), said.getvalue(), end.code)
     assert found.exit_code == code, found.output
     return found
 

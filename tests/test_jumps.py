@@ -11,7 +11,7 @@ from jumps import WAYS, jumps
 # precision and start threads, two each check the parameters of a solver; fourteen of tiles give
 # strips of pairs to workers.
 MOST = {"exact": 79, "entropic": 85, "limit": 73, "tiles": 92, "anndata": 84, "shell": 105}
-NEEDS = {"anndata": "anndata", "shell": "typer"}
+NEEDS = {"anndata": "anndata", "shell": "anndata"}
 
 
 @pytest.mark.parametrize("way", MOST)

@@ -182,14 +182,11 @@ def test_commands_on_the_pages_exist(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted(DEFINITIONS)], ids=lambda page: page.stem)
 def test_commands_of_the_package_exist(page):
-    typer = pytest.importorskip("typer")
-    from cometric.cli.commands import app
+    from cometric.cli.program import COMMANDS
 
-    commands = typer.main.get_command(app).commands
     for name, words in SUBCOMMAND.findall(code(page)):
-        assert name in commands, f"cometric {name}"
-        known = {"--help", "-h", *(flag for p in commands[name].params for flag in p.opts)}
-        known |= {flag for p in commands[name].params for flag in p.secondary_opts}
+        assert name in COMMANDS, f"cometric {name}"
+        known = {"--help", "-h", *(flag for p in COMMANDS[name].options for flag in p.flags)}
         given = {word.partition("=")[0] for word in words.split("#")[0].split() if word[0] == "-"}
         assert {flag for flag in given if len(flag) > 1} <= known, f"cometric {name} {words}"
 

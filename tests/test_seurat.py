@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 def test_seurat_reads_the_results(tmp_path):
-    pytest.importorskip("typer")
     pytest.importorskip("igraph")
     if shutil.which("Rscript") is None:
         pytest.skip("R is not installed")

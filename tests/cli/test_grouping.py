@@ -10,7 +10,6 @@ import pytest
 import cometric as cm
 
 anndata = pytest.importorskip("anndata")
-pytest.importorskip("typer")
 pytest.importorskip("igraph")
 from shell import run  # noqa: E402
 
@@ -83,7 +82,7 @@ def test_modules_of_samples_are_groups():
     assert list(table.module) == list(cm.modules(cm.load("out.npz"), of="samples").labels)
     words = ["modules", "out.npz", "-o", "y.csv", "--of", "samples", "--sets", "sets.json"]
     said = run(*words, code=2).stderr
-    assert "error: --sets are sets of features; leave out --of." in said
+    assert "error: `sets` are sets of features; leave out `of`." in said
 
 
 def test_defaults_are_those_of_python():
@@ -115,23 +114,23 @@ def test_groups_are_in_the_order_of_categories():
     ("words", "message"),
     [
         (["modules", "out.npz", "-o", "y.png"], "`y.png` should end in .csv or .tsv"),
-        (["modules", "out.npz", "-o", "y.csv", "--resolution", "x"], "--resolution is 'x'"),
-        (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "--min-size is '0'"),
+        (["modules", "out.npz", "-o", "y.csv", "--resolution", "x"], "`resolution` is 'x'"),
+        (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "`min_size` is 0"),
         (
             ["rank", "out.npz", "-o", "y.csv", "--labels", "kind"],
-            "--labels is 'kind'; `out.npz` has no columns of labels; pass a table by ",
+            "`labels` is 'kind'; `out.npz` has no columns of labels; pass a table by ",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],
-            "--labels is 'type'; `out.h5ad` has 'kind'",
+            "`labels` is 'type'; `out.h5ad` has 'kind'",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "depth"],
-            "--labels is 'depth', a column of real numbers; pass one of labels.",
+            "`labels` is 'depth', a column of real numbers; pass one of labels.",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "none"],
-            "--labels is 'none', which has no labels: all are missing.",
+            "`labels` is 'none', which has no labels: all are missing.",
         ),
     ],
 )
@@ -142,10 +141,10 @@ def test_mistakes_are_reported(words, message):
 def test_one_group_and_options_that_contradict_each_other_are_refused():
     Path("one.csv").write_text("name,kind\n" + "".join(f"s{i},a\n" for i in range(60)))
     words = ["rank", "out.npz", "--labels-from", "one.csv", "--labels", "kind", "-o", "r.csv"]
-    assert "--labels has one group only, 'a'" in run(*words, "--force", code=2).stderr
+    assert "`labels` has one group only, 'a'" in run(*words, "--force", code=2).stderr
     learn = ["learn", "out.h5ad", "-o", "no.npz", "--force", "--transport"]
     for transport in ("exact", "tree", "entropic(0.2)"):
         said = run(*learn, transport, "--eps", 0.1, code=2).stderr
-        assert "--eps is 0.1 and --transport is" in said
+        assert "`eps` is 0.1 and `transport` is" in said
         assert "Pass one of them." in said
     assert not Path("no.npz").exists()

@@ -15,10 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
-from cometric.large.progress import remove_run
 
 anndata = pytest.importorskip("anndata")
-pytest.importorskip("typer")
 pytest.importorskip("h5py")
 from shell import run  # noqa: E402
 
@@ -75,8 +73,8 @@ def test_neighbors_are_those_of_all_samples(data):
         row = found.obsp["distances"][found.obs_names.get_loc(name)]
         assert_allclose(own["distance"], np.sort(row.data)[:3])
     said = run("neighbors", "out.h5ad", "-o", "z.csv", "-n", 7, code=2).stderr
-    assert "--n-neighbors is 7, but only the 5 nearest of each" in said
-    assert "Pass fewer, or run cometric landmarks with a larger --n-neighbors." in said
+    assert "`n_neighbors` is 7, but only the 5 nearest of each" in said
+    assert "Pass fewer, or run `landmarks` with a larger `n_neighbors`." in said
     run("neighbors", "out.h5ad", "-o", "genes.csv", "--of", "features")
     assert len(pd.read_csv("genes.csv")) == 30 * 14
 
@@ -130,17 +128,7 @@ def test_files_that_are_read_by_rows_are_not_transposed(data):
     Path("x.zarr").mkdir()
     for words in (["landmarks", "x.zarr", "-o", "y.h5ad"], ["plan", "x.zarr"]):
         said = run(*words, "--transpose", code=2).stderr
-        assert "--transpose is not for .zarr files, which are read by rows" in said
-
-
-def test_the_folder_is_removed_only_if_the_run_has_converged(data):
-    words = ["landmarks", "x.h5ad", *QUICK, "--checkpoint", "saved", "--remove-checkpoint"]
-    said = run(*words, "-o", "a.h5ad", "--max-iter", 2, "--tol", 1e-9, code=3).stderr
-    assert "The checkpoints in saved are not removed: the run has not converged." in said
-    assert Path("saved").is_dir()
-    remove_run("saved")
-    run(*words, "-o", "b.h5ad")
-    assert not Path("saved").exists()
+        assert "`transpose` is not for .zarr files, which are read by rows" in said
 
 
 def test_facts_as_json(data):
@@ -169,19 +157,18 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
         (["x.h5ad", "-o", "x.h5ad"], "`x.h5ad` exists; pass another name, or --force"),
         (
             ["x.h5ad", "-o", "y.h5ad", "-n", "81"],
-            "--n-neighbors is 81; pass a whole number from 2 to 80",
+            "`n_neighbors` is 81; pass a whole number from 2 to 80",
         ),
-        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "1"], "--n-landmarks is '1'"),
-        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "--n-landmarks is 81; choose between"),
-        (["x.h5ad", "-o", "y.h5ad", "--method", "best"], "--method is 'best'; pass uniform or"),
-        (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "--layer is 'no'; the layers of `x.h5ad`"),
-        (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "--key is 'a/b'"),
-        (["x.h5ad", "-o", "y.h5ad", "--remove-checkpoint"], "--remove-checkpoint needs a folder"),
+        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "1"], "`n_landmarks` is 1"),
+        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "`n_landmarks` is 81; choose between"),
+        (["x.h5ad", "-o", "y.h5ad", "--method", "best"], "`method` is 'best'; "),
+        (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "`layer` is 'no'; "),
+        (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "`key_added` is 'a/b'"),
         (["c.h5ad", "-o", "y.h5ad"], "`c.h5ad` is stored by columns (CSC)"),
         (["empty.h5ad", "-o", "y.h5ad"], "`empty.h5ad` has 1 empty sample (first: sample 's4')"),
         (
             ["empty.h5ad", "-o", "y.h5ad", "--drop-empty"],
-            "Remove them from the file; --drop-empty leaves out features only.",
+            "Drop them: they hold no mass.",
         ),
         (["noise.h5ad", "-o", "y.h5ad"], "`noise.h5ad`"),
     ],
@@ -257,14 +244,14 @@ def test_a_killed_run_continues_to_the_same_file(data):
 
 MEASURE = """
 import resource, sys
-from cometric.cli.commands import app
+from cometric.cli import main
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 def landmarks(path):
     try:
-        app(["landmarks", path, "-o", path + ".out.h5ad", *sys.argv[1:]])
+        main(["landmarks", path, "-o", path + ".out.h5ad", *sys.argv[1:]])
     except SystemExit as end:
         assert not end.code, end.code
 
@@ -306,12 +293,12 @@ def test_the_memory_is_that_of_a_part_of_the_file(data):
 
 
 def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
-    from cometric.cli import learning
+    from cometric.cli import fitting, loading
     from cometric.running import planning
 
-    monkeypatch.setattr(learning, "WHOLE", 0.0)
+    monkeypatch.setattr(fitting, "WHOLE", 0.0)
     monkeypatch.setattr(planning, "free_memory", lambda: 1e4)
-    monkeypatch.setattr(learning, "read_source", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(loading.Data, "read", lambda *_: pytest.fail("it was read"))
     said = run("plan", "x.h5ad", code=5).stdout
     assert "80 samples, 30 features" in said
     assert "does not fit" in said
@@ -320,8 +307,8 @@ def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
 
 
 def test_a_file_that_fits_is_planned_as_before(data, monkeypatch):
-    from cometric.cli import learning
+    from cometric.cli import fitting
 
-    monkeypatch.setattr(learning, "WHOLE", 0.0)
+    monkeypatch.setattr(fitting, "WHOLE", 0.0)
     said = run("plan", "x.h5ad", "--eps", "0.5", "--tau", "0.1", "--tol", "1e-2").stdout
     assert "iterations" in said

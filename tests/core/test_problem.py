@@ -268,7 +268,7 @@ def test_pandas_frames():
     want = [[2 / 3, 1 / 3], [0, 1], [1 / 3, 2 / 3]]
     assert_allclose(Problem.from_data(beside).samples.hist.toarray(), want, rtol=1e-15)
     nullable.loc[1, "w"] = pd.NA
-    with pytest.raises(ValueError, match=r"1 NaN entry \(first: row 1, column 2\)"):
+    with pytest.raises(ValueError, match=r"1 NaN entry \(first: row 1, column 2: '1', 'w'\)"):
         Problem.from_data(nullable)
     with pytest.raises(ValueError, match=r"`X` has text in 1 column \('name'\); pass numbers only"):
         Problem.from_data(frame.assign(name="gene"))

@@ -299,7 +299,7 @@ def test_what_cannot_be_opened_by_rows(inside):
     Path("y.zarr").write_text("x")
     for path, options, message in (
         ("x.csv", {}, "`x.csv` is not a file whose rows can be read one by one"),
-        ("x.h5ad", {"layer": "no"}, r"`layer` is 'no'; `adata.layers` has \['dense'\]"),
+        ("x.h5ad", {"layer": "no"}, r"`layer` is 'no'; `.layers` has \['dense'\]"),
         ("x.npy", {"layer": "no"}, "`x.npy` has no layers and no raw data"),
         ("y.npy", {}, r"`y.npy` has shape \(1, 4\); need at least 2 x 2"),
         ("folder.h5ad", {}, "`folder.h5ad` is a folder; pass a file"),
@@ -313,7 +313,7 @@ def test_what_cannot_be_opened_by_rows(inside):
     del inside.raw
     inside.write_h5ad("y.h5ad")
     with (
-        pytest.raises(ValueError, match="`use_raw` is True, but `adata.raw` is None"),
+        pytest.raises(ValueError, match="`use_raw` is True, but `.raw` is None"),
         open_store("y.h5ad", use_raw=True),
     ):
         pass

@@ -321,7 +321,7 @@ def test_scverse(tmp_path):
 
 
 def test_command_line(tmp_path):
-    pytest.importorskip("typer")
+    pytest.importorskip("anndata")
     from shell import run
 
     np.save(tmp_path / "x.npy", X)

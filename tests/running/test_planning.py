@@ -258,7 +258,10 @@ def test_runs_that_do_not_fit_are_not_measured_but_come_with_advice(small_machin
             5e5,
             "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features",
         ),
-        (3e6, "0.003 GB are available. Pass solver='power', which needs about 0.00.* GB, or take"),
+        (
+            3e6,
+            "0.003 GB are available. Pass `solver='power'`, which needs about 0.00.* GB, or take",
+        ),
     ],
 )
 def test_metrics_that_do_not_fit_are_refused_before_allocation(

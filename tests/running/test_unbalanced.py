@@ -151,7 +151,7 @@ def test_estimator_and_anndata(X, result):
 
 
 def test_the_command_line(X, result, tmp_path, monkeypatch):
-    pytest.importorskip("typer")
+    pytest.importorskip("anndata")
     from shell import run
 
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ from cometric.core.digest import digest
 from cometric.core.types import Iterate
 from cometric.saving import checkpoint as module
 from cometric.saving.folder import MANIFEST_BYTES, CheckpointError, CheckpointWarning
-from cometric.saving.saved import latest, read_origin
+from cometric.saving.saved import latest
 
 X = cm.datasets.simulate_counts(14, 12, density=0.5, random_state=1).X.toarray() + np.eye(14, 12)
 TORUS = cm.datasets.torus("bimodal", 8, 6)
@@ -807,25 +807,6 @@ def test_the_size_includes_what_strips_store(eps, tmp_path, capsys):
         cm.learn(data, eps, 0.1, client=client, checkpoint=tmp_path / f"{client}", progress=True)
     one, strips = map(float, re.findall(r"about ([\d.]+) kB each", capsys.readouterr().err))
     assert 0.7 * one < strips < 1.5 * one
-
-
-def test_the_recorded_origin_survives_a_resume(tmp_path):
-    with module.noting({"path": "here"}):
-        start(tmp_path)
-    assert latest(tmp_path).origin == {"path": "here"}
-    cm.resume(tmp_path)
-    assert latest(tmp_path).origin == {"path": "here"}
-    origin, arrays = read_origin(tmp_path)
-    assert origin == {"path": "here"}
-    assert digest(arrays) == latest(tmp_path).options["data"]
-
-
-def test_without_a_recorded_origin_there_is_none(tmp_path):
-    assert read_origin(tmp_path) == ({}, {})
-    start(tmp_path)
-    assert read_origin(tmp_path)[0] == {}
-    newest(tmp_path, "manifest").write_bytes(b"damaged")
-    assert read_origin(tmp_path)[1].keys() == cm.Problem.from_data(X).to_arrays().keys()
 
 
 def test_removing_leaves_nothing(tmp_path):

@@ -118,13 +118,13 @@ def test_new_cells_are_matched_by_gene(adata):
 def test_data_without_x_and_layers_are_refused(adata):
     adata.X = None
     del adata.layers["counts"]
-    with pytest.raises(ValueError, match=r"`adata.X` is None. Set it, or add a layer."):
+    with pytest.raises(ValueError, match=r"`.X` is None. Set it, or add a layer."):
         cms.tl.learn(adata)
 
 
 def test_a_layer_is_learned_from(adata):
     adata.X = None
-    with pytest.raises(ValueError, match=r"`adata.X` is None. Pass `layer`, one of \['counts'\]"):
+    with pytest.raises(ValueError, match=r"`.X` is None. Pass `layer`, one of \['counts'\]"):
         cms.tl.learn(adata)
     cms.tl.learn(adata, layer="counts", **QUICK)
     assert adata.uns["cometric"]["params"]["layer"] == "counts"
@@ -180,7 +180,7 @@ def test_empty_cells_and_genes_have_no_distance(adata):
     dense = adata.X.toarray()
     dense[3], dense[:, 5] = 0, 0
     adata.X = sparse.csr_matrix(dense)
-    words = r"`adata` has 1 empty cell \(first: 'cell.*'\).* Pass `drop_empty=True` .*filter_cells"
+    words = r"`X` has 1 empty row \(first: 3, 'cell.*'\).* Pass `drop_empty=True` .*filter_cells"
     with pytest.raises(ValueError, match=words):
         cms.tl.learn(adata, **QUICK)
     cms.tl.learn(adata, drop_empty=True, **QUICK)
@@ -190,7 +190,9 @@ def test_empty_cells_and_genes_have_no_distance(adata):
     assert missing.sum() == 2 * 36 - 1
     assert np.isnan(adata.varp["cometric_distances"]).sum() == 2 * 18 - 1
     assert len(cms.get.result(adata).samples) == 35
-    with pytest.raises(ValueError, match="cells without counts, whose distances are NaN"):
+    with pytest.raises(
+        ValueError, match="Samples without counts have distances NaN. Leave them out"
+    ):
         cms.pp.neighbors(adata, 5)
     kept = adata[~np.isnan(adata.obsp["cometric_distances"]).all(axis=1)].copy()
     cms.pp.neighbors(kept, 5)
@@ -262,8 +264,8 @@ def test_what_was_written_is_logged(adata, caplog):
 
 def test_bad_requests_are_refused(adata):
     for options, words in (
-        ({"layer": "spliced"}, r"`layer` is 'spliced'; `adata.layers` has \['counts'\]"),
-        ({"use_raw": True}, "`use_raw` is True, but `adata.raw` is None"),
+        ({"layer": "spliced"}, r"`layer` is 'spliced'; `.layers` has \['counts'\]"),
+        ({"use_raw": True}, "`use_raw` is True, but `.raw` is None"),
         ({"layer": "counts", "use_raw": True}, "exclude one another"),
         ({"key_added": "a/b"}, "`key_added` is 'a/b'; pass a name, without '/'"),
         ({"key_added": "a\0"}, r"`key_added` is 'a\\x00'; pass a name, without .* NUL"),
@@ -289,7 +291,7 @@ def test_bad_requests_are_refused(adata):
     with pytest.raises(ValueError, match="`of` is 'genes'; choose"):
         cms.get.distances(adata, "genes")
     del adata.varp["cometric_distances"]
-    with pytest.raises(KeyError, match="`adata.varp` no longer has 'cometric_distances'"):
+    with pytest.raises(KeyError, match="`.varp` no longer has 'cometric_distances'"):
         cms.get.distances(adata, "features")
 
 
@@ -405,10 +407,10 @@ def test_genes_that_were_not_learned_from_are_colors_if_they_are_in_raw(adata, p
 
 def test_scaled_data_are_refused_with_a_remedy():
     adata = anndata.AnnData(np.random.default_rng(0).normal(size=(5, 4)))
-    with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* learn before scaling"):
+    with pytest.raises(ValueError, match=r"`X` has .* negative entr.* Learn before scaling"):
         cms.tl.learn(adata)
     adata.raw = adata
-    with pytest.raises(ValueError, match=r"`adata.X` has .* negative entr.* `use_raw=True`"):
+    with pytest.raises(ValueError, match=r"`X` has .* negative entr.* `use_raw=True`"):
         cms.tl.learn(adata)
 
 
@@ -439,13 +441,13 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
 
 
 def test_data_without_layers_are_an_error():
-    with pytest.raises(ValueError, match="`layer` is 'counts', but `adata` has no layers. Leave"):
+    with pytest.raises(ValueError, match="`layer` is 'counts', but there are no layers. Leave"):
         cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")
 
 
 @pytest.mark.parametrize("where", ["X", "layer"])
 @pytest.mark.parametrize("call", ["learn", "choose", "landmarks"])
-def test_invalid_entries_are_named_by_cell_and_gene(adata, call, where):
+def test_invalid_entries_are_named(adata, call, where):
     damaged = adata.X.toarray() if sparse.issparse(adata.X) else adata.X.copy()
     damaged[7, 3] = np.nan
     options = {"layer": "damaged"} if where == "layer" else {}
@@ -454,14 +456,14 @@ def test_invalid_entries_are_named_by_cell_and_gene(adata, call, where):
     else:
         adata.X = damaged
     cell, gene = adata.obs_names[7], adata.var_names[3]
-    words = f"`adata` has 1 NaN entry .first: cell '{cell}', gene '{gene}'.. Replace them"
-    with pytest.raises(ValueError, match=words):
+    place = f"row 7, column 3: '{cell}', '{gene}'"
+    with pytest.raises(ValueError, match=f"`X` has 1 NaN entry .first: {place}.. Replace them"):
         getattr(cms.tl, call)(adata, **options)
 
 
 def test_choose_names_scaled_data(adata):
     adata.X = adata.X.toarray() - 1
-    with pytest.raises(ValueError, match=r"`adata\.X` has .* negative .*`layer='counts'`"):
+    with pytest.raises(ValueError, match=r"`X` has .* negative .*`layer='counts'`"):
         cms.tl.choose(adata)
 
 
@@ -502,3 +504,34 @@ def test_genes_without_counts_among_very_many_come_with_a_way_to_select_some():
         ValueError, match=r"All 4,000 genes take 0\.1 GB a matrix: select the variab"
     ):
         cms.tl.learn(anndata.AnnData(X))
+
+
+def with_counts():
+    rng = np.random.default_rng(3)
+    adata = anndata.AnnData(
+        rng.poisson(1.5, (30, 25)).astype(np.float32) + np.eye(30, 25, dtype=np.float32)
+    )
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = np.log1p(adata.X)
+    return adata
+
+
+def test_counts_are_used_if_there_is_a_layer_of_them():
+    adata = with_counts()
+    with pytest.warns(
+        UserWarning, match=r"Using the counts in `.layers\['counts'\]`; pass `layer="
+    ):
+        cms.tl.learn(adata)
+    assert adata.uns["cometric"]["params"]["layer"] == "counts"
+    expected = cm.learn(adata.layers["counts"])
+    assert_array_equal(adata.obsp["cometric_distances"], expected.samples)
+
+
+def test_a_layer_that_is_named_wins_over_counts():
+    adata = with_counts()
+    cms.tl.learn(adata, layer="X", norm="l1")
+    assert "layer" not in adata.uns["cometric"]["params"]
+    assert_array_equal(adata.obsp["cometric_distances"], cm.learn(adata.X, norm="l1").samples)
+    adata.layers["counts"] = adata.X.copy()  # no counts
+    cms.tl.learn(adata, norm="l1")
+    assert "layer" not in adata.uns["cometric"]["params"]

@@ -1,16 +1,13 @@
-"""The command ``cometric``; checks that its dependencies are installed before loading them."""
+"""The command ``cometric``: each subcommand calls the function of the same name."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 
-def main() -> None:
-    """Run the command line."""
-    try:
-        from cometric.cli.commands import app
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("typer", "click", "rich"):
-            raise
-        sys.exit("The command line needs typer and rich: pip install 'cometric[cli]'.")
-    app(prog_name="cometric")
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line, by default that of this process, and exit with its code."""
+    from cometric.cli.program import run
+
+    sys.exit(run(sys.argv[1:] if words is None else list(words)))

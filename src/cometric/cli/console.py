@@ -1,37 +1,31 @@
 """The output of the command line: results, progress, warnings, errors and exit codes.
 
 The result of a command goes to standard output, as text or, with ``--json``, as one JSON object.
-Everything else (progress, warnings, errors) goes to standard error.
+Everything else (progress, warnings, errors) goes to standard error. Messages of the library are
+shown as they are; a line explains how the options that they name are written here.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import signal
+import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import typer
-from rich.console import Console as Terminal
-from rich.text import Text
 
-from cometric.cli import wording
 from cometric.core.inputs import BadData, Fault
-from cometric.core.names import MEANT, similar
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
 from cometric.machine.interruption import is_interruption
-
-# Newer versions of typer include click, so that this class cannot be imported by name.
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class Exit(IntEnum):
@@ -50,152 +44,158 @@ TERMINATED = 128 + signal.SIGTERM
 
 EXIT_CODES = (
     "Exit codes: 0 done, converged; 2 bad input or options; 3 done, but not converged; "
-    "4 the output could not be written; 5 planned, but does not fit into memory; "
+    "4 the output could not be written; 5 does not fit into memory; "
     "130 interrupted; 143 terminated; 1 any other error."
 )
+
+OPTIONS_RULE = (
+    "Options in backticks are written with dashes here: `n_neighbors=15` is --n-neighbors 15, "
+    "`drop_empty=True` is --drop-empty."
+)
+
+Files = list[Path]
+Facts = dict[str, Any]
+
+RED, YELLOW = "1;31", "33"
+
+
+class UsageError(Exception):
+    """A command line that is not valid."""
 
 
 class Console:
     """The output of one run of the command line, and the warnings so far."""
 
-    def __init__(self) -> None:
-        self.json = self.quiet = self.debug = False
+    def __init__(self, words: Collection[str]) -> None:
+        # Needed before options are parsed, for messages about those that are not valid.
+        self.json, self.debug = "--json" in words, "--debug" in words
+        self.quiet = "--quiet" in words or "-q" in words
         self.warnings: list[str] = []
-        self._context: Any = None  # typer context of the running command
-        self._source: tuple[Path, Any, bool] | None = None  # file, data, transpose
-        self._terminal = Terminal(stderr=True, highlight=False)
-
-    def use_context(self, context: Any) -> None:
-        """Set the running command: messages name its options."""
-        self._context = context
-
-    def use_source(self, path: Path, data: Any = None, transpose: bool = False) -> None:
-        """Set the file that was read, and its data: messages about invalid data name them."""
-        self._source = path, data, transpose
-
-    def say(self, text: str, style: str = "") -> None:
-        """Show a line of progress, on standard error."""
-        if not self.quiet:
-            self._terminal.print(Text(printable(text), style), soft_wrap=True)
-
-    def warn(self, message: str) -> None:
-        """Show a warning, on standard error, and store it for ``--json``."""
-        message = self.translate(message)
-        self.warnings.append(message)
-        self.say(f"warning: {message}", "yellow")
-
-    def answer(self, text: str, facts: dict[str, Any], code: Exit = Exit.CONVERGED) -> None:
-        """Show the result of a command, on standard output; exit if the code is not 0."""
-        if self.json:
-            facts = {**facts, "warnings": self.warnings, "exit_code": int(code)}
-            typer.echo(json.dumps(to_json(facts), allow_nan=False))
-        else:
-            typer.echo(printable(text))
-        if code:
-            raise typer.Exit(code)
+        self.options: Collection[str] = ()
+        """Names of options, in Python, that messages may contain."""
+        self.source: tuple[Path, Any, bool] | None = None
+        """The file that was read, its data, and whether it was transposed: for messages."""
+        self._explained: set[str] = set()
 
     @property
     def progress(self) -> bool:
         """Whether progress is shown."""
         return not self.quiet
 
-    @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Turn exceptions into an error message of one line and an exit code."""
+    def say(self, text: str, color: str = "") -> None:
+        """Show a line of progress, on standard error."""
+        if not self.quiet:
+            self._show(text, color)
+
+    def _warn(self, message: Any, *_: Any, **__: Any) -> None:
+        """Show a warning, on standard error, and store it for ``--json``."""
+        message = " ".join(str(message).split())
+        self.warnings.append(message)
+        self.say(f"warning: {message}", YELLOW)
+        if not self.quiet:
+            self._explain(message)
+
+    def answer(
+        self, command: str, text: str, inputs: Files, outputs: Files, facts: Facts, code: int = 0
+    ) -> Exit:
+        """Show the result of a command, on standard output; returns the exit code."""
+        if self.json:
+            read = [str(path) for path in inputs]
+            files = {"input": read[0] if len(read) == 1 else read, "output": outputs}
+            ending = {"warnings": self.warnings, "exit_code": int(code)}
+            self._print_json({"command": command, **files, **facts, **ending})
+        else:
+            print(printable(text), flush=True)
+            if not self.quiet:
+                self._explain(text)
+        return Exit(code)
+
+    def run(self, call: Callable[[], int]) -> int:
+        """The exit code of a call; exceptions become an error message and a code."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("always", UserWarning)
-                warnings.showwarning = self._showwarning
-                yield
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise  # handled by typer
-        except UsageError as error:
-            self._fail(error, _usage(error), Exit.BAD_INPUT)
+                warnings.showwarning = self._warn
+                return int(call())
+        except BrokenPipeError:  # as in `cometric ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed at the end
+            return Exit.FAULT
         except SystemExit as end:
             if end.code == TERMINATED:
-                self.say(
-                    "terminated after a checkpoint. Run the same command again to continue.",
-                    "bold red",
-                )
+                self._show("terminated after a checkpoint. Run the same command again to continue.")
             raise
         except KeyboardInterrupt as error:
-            self._fail(error, " ".join(["interrupted.", *map(str, error.args)]), Exit.INTERRUPTED)
-        except WriteError as error:
-            self._fail(error, str(error), Exit.WRITE_FAILED)
-        except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
-            self._fail(error, self._message(error), Exit.BAD_INPUT)
-        except MemoryError as error:
-            self._fail(error, f"not enough memory: {error}", Exit.BAD_INPUT)
+            return self._fail(error, " ".join(["interrupted.", *map(str, error.args)]))
         except Exception as error:
-            if is_interruption(error):
-                self._fail(error, "interrupted.", Exit.INTERRUPTED)
-            message = f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
-            self._fail(error, message, Exit.FAULT)
-
-    def _showwarning(self, message: Any, *_: Any, **__: Any) -> None:
-        self.warn(" ".join(str(message).split()))
+            return self._fail(error, self._message(error))
 
     def _message(self, error: Exception) -> str:
         """The message of an error; for invalid data, with the position in the file."""
-        path, data, transpose = self._source or (None, None, False)
+        path, data, transpose = self.source or (None, None, False)
         if isinstance(error, BadData) and path is not None and data is not None:
             first = place(path, data, error.row, error.column, transpose=transpose)
-            if error.fault is Fault.NEGATIVE:
-                what = error.describe("sample", "feature")
-                return f"`{path}` has {what} (first: {first}), as after scaling. {_unscaled(data)}"
             # "sample" rather than "row", since samples may be columns of the file.
-            return error.message(str(path), first, row="sample", column="feature")
+            text = error.message(str(path), first, row="sample", column="feature")
+            empty = error.fault in (Fault.EMPTY, Fault.UNKNOWN) and error.row is not None
+            if empty and "result" in self.options:
+                text += " Pass `drop_empty` to do so."
+            if error.fault is Fault.NEGATIVE:
+                from cometric.scverse.advice import unscaled
+
+                text += unscaled(data)
+            return text
+        if isinstance(error, MemoryError):
+            return f"not enough memory: {error}"
+        if _code(error) is Exit.INTERRUPTED:
+            return "interrupted."
+        if _code(error) is Exit.FAULT:
+            return f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
-    def translate(self, message: str) -> str:
-        """A message of the library with the file for `X`, and options for arguments."""
-        if self._context is None:
-            return message
-        # The remedy may be an option of `learn` that this command does not have.
-        learn = self._context.parent.command.commands["learn"]
-        options = wording.options_of(learn) | wording.options_of(self._context.command)
-        given = self._context.params
-        file = given.get("path") if self._source is None else self._source[0]
-        paths = {str(path) for path in (file, *given.values()) if isinstance(path, Path)}
-        return wording.translate(message, options, None if file is None else str(file), paths)
-
-    def _fail(self, error: BaseException, message: str, code: Exit) -> NoReturn:
-        """Show an error message and exit."""
-        message = self.translate(" ".join(message.split()))
+    def _fail(self, error: BaseException, message: str) -> Exit:
+        """Show an error message; returns the exit code."""
+        message, code = " ".join(message.split()), _code(error)
         if self.debug:
-            trace = printable("".join(traceback.format_exception(error)))
-            self._terminal.print(Text(trace), soft_wrap=True)
+            self._show("".join(traceback.format_exception(error)))
         if self.json:
-            facts = {"error": message, "warnings": self.warnings, "exit_code": int(code)}
-            typer.echo(json.dumps(facts))
-        self._terminal.print(Text(printable(f"error: {message}"), "bold red"), soft_wrap=True)
-        raise typer.Exit(code) from error
+            self._print_json({"error": message, "warnings": self.warnings, "exit_code": int(code)})
+        self._show(f"error: {message}", RED)
+        self._explain(message)
+        return code
+
+    def _explain(self, message: str) -> None:
+        """Say what names in a message stand for, unless it was said before."""
+        notes = []
+        if self.source is not None and "`X`" in message:
+            notes.append(f"`X` is {self.source[0]}.")
+        if any(f"`{name}`" in message or f"`{name}=" in message for name in self.options):
+            notes.append(OPTIONS_RULE)
+        for note in notes:
+            if note not in self._explained:
+                self._explained.add(note)
+                self._show(note)
+
+    def _show(self, text: str, color: str = "") -> None:
+        text = printable(text)
+        if color and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+            text = f"\x1b[{color}m{text}\x1b[0m"
+        print(text, file=sys.stderr, flush=True)
+
+    def _print_json(self, facts: dict[str, Any]) -> None:
+        print(json.dumps(to_json(facts), allow_nan=False), flush=True)
 
 
-def _usage(error: Any) -> str:
-    """The message about an invalid command line, from typer or from one of our options."""
-    if type(error) is typer.BadParameter:
-        return str(error.message)
-    context = getattr(error, "ctx", None)
-    hint = f" See {context.command_path} --help." if context is not None else ""
-    option = getattr(error, "option_name", None)
-    if option is not None and context is not None and hasattr(error, "possibilities"):
-        known = {name.lstrip("-"): name for part in context.command.params for name in part.opts}
-        close = similar(option.lstrip("-"), known, 1, MEANT)
-        meant = f" Did you mean {known[close[0]]}?" if close else ""
-        return f"No such option: {option}.{meant}{hint}"
-    said = error.format_message().rstrip(".")
-    return f"{said}{'' if said.endswith('?') else '.'}{hint}"
-
-
-def _unscaled(data: Any) -> str:
-    """Where a file may have data that were not scaled."""
-    layers = ", ".join(repr(name) for name in getattr(data, "layers", ()) if name is not None)
-    places = [f"--layer (the file has {layers})"] if layers else []
-    places += ["--use-raw"] if getattr(data, "raw", None) is not None else []
-    where = f": {', or '.join(places)}" if places else ""
-    return f"Pass counts or their logarithms{where}."
+def _code(error: BaseException) -> Exit:
+    """The exit code of an error."""
+    if isinstance(error, KeyboardInterrupt) or is_interruption(error):
+        return Exit.INTERRUPTED
+    if isinstance(error, WriteError):
+        return Exit.WRITE_FAILED
+    if isinstance(error, MemoryError):
+        return Exit.DOES_NOT_FIT
+    expected = ValueError, TypeError, KeyError, OSError, ImportError, UsageError
+    return Exit.BAD_INPUT if isinstance(error, expected) else Exit.FAULT
 
 
 def to_json(value: Any) -> Any:

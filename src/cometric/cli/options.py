@@ -1,398 +1,245 @@
-"""Options of the commands beside those of ``learn``, and groups of options."""
+"""Commands and their options, made of the functions that run them and of the list of settings.
+
+An option has the name that it has in Python, with dashes; some have a shorter name, too. Texts
+become numbers where they look like numbers: the functions that get the values check them.
+"""
 
 from __future__ import annotations
 
+import inspect
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
+from cometric import transports
+from cometric.cli.loading import GROUPS
+from cometric.running import settings
 
-from cometric.cli.console import Console
-from cometric.core.kinds import Choice, Count, Device, Kind, Number
-from cometric.large.checks import SEARCHES
-from cometric.large.landmarks import METHODS
-from cometric.running.settings import LEARNING
+PLACES = {"result": "RESULT", "data": "DATA"}
+"""Arguments that have a place instead of a name."""
 
-DATA, OUTPUT, LANDMARKS = "Data", "Output", "Landmarks and neighbors"
+SHORT = {
+    "output": "-o",
+    "n_neighbors": "-n",
+    "quiet": "-q",
+    "n_threads": "--threads",
+    "random_state": "--seed",
+    "key_added": "--key",
+    "folder": "--checkpoint",
+}
+"""Other names of options."""
+
+PANELS = {
+    "Arguments": (*PLACES,),
+    "Data": ("layer", "use_raw", "transpose", "drop_empty"),
+    "Options": (),
+    "Output": ("output", "force", "without_data", "key", "key_added", "neighbors_key", "json",
+               "quiet", "debug"),
+}  # fmt: skip
 """Headings of the help, in addition to those for the options of ``learn``."""
 
+METAVARS = {
+    "labels": "COLUMN",
+    "clusters": "COLUMN",
+    "checkpoint": "FOLDER",
+    "folder": "FOLDER",
+    "samples": "FILE",
+    "features": "FILE",
+    "Path": "FILE",
+    "int": "NUMBER",
+    "float": "NUMBER",
+}
+"""What the help shows for a value, by the name or the type of the option."""
 
-def of_kind(name: str, kind: Kind, *short: str, **settings: Any) -> Any:
-    """An option whose values are of some kind."""
-
-    def parse(text: Any) -> Any:
-        try:
-            return kind.read(str(text))
-        except (ValueError, OverflowError) as error:
-            raise typer.BadParameter(kind.describe_error(name, str(text), error)) from None
-
-    settings = {"metavar": kind.metavar, "show_default": True, **settings}
-    return typer.Option(name, *short, parser=parse, **settings)
-
-
-def flag(*names: str, **settings: Any) -> Any:
-    """An option without a value."""
-    return typer.Option(*names, metavar="", show_default=True, **settings)
-
-
-def output(*lines: str) -> Any:
-    """The option ``-o`` of a command; ``lines`` describe the file formats."""
-    return typer.Option(
-        "--output", "-o", metavar="FILE", help=" ".join(lines), rich_help_panel=OUTPUT
-    )
-
-
-def _sets(name: str) -> Callable[[typer.Context, bool], bool]:
-    """A callback that sets a flag of the console, before other options are read."""
-
-    def callback(context: typer.Context, value: bool) -> bool:
-        console = context.ensure_object(Console)
-        console.use_context(context)
-        setattr(console, name, value)
-        return value
-
-    return callback
-
-
-def _one_of(*choices: str) -> Choice:
-    allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Choice(allowed, choices, metavar="|".join(choices))
-
-
-SIDES = _one_of("samples", "features")
-
-# ---------------------------------------------------------------------------- arguments
-
-Data = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA",
-        help="Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
-        ".tsv (also .gz), .npz, .npy, .loom.",
-    ),
-]
-DataInParts = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA",
-        help="Samples by features: .h5ad or .zarr, read in parts; or any format of `learn`.",
-    ),
-]
-Learned = Annotated[
-    Path,
-    typer.Argument(metavar="RESULT", help="A result of `cometric learn`: .npz or .h5ad."),
-]
-
-# ------------------------------------------------------------------------------ options
-
-Layer = Annotated[
-    str | None,
-    typer.Option(
-        "--layer", metavar="NAME", help="Layer of an .h5ad file to use.", rich_help_panel=DATA
-    ),
-]
-UseRaw = Annotated[
-    bool, flag("--use-raw", help="Use `.raw` of an .h5ad file.", rich_help_panel=DATA)
-]
-Transpose = Annotated[
-    bool,
-    flag("--transpose", help="Rows are features, columns are samples.", rich_help_panel=DATA),
-]
-OriginalData = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="FILE",
-        help="The data of the run, for .h5ad output, if the file was moved.",
-        rich_help_panel=DATA,
-    ),
-]
-OtherMaxIter = Annotated[
-    int | None,
-    of_kind("--max-iter", Count(), help="New limit on the number of all iterations."),
-]
-OtherNormalizationSteps = Annotated[
-    int | None,
-    of_kind(
-        "--normalization-steps",
-        Count(),
-        help="Number of normalizations in the run, if its data were not read from a file.",
-        rich_help_panel=DATA,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    of_kind(
-        "--threads",
-        Count(),
-        help="Number of threads. Default: all cores.",
-        rich_help_panel=LEARNING,
-    ),
-]
-CheckpointEvery = Annotated[
-    float,
-    of_kind(
-        "--checkpoint-every",
-        Number("a number of seconds, at least 0"),
-        help="Seconds between checkpoints. 0: after each iteration.",
-        rich_help_panel=LEARNING,
-    ),
-]
-RemoveCheckpoint = Annotated[
-    bool,
-    flag(
-        "--remove-checkpoint",
-        help="Delete the checkpoints once the run has converged and its result is written.",
-        rich_help_panel=LEARNING,
-    ),
-]
-Of = Annotated[
-    str,
-    of_kind(
-        "--of",
-        SIDES,
-        help="Distances between samples or between features.",
-    ),
-]
-Neighbors = Annotated[
-    int,
-    of_kind(
-        "--n-neighbors",
-        Count(),
-        "-n",
-        help="Number of neighbors of each item, itself included as in scanpy: one fewer is written "
-        "to tables.",
-    ),
-]
-PartSamples = Annotated[
-    int | None,
-    of_kind("--n-samples", Count(), help="Number of samples to use. Default: at most 500."),
-]
-PartFeatures = Annotated[
-    int | None,
-    of_kind(
-        "--n-features", Count(), help="Number of features to learn from. Default: at most 500."
-    ),
-]
-Splits = Annotated[
-    int, of_kind("--n-splits", Count(), help="Number of random splits into two halves.")
-]
-Predictors = Annotated[
-    int,
-    of_kind("--n-neighbors", Count(), "-n", help="Number of neighbors that predict a sample."),
-]
-Seed = Annotated[int, of_kind("--seed", Count(0), help="Seed for samples and splits.")]
-OnDevice = Annotated[str, of_kind("--device", Device(), help="cpu, or a GPU: cuda, cuda:1.")]
-Nearest = Annotated[
-    int | None,
-    of_kind(
-        "--n-neighbors",
-        Count(),
-        "-n",
-        help="Write only this many nearest learned items of each new one. A new item is not one "
-        "of them; `neighbors` and `landmarks` count each item as its own neighbor.",
-    ),
-]
-CountOfLandmarks = Annotated[
-    int | None,
-    of_kind(
-        "--n-landmarks",
-        Count(2),
-        help="Number of samples to learn from. Default: by the size of the data.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-WayOfDrawing = Annotated[
-    str,
-    of_kind(
-        "--method",
-        _one_of(*METHODS),
-        help="How landmarks are drawn.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-Search = Annotated[
-    str,
-    of_kind(
-        "--search",
-        _one_of(*SEARCHES),
-        help="How candidates for neighbors are found: bounds of all pairs, which prove them, or "
-        "an index. auto: an index from 5,000 samples on.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-Candidates = Annotated[
-    int | None,
-    of_kind(
-        "--max-candidates",
-        Count(),
-        help="Largest number of distances to compute per sample.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-Checked = Annotated[
-    int,
-    of_kind(
-        "--check",
-        Count(0),
-        help="Number of samples to compare with all others, to measure the recall.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-SeedOfLandmarks = Annotated[
-    int,
-    of_kind(
-        "--seed",
-        Count(0),
-        help="Seed for landmarks and checked samples.",
-        rich_help_panel=LANDMARKS,
-    ),
-]
-WithoutData = Annotated[
-    bool,
-    flag(
-        "--without-data",
-        help="Write names, metrics and neighbors only, not the data.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-NeighborsKey = Annotated[
-    str,
-    typer.Option(
-        "--neighbors-key",
-        metavar="NAME",
-        help="Name of the neighbor graph in uns, where scanpy looks for it.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Labels = Annotated[
-    str,
-    typer.Option(
-        "--labels",
-        metavar="COLUMN",
-        help="Column of `.obs` in an .h5ad RESULT, or of the table --labels-from.",
-    ),
-]
-LabelsFrom = Annotated[
-    Path | None,
-    typer.Option(
-        "--labels-from",
-        metavar="FILE",
-        help="Table of labels, .csv or .tsv, with the names of the samples in its first column.",
-    ),
-]
-DropUnknown = Annotated[
-    bool,
-    flag(
-        "--drop-empty",
-        help="Leave out new samples without mass on anything learned.",
-        rich_help_panel=DATA,
-    ),
-]
-Voters = Annotated[
-    int | None,
-    of_kind(
-        "--n-neighbors",
-        Count(),
-        "-n",
-        help="Number of nearest samples that vote. Default: 15, or all others if fewer.",
-    ),
-]
-Method = Annotated[
-    str, of_kind("--method", _one_of("tsne", "umap"), help="How the two maps are drawn.")
-]
-Key = Annotated[
-    str,
-    typer.Option(
-        "--key", metavar="NAME", help="Name of the metrics in .h5ad files.", rich_help_panel=OUTPUT
-    ),
-]
-OtherKey = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="NAME",
-        help="Name of the metrics in .h5ad files. Default: as in the run.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Force = Annotated[
-    bool, flag("--force", help="Replace output files that exist.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[
-    bool,
-    flag(
-        "--json",
-        callback=_sets("json"),
-        is_eager=True,
-        help="Print the answer as one JSON object.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Quiet = Annotated[
-    bool,
-    flag(
-        "--quiet",
-        "-q",
-        callback=_sets("quiet"),
-        is_eager=True,
-        help="Show no progress and no warnings.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Debug = Annotated[
-    bool,
-    flag(
-        "--debug",
-        callback=_sets("debug"),
-        is_eager=True,
-        help="Show the traceback of an error.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-
-# ------------------------------------------------------------------------------- groups
+HELP = {
+    "data": "Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
+    ".tsv (also .gz), .npz, .npy, .loom; for `plan` and `landmarks` also .zarr.",
+    "result": "A result of `cometric learn`: .npz or .h5ad.",
+    "layer": "Layer of an .h5ad file to use.",
+    "use_raw": "Use `.raw` of an .h5ad file.",
+    "transpose": "Rows are features, columns are samples.",
+    "drop_empty": "Leave out new samples without mass on anything learned.",
+    "n_landmarks": "Number of samples to learn from. Default: by the size of the data.",
+    "method": "How landmarks are drawn: uniform or kmeans++.",
+    "search": "How candidates for neighbors are found: exhaustive, by bounds of all pairs, which "
+    "prove them, or index. auto: an index from 5,000 samples on.",
+    "max_candidates": "Largest number of distances to compute per sample.",
+    "check": "Number of samples to compare with all others, to measure the recall.",
+    "random_state": "Seed of random choices.",
+    "folder": "Folder for what is done. The same command continues from it.",
+    "n_threads": "Number of threads. Default: all cores.",
+    "device": "cpu, or a GPU: cuda, cuda:1.",
+    "n_samples": "Number of samples to use. Default: at most 500.",
+    "n_splits": "Number of random splits into two halves.",
+    "of": "samples or features.",
+    "n_neighbors": "Number of neighbors of each item, itself included as in scanpy: one fewer is "
+    "written to tables.",
+    "labels": "Column of `.obs` in an .h5ad RESULT, or of the table --labels-from.",
+    "clusters": "The same for clusters computed from RESULT: for colors, but not for scores.",
+    "labels_from": "Table of labels, .csv or .tsv, with the names of the samples in its first "
+    "column.",
+    "resolution": "Larger values give more and smaller modules.",
+    "coherence": "Items below this coherence are background. Default: 0.05 for features; samples "
+    "have no background.",
+    "min_size": "Smaller modules become background.",
+    "sets": "Sets of features, such as gene sets, .gmt or .json: those enriched in modules.",
+    "title": "Title of the page.",
+    "certify": "Add proved error bounds (for --eps 0), or a diagnosis.",
+    "without_data": "Write names, metrics and neighbors only, not the data.",
+    "key": "Name of the metrics in .h5ad files.",
+    "key_added": "Name of the metrics in .h5ad files.",
+    "neighbors_key": "Name of the neighbor graph in uns, where scanpy looks for it.",
+    "force": "Replace output files that exist.",
+    "json": "Print the answer as one JSON object.",
+    "quiet": "Show no progress and no warnings.",
+    "debug": "Show the traceback of an error.",
+}
+"""The help of options that are not those of ``learn``."""
 
 
-class Source(NamedTuple):
-    """How data are read from a file."""
+class Option(NamedTuple):
+    """An option, or an argument in a fixed place."""
 
-    layer: Layer = None
-    use_raw: UseRaw = False
-    transpose: Transpose = False
+    name: str  # in Python
+    flags: tuple[str, ...]
+    panel: str
+    settings: dict[str, Any]  # of ``ArgumentParser.add_argument``
+
+
+class Command(NamedTuple):
+    """A command: the function that runs it, its options, and groups of them by parameter."""
+
+    function: Callable[..., int]
+    options: list[Option]
+    groups: dict[str, Any]
 
     @property
-    def matrix(self) -> dict[str, Any]:
-        """Which matrix of an AnnData is used."""
-        return {"layer": self.layer, "use_raw": self.use_raw}
+    def help(self) -> str:
+        """The docstring of the function."""
+        return inspect.getdoc(self.function) or ""
+
+    def run(self, console: Any, values: dict[str, Any]) -> int:
+        """Call the function with the values of its options; returns the exit code."""
+        grouped = {
+            name: group(
+                **{field: values.pop(field) for field in inspect.signature(group).parameters}
+            )
+            for name, group in self.groups.items()
+        }
+        return self.function(console, **grouped, **values)
 
 
-class Part(NamedTuple):
-    """Which part of the data `choose` uses, and how it is split."""
-
-    n_samples: PartSamples = None
-    n_features: PartFeatures = None
-    n_splits: Splits = 4
-    n_neighbors: Predictors = 20
-    random_state: Seed = 0
+COMMANDS: dict[str, Command] = {}
 
 
-class Sketched(NamedTuple):
-    """How `landmarks` draws samples, and how it finds neighbors."""
+def command(*further: Option, **help: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command of a function: its parameters, after the console, are the options.
 
-    n_landmarks: CountOfLandmarks = None
-    n_neighbors: Neighbors = 15
-    method: WayOfDrawing = "uniform"
-    search: Search = "auto"
-    max_candidates: Candidates = None
-    check: Checked = 20
-    random_state: SeedOfLandmarks = 0
+    Those without a default are required. A group of :data:`GROUPS` stands for its
+    fields, and ``further`` options for ``**options``; ``help`` replaces that of :data:`HELP`.
+    """
+
+    def make(function: Callable[..., int]) -> Callable[..., int]:
+        groups, options = {}, list(further)
+        for p in list(inspect.signature(function).parameters.values())[1:]:
+            group = GROUPS.get(str(p.annotation))
+            if group is not None:
+                groups[p.name] = group
+            elif p.kind is not p.VAR_KEYWORD:
+                options.append(_option(p, help))
+        for group in groups.values():
+            options += [_option(p, help) for p in inspect.signature(group).parameters.values()]
+        COMMANDS[function.__name__] = Command(function, options + DISPLAY, groups)
+        return function
+
+    return make
 
 
-class Display(NamedTuple):
-    """Options of every command: how it shows its result."""
+def borrowed(function: Callable[..., Any], names: str, **help: str) -> list[Option]:
+    """Options with the names and defaults that a function of Python has."""
+    parameters = inspect.signature(function).parameters
+    return [_option(parameters[name], help) for name in names.split()]
 
-    as_json: Json = False
-    quiet: Quiet = False
-    debug: Debug = False
+
+def learning(*without: str) -> list[Option]:
+    """The options of ``learn`` that a command line can express: those with a help text."""
+    return [
+        _made(field.name, field.default, str(field.type), about["help"], about["panel"])
+        for field in settings.options(without=without)
+        if (about := field.metadata)["help"]
+    ]
+
+
+def value(text: str) -> int | float | str:
+    """The number that a text stands for, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _gigabytes(text: str) -> Any:
+    size = value(text)
+    return size if isinstance(size, str) else size * 1e9
+
+
+def _devices(text: str) -> str | list[str]:
+    return text.split(",") if "," in text else text
+
+
+def _transport(text: str) -> Any:
+    try:
+        return transports.from_text(text)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "transport": _transport,
+    "device": _devices,
+    "memory_limit": _gigabytes,
+    "samples": Path,
+    "features": Path,
+    "checkpoint": Path,
+    "Path": Path,
+    "str": str,
+    "list[str]": str,
+}
+"""How values are read, by the name or the type of the option; others by :func:`value`."""
+
+
+def _option(p: inspect.Parameter, help: dict[str, str]) -> Option:
+    panel = next((name for name, inside in PANELS.items() if p.name in inside), "Options")
+    return _made(p.name, p.default, str(p.annotation), help.get(p.name) or HELP[p.name], panel)
+
+
+def _made(name: str, default: Any, annotation: str, help: str, panel: str) -> Option:
+    """An option of this name, default and type."""
+    kind = annotation.split(" | ")[0]
+    read = READERS.get(name) or READERS.get(kind) or value
+    if name in PLACES:
+        return Option(name, (name,), panel, {"metavar": PLACES[name], "help": help, "type": read})
+    flags = (f"--{name.replace('_', '-')}", *([SHORT[name]] if name in SHORT else []))
+    if isinstance(default, bool):
+        return Option(name, flags, panel, {"dest": name, "action": "store_true", "help": help})
+    given = {
+        "dest": name,
+        "type": read,
+        "metavar": METAVARS.get(name) or METAVARS.get(kind, "TEXT"),
+    }
+    if kind == "list[str]":
+        given["action"] = "append"
+    if default is inspect.Parameter.empty:
+        return Option(name, flags, panel, {**given, "required": True, "help": help})
+    help += "" if default is None else f" [default: {default}]"
+    return Option(name, flags, panel, {**given, "default": default, "help": help})
+
+
+def _display(json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+    """The options of every command."""
+
+
+DISPLAY = borrowed(_display, "json quiet debug")

@@ -49,8 +49,9 @@ class BadData(ValueError):
     """Entries, rows or columns that a matrix must not have.
 
     ``row`` and ``column`` are the position of the first of ``count``; ``column`` is None for a
-    faulty row, ``row`` for a faulty column; ``label`` is its name. Callers with other names for
-    the data, or for its rows and columns, build their message from these fields.
+    faulty row, ``row`` for a faulty column; ``label`` is its name, or the names of the row and
+    column of an entry. Callers that know the place in a file build their message from these
+    fields.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class BadData(ValueError):
         remedy: str,
         row: int | None = None,
         column: int | None = None,
-        label: str | None = None,
+        label: str | tuple[str, str] | None = None,
     ) -> None:
         self.name, self.fault, self.count, self.remedy = name, fault, count, remedy
         self.row, self.column, self.label = row, column, label
@@ -85,7 +86,10 @@ class BadData(ValueError):
         if self.row is None or self.column is None:  # the description tells which
             number = f"{self.column if self.row is None else self.row}"
             return number if self.label in (None, number) else f"{number}, {self.label!r}"
-        return f"row {self.row}, column {self.column}"
+        place = f"row {self.row}, column {self.column}"
+        if self.label in (None, (f"{self.row}", f"{self.column}")):
+            return place
+        return f"{place}: {', '.join(map(repr, self.label or ()))}"
 
 
 def read_samples(X: Any) -> sparse.csr_array:
@@ -220,7 +224,7 @@ def _read(
     matrix.eliminate_zeros()
     index = np.int32 if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max else np.int64
     matrix.indices, matrix.indptr = matrix.indices.astype(index), matrix.indptr.astype(index)
-    _check_entries(matrix, name, signed)
+    _check_entries(X, matrix, name, signed)
     return matrix, data.dtype
 
 
@@ -323,8 +327,11 @@ def _with_article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def _check_entries(matrix: sparse.csr_array, name: str, signed: bool) -> None:
-    """Raise unless entries are finite and, if not ``signed``, masses; warn of a very wide range."""
+def _check_entries(X: Any, matrix: sparse.csr_array, name: str, signed: bool) -> None:
+    """Raise unless entries are finite and, if not ``signed``, masses; warn of a very wide range.
+
+    ``X`` are the data that the matrix was made of, which may have names.
+    """
     data = matrix.data
     for bad, fault, remedy in (
         (np.isnan(data), Fault.NAN, "Replace them, or leave out their rows or columns."),
@@ -335,7 +342,9 @@ def _check_entries(matrix: sparse.csr_array, name: str, signed: bool) -> None:
         if len(where):
             row = int(np.searchsorted(matrix.indptr, where[0], side="right")) - 1
             column = int(matrix.indices[where[0]])
-            raise BadData(name, fault, len(where), remedy, row=row, column=column)
+            rows, columns = read_names(X)
+            label = (rows[row], columns[column]) if rows and columns else None
+            raise BadData(name, fault, len(where), remedy, row, column, label)
     sizes = abs(data) if signed else data
     low, top = (float(sizes.min()), float(sizes.max())) if len(data) else (1.0, 1.0)
     if low * WIDE_RANGE < top:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass
 from numbers import Integral, Real
@@ -25,14 +24,6 @@ class Kind:
 
     def check(self, name: str, value: Any) -> None:
         """Raise a ValueError that names the argument, unless the value is of this kind."""
-
-    def read(self, text: str) -> Any:
-        """The value that a text on the command line stands for, or a ValueError."""
-        return text
-
-    def describe_error(self, option: str, text: str, error: Exception) -> str:
-        """The message for a text that :meth:`read` refused with this error."""
-        return f"{option} is {text!r}; pass {self.allowed}."
 
     def to_json(self, value: Any) -> Any:
         """The value as JSON."""
@@ -61,17 +52,6 @@ class Number(Kind):
         if not value < self.below and self.below < math.inf:
             raise ValueError(f"`{name}` is {value}; it must be below {self.below:g}.")
 
-    def read(self, text: str) -> float | str:
-        try:
-            number = float(text)
-        except ValueError:
-            if text in self.names:
-                return text
-            raise
-        if not 0.0 <= number < self.below and not (number == math.inf and not self.finite):
-            raise ValueError
-        return number
-
     def to_json(self, value: Any) -> Any:
         return value if value is None or isinstance(value, str) else float(value)
 
@@ -98,12 +78,6 @@ class Count(Kind):
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise ValueError(f"`{name}` is {shown(value)}; pass a whole number.")
         check_number(name, value)
-
-    def read(self, text: str) -> int:
-        number = float(text)
-        if not number.is_integer() or number < self.least:
-            raise ValueError
-        return int(text) if text.lstrip("+").isdigit() else int(number)
 
     def to_json(self, value: Any) -> Any:
         return value if value is None else int(value)
@@ -138,11 +112,6 @@ class Precision(Kind):
         if not known or value is None:
             raise ValueError(f"`{name}` is {shown(value)}; choose {self.allowed}.")
 
-    def read(self, text: str) -> str:
-        if text not in ("auto", "float64", "float32"):
-            raise ValueError
-        return text
-
     def to_json(self, value: Any) -> str:
         return "auto" if _is_auto(value) else str(np.dtype(value).name)
 
@@ -175,9 +144,6 @@ class Folder(Kind):
         if path.exists() and not path.is_dir():
             raise ValueError(f"`{name}` is {str(path)!r}, which is a file; pass a folder.")
 
-    def read(self, text: str) -> Path:
-        return Path(text)
-
 
 @dataclass(frozen=True)
 class Choice(Kind):
@@ -191,13 +157,6 @@ class Choice(Kind):
     choices: tuple[str, ...] = ()
     parse: Callable[[str], Any] | None = None  # for text that is not one of the choices
     metavar: str | None = "NAME"
-
-    def read(self, text: str) -> Any:
-        if text in self.choices:
-            return text
-        if self.parse is None:
-            raise ValueError
-        return self.parse(text)
 
     def to_json(self, value: Any) -> Any:
         if value is None or isinstance(value, str):
@@ -224,9 +183,6 @@ class Metric(Kind):
                 f"{name}."
             )
 
-    def read(self, text: str) -> Path:
-        return Path(text)
-
     def to_json(self, value: Any) -> Any:
         return None if value is None else "matrix"
 
@@ -244,12 +200,6 @@ class Object(Kind):
     parse: Callable[[str], Any] = str
     allowed: str = ""
     metavar: str | None = None
-
-    def read(self, text: str) -> Any:
-        return self.parse(text)
-
-    def describe_error(self, option: str, text: str, error: Exception) -> str:
-        return f"{option}: {error}"
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and not isinstance(value, self.kind):
@@ -283,11 +233,6 @@ class Named(Kind):
                 f"`{name}` is {shown(value)}; pass a name or an instance with {methods}."
             )
 
-    def read(self, text: str) -> str:
-        if text not in self.choices:
-            raise ValueError
-        return text
-
     def to_json(self, value: Any) -> Any:
         return self.describe(value)
 
@@ -312,11 +257,6 @@ class Device(Kind):
                 f"`{name}` is {shown(value)}; a list names GPUs only. Pass 'cpu' alone, or leave "
                 "it out of the list."
             )
-
-    def read(self, text: str) -> str | list[str]:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?(,cuda(:\d+)?)*", text):
-            raise ValueError
-        return text.split(",") if "," in text else text
 
     def to_json(self, value: Any) -> str | list[str]:
         return [str(each) for each in value] if isinstance(value, list | tuple) else str(value)

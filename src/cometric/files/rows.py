@@ -79,7 +79,8 @@ def of_group(group: Any, name: str) -> CsrRows:
     if kind.startswith("csc"):
         raise ValueError(
             f"`{name}` is stored by columns (CSC), so that no rows can be read without reading "
-            "all of it. Store it by rows: `adata.X = adata.X.tocsr()`, then write the file again."
+            "all of it. Store it by rows (CSR), by `adata.X = adata.X.tocsr()` in Python, then "
+            "write the file again."
         )
     parts = {"data", "indices", "indptr"}
     if not kind.startswith("csr") or not parts <= set(group.keys()):
@@ -378,13 +379,13 @@ def _zarr(path: Path) -> Any:
 def _check_has_matrix(file: Any, layer: str | None, use_raw: bool) -> None:
     """Raise if an AnnData in a group of HDF5 or Zarr does not have the layer, or raw data."""
     if use_raw and "raw/X" not in file:
-        raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+        raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
     if layer is not None and not use_raw:
         layers = list(file["layers"]) if "layers" in file else []
         if not layers:
-            raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
+            raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
         if layer not in layers:
-            raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
+            raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
 
 
 def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Store:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cometric.answers.result import Result
 from cometric.core.arrays import on_device
+from cometric.core.counts import are_logarithms
 from cometric.core.errors import UnknownKind
 from cometric.core.names import checks_options
 from cometric.core.problem import Problem
@@ -24,7 +25,7 @@ from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.running.run import Run
 from cometric.running.settings import DEFAULT_TOL, Settings
-from cometric.running.weights import AUTO
+from cometric.running.weights import AUTO, AUTO_NORM
 from cometric.saving.checkpoint import Checkpoint
 from cometric.saving.folder import CheckpointError, remove_checkpoint
 from cometric.saving.saved import Saved, compare, latest, read_data
@@ -184,6 +185,11 @@ def learn(
     )
     _warn_of_numbers(problem)
     settings = settings.fitted(problem)
+    if settings.norm == AUTO_NORM and are_logarithms(X):
+        warn(
+            "`X` holds logarithms of counts, log(1 + x). Distances from counts are better: pass "
+            "these, or `np.expm1(X)`, whose rows are proportional to them."
+        )
     result = _learn(Run.prepare(settings, replace(problem, formula=settings.formula)))
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
@@ -203,7 +209,8 @@ def _warn_of_numbers(problem: Problem) -> None:
     if np.allclose(np.diff(column), step, rtol=1e-6, atol=0.0):
         warn(
             f"The first feature of `X`, {side.names[0]!r}, counts the samples, from 0 or 1. If it "
-            "is their number, make it the index, by `set_index`."
+            "is their number, make it the index, by `set_index`; in a file, leave the upper left "
+            "cell of the table empty."
         )
 
 

@@ -90,9 +90,12 @@ def memory_for_maps(
     remedies = _remedies(n, m)
     power = dense_memory(n, m, "plain", saturated)
     if kind in ("accelerated", "linear") and power + promised <= free:
-        remedies.insert(0, f"pass solver='power', which needs about {power / 1e9:.3g} GB")
+        remedies.insert(0, f"pass `solver='power'`, which needs about {power / 1e9:.3g} GB")
     if promised and needed <= free:
-        remedies.insert(0, f"pass a `memory_limit` of at most {free - needed:.2g} bytes")
+        most = free - needed
+        remedies.insert(
+            0, f"pass a `memory_limit` of at most {most:.2g} bytes, {most / 1e9:.2g} GB"
+        )
     advice = ", or ".join(remedies)
     more = f", and `memory_limit` allows {promised / 1e9:.3g} GB more" if promised else ""
     raise MemoryError(

@@ -210,7 +210,7 @@ class Settings:
     checkpoint: Any = _setting(
         None,
         Folder(),
-        "Folder for checkpoints. The same command, or `cometric resume`, continues from them.",
+        "Folder for checkpoints. The same command continues from them.",
         answer=False,
     )
     checkpoint_every: float = _setting(

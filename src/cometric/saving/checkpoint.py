@@ -13,9 +13,7 @@ A run uses :class:`Checkpoint`; :mod:`~cometric.saving.folder` describes and wri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +39,6 @@ from cometric.saving.folder import (
 )
 from cometric.saving.saved import SCHEMA, Saved, versions
 from cometric.saving.state import Arrays, deserialize, serialize
-
-_origin: ContextVar[dict[str, Any] | None] = ContextVar("origin", default=None)
-
-
-@contextmanager
-def noting(origin: dict[str, Any]) -> Iterator[None]:
-    """Store ``origin``, as JSON, in all checkpoints of runs that begin inside.
-
-    It tells where the data come from, for callers that need more than their histograms. It does
-    not affect the answer: a run with another origin may continue from the checkpoint.
-    """
-    token = _origin.set(origin)
-    try:
-        yield
-    finally:
-        _origin.reset(token)
 
 
 class Checkpoint:
@@ -103,7 +85,6 @@ class Checkpoint:
         self._last_write = time.monotonic()
         self._intact = [saved.number] if saved else []
         self._data_recorded: dict[str, Any] | None = None  # size and checksum of data.npz
-        self._origin = _origin.get() or (saved.origin if saved else {})
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder, CheckpointError)
@@ -167,7 +148,6 @@ class Checkpoint:
             "versions": versions(),
             "asked": self.options,  # named so in all files of this schema
             "used": self.used,
-            "origin": self._origin,
             "stage": stage,
             "iterate": iterate,
             "files": {DATA: self._data_recorded, state: recorded},

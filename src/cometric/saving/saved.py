@@ -51,7 +51,6 @@ class Saved:
     iterate: dict[str, Any]  # its fields; arrays are named in their place
     arrays: Arrays
     data: dict[str, Any]  # size and checksum of data.npz
-    origin: dict[str, Any]  # see ``checkpoint.noting``
 
     def history(self, stage: int) -> list[Record]:
         """The records of one stage."""
@@ -94,21 +93,6 @@ def latest(folder: Path) -> Saved | None:
 def read_data(folder: Path, saved: Saved) -> Arrays:
     """The arrays of data.npz."""
     return read_arrays(folder / DATA, saved.data)
-
-
-def read_origin(folder: Path) -> tuple[dict[str, Any], Arrays]:
-    """The origin that the newest checkpoint notes, and its data.npz; both empty if there is none.
-
-    Damaged checkpoints are skipped silently: :func:`latest` reports them.
-    """
-    for _, path in sorted(numbered(folder, MANIFEST), reverse=True):
-        try:
-            content = read_manifest(path)
-            origin, recorded = dict(content.get("origin", {})), dict(content["files"][DATA])
-            return origin, read_arrays(folder / DATA, recorded)
-        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
-            continue
-    return {}, {}
 
 
 def compare(folder: Path, saved: Saved, options: dict[str, Any]) -> None:
@@ -176,7 +160,6 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
             iterate=dict(content["iterate"]),
             arrays=read_arrays(folder / state, files[state]),
             data=dict(files[DATA]),
-            origin=dict(content.get("origin", {})),  # absent from earlier versions
         )
         saved.history(saved.stage)
         written_with = dict(content["versions"])

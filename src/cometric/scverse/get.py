@@ -45,7 +45,7 @@ def distances(
     place, where = (adata.obsp, "obsp") if of == "samples" else (adata.varp, "varp")
     slot = stored["distances_key"]
     if slot not in place:
-        raise slots.NotStored(f"`adata.{where}` no longer has {slot!r}. Learn again.")
+        raise slots.NotStored(f"`.{where}` no longer has {slot!r}. Learn again.")
     return place[slot]
 
 
@@ -108,7 +108,7 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
     except (ValueError, slots.NotStored, MemoryError):
         raise
     except Exception as error:  # of a damaged file: parts are missing, or of other types
-        raise ValueError(f"`adata` has damaged metrics under {key!r}: {error!r}.") from error
+        raise ValueError(f"The AnnData has damaged metrics under {key!r}: {error!r}.") from error
 
 
 def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
@@ -118,18 +118,18 @@ def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
     metrics.insert(0, stored["landmarks"]["distances"] if sketched else distances(adata, key=key))
     if any(sparse.issparse(metric) for metric in metrics):
         raise ValueError(
-            f"`adata` stores only nearest neighbors under {key!r}, and a result needs all "
-            "distances. Learn with a larger `max_dense`, or use `cometric.learn`."
+            f"The AnnData stores only nearest neighbors under {key!r}, and a result needs all "
+            "distances. Learn with a larger `max_dense`, or save the result as .npz."
         )
     if "matrix" in params["norm"]:
         raise ValueError(
             f"The norm under {key!r} was given as matrices, which an AnnData does not store. "
-            "Use `cometric.learn` and `Result.save`."
+            "Save the result as .npz."
         )
     changed = (
-        f"`adata` has other data than the metrics under {key!r} were learned from: cells, genes or "
-        "entries have changed since{}. Learn again; if later steps change `adata.X`, keep a copy "
-        "of it in a layer and learn with `layer=...`."
+        f"The AnnData has other data than the metrics under {key!r} were learned from: samples, "
+        "features or entries have changed since{}. Learn again; if later steps change `.X`, keep a "
+        "copy of it in a layer and learn with `layer`."
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when learning
@@ -144,7 +144,7 @@ def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
                 fixed=str(params.get("fixed", "")),
             )
         except BadData as error:
-            found = error.describe("cell", "gene")
+            found = error.describe()
             raise ValueError(changed.format(f" (there are {found} now)")) from error
     if fingerprint(problem) != stored["fingerprint"]:
         raise ValueError(changed.format(""))
@@ -155,7 +155,7 @@ def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
     try:
         return _result(stored, params, samples, features, history(adata, key=key), problem)
     except ValueError as error:
-        raise ValueError(f"`adata` has damaged metrics under {key!r}: {error}.") from error
+        raise ValueError(f"The AnnData has damaged metrics under {key!r}: {error}.") from error
 
 
 def _result(

@@ -14,8 +14,8 @@ from cometric.core.digest import digest
 from cometric.core.inputs import BadData, Fault, read_matrix, read_names
 from cometric.core.names import suggestion
 from cometric.core.types import Matrix
-from cometric.core.warn import warn
 from cometric.scverse import sketches, slots
+from cometric.scverse.advice import first
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -25,29 +25,6 @@ if TYPE_CHECKING:
 def transform_key(key: str) -> str:
     """The name under which ``uns`` describes the distances to a reference."""
     return f"{key}_transform"
-
-
-class MessagesNaming:
-    """Within it, errors and warnings about ``adata`` or ``X`` name the argument of the caller."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._recorder = warnings.catch_warnings(record=True)
-
-    def __enter__(self) -> None:
-        self._recorded: Any = self._recorder.__enter__()
-        warnings.simplefilter("always")
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._recorder.__exit__(kind, error, trace)
-        for warning in self._recorded:
-            warn(self._renamed(str(warning.message)), warning.category)
-        if isinstance(error, KeyError | ValueError):
-            plain = KeyError if isinstance(error, KeyError) else ValueError
-            raise plain(self._renamed(str(error.args[0]))) from error
-
-    def _renamed(self, message: str) -> str:
-        return message.replace("`adata", f"`{self._name}").replace("`X`", f"`{self._name}`")
 
 
 def default_source(new: AnnData, params: dict[str, Any]) -> tuple[str | None, bool]:
@@ -92,16 +69,13 @@ def checksum(data: Any, result: Result, of: str) -> str:
     return digest({"result": result.identity, "data": matrix, "names": names})
 
 
-def describe_fault(error: BadData, data: Any, of: str) -> str:
-    """The message about invalid new data, which names cells that have no learned genes."""
+def advice(error: BadData, data: Any, of: str) -> str:
+    """What to do about new cells that have no learned genes, to be added to the message."""
     if of == "features" or error.fault not in (Fault.EMPTY, Fault.UNKNOWN):
-        return str(error)
-    cells = "cell" if error.count == 1 else "cells"
+        return first(error, data)
     return (
-        f"`new` has {error.count} {cells} without counts of learned genes (first: "
-        f"{data.obs_names[error.row]!r}), which cannot be compared. Leave them out: "
-        "`new = new[:, new.var_names.isin(reference.var_names)].copy()`, then "
-        "`sc.pp.filter_cells(new, min_genes=1)`."
+        f"{first(error, data)} In scanpy: `new = new[:, new.var_names.isin(reference.var_names)]"
+        ".copy()`, then `sc.pp.filter_cells(new, min_genes=1)`."
     )
 
 

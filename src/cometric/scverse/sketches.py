@@ -129,8 +129,8 @@ def graph(adata: AnnData, stored: dict[str, Any], key: str) -> sparse.csr_matrix
     params = adata.uns.get(neighbors_key, {}).get("params", {})
     if params.get("distances") != slots.distances_key(key) or place not in adata.obsp:
         raise slots.NotStored(
-            f"`adata.uns[{neighbors_key!r}]` no longer describes the neighbors under {key!r}. Run "
-            "`cometric.scverse.tl.landmarks` again, or give it another `neighbors_key`."
+            f"`.uns[{neighbors_key!r}]` no longer describes the neighbors under {key!r}. Run "
+            "`landmarks` again, or give it another `neighbors_key`."
         )
     return adata.obsp[place]
 
@@ -152,8 +152,8 @@ def landmark_rows(adata: AnnData, key: str, doing: str) -> Index:
     names = np.asarray(adata.obs_names)
     if rows.max() >= len(names) or list(names[rows]) != list(stored["names"]):
         raise ValueError(
-            f"`adata` has other cells, or in another order, than the metrics under {key!r} were "
-            "learned from. Learn again."
+            f"The AnnData has other cells, or in another order, than the metrics under {key!r} "
+            "were learned from. Learn again."
         )
     return rows
 
@@ -177,8 +177,8 @@ def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Landmarks:
     names = [str(name) for name in stored["landmarks"]["names"]]
     if cells.shape != (len(names), len(genes)):
         raise ValueError(
-            f"`adata` has {len(genes)} genes, but its landmarks have {cells.shape[1]}: genes have "
-            "changed since. Learn again."
+            f"The AnnData has {len(genes)} genes, but its landmarks have {cells.shape[1]}: genes "
+            "have changed since. Learn again."
         )
     return Landmarks(cells, names, genes)
 

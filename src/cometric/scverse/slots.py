@@ -12,6 +12,7 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
+from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.sides import Side
@@ -31,6 +32,9 @@ MAX_DENSE = 10_000
 
 NEIGHBORS_STORED = 100
 """Nearest neighbors of each cell (or gene) that are stored, above that."""
+
+COUNTS, X = "counts", "X"
+"""The layer that has counts by convention, and the name that stands for ``.X``."""
 
 HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 """Options of ``learn`` that determine the histograms."""
@@ -71,10 +75,10 @@ def check_groups(where: str, table: DataFrame, name: str) -> None:
     import pandas as pd
 
     if table[name].isna().all():
-        raise ValueError(f"`adata.{where}[{name!r}]` has no labels: all are missing.")
+        raise ValueError(f"`.{where}[{name!r}]` has no labels: all are missing.")
     if pd.api.types.is_float_dtype(table[name]):
         raise ValueError(
-            f"`adata.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
+            f"`.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
             "make it one: `.astype('category')`."
         )
 
@@ -85,7 +89,7 @@ def check_copy(adata: AnnData, copy: bool, name: str = "adata") -> None:
         raise ValueError(f"`copy` is True, but `{name}` is backed. Pass `copy=False`.")
 
 
-def check_is_anndata(adata: Any) -> None:
+def check_is_anndata(adata: Any, name: str = "adata") -> None:
     """Raise unless this has the tables of an AnnData."""
     if hasattr(adata, "obs_names") and hasattr(adata, "uns"):
         return
@@ -93,7 +97,7 @@ def check_is_anndata(adata: Any) -> None:
         remedy = "read the file first, with `anndata.read_h5ad`"
     else:
         remedy = "pass an AnnData, or use the functions of `cometric` for other data"
-    raise ValueError(f"`adata` is of class {type(adata).__name__}; {remedy}.")
+    raise ValueError(f"`{name}` is of class {type(adata).__name__}; {remedy}.")
 
 
 def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
@@ -104,6 +108,20 @@ def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
     return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
 
 
+def source_of(adata: AnnData, layer: str | None, use_raw: bool) -> str | None:
+    """The layer to learn from: as passed, or that of counts where ``X`` has their logarithms.
+
+    Distances learned from counts are better than those from their logarithms (docs/choosing.md).
+    """
+    check_is_anndata(adata)
+    if layer is not None or use_raw or COUNTS not in adata.layers:
+        return None if layer == X and X not in adata.layers else layer
+    if not is_whole(adata.layers[COUNTS]) or not are_logarithms(adata):
+        return None
+    warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
+    return COUNTS
+
+
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
     """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
     check_is_anndata(adata)
@@ -111,19 +129,19 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
         raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
     if use_raw:
         if adata.raw is None:
-            raise ValueError("`use_raw` is True, but `adata.raw` is None. Pass `use_raw=False`.")
+            raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
         return adata.raw
     if layer is None:
         if adata.X is None:
             layers = list(adata.layers)
             way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
-            raise ValueError(f"`adata.X` is None. {way}")
+            raise ValueError(f"`.X` is None. {way}")
         return adata
     layers = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X as None
     if not layers:
-        raise ValueError(f"`layer` is {layer!r}, but `adata` has no layers. Leave out `layer`.")
+        raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
     if layer not in layers:
-        raise ValueError(f"`layer` is {layer!r}; `adata.layers` has {layers}.")
+        raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
     from anndata import AnnData
 
     return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
@@ -232,8 +250,8 @@ def read(adata: AnnData, key: str) -> dict[str, Any]:
     stored = adata.uns.get(key)
     if not isinstance(stored, dict) or "fingerprint" not in stored:
         raise NotStored(
-            f"`adata.uns` has no metrics under {key!r}. Run `cometric.scverse.tl.learn` first, "
-            "or pass the `key` it was given as `key_added`."
+            f"`.uns` has no metrics under {key!r}. Run `learn` first, or pass the `key` that it "
+            "was given as `key_added`."
         )
     return stored
 
@@ -281,8 +299,9 @@ def nearest_cells(
     values = distances.data if sparse.issparse(distances) else distances
     if np.isnan(values).any():
         raise ValueError(
-            f"`adata` has cells without counts, whose distances are NaN. Leave them out: "
-            f"`adata = adata[~np.isnan(adata.obsp[{distances_key(key)!r}]).all(axis=1)]`."
+            "Samples without counts have distances NaN. Leave them out: in Python by `adata = "
+            f"adata[~np.isnan(adata.obsp[{distances_key(key)!r}]).all(axis=1)]`, in a shell by "
+            "a .csv or .tsv table as output."
         )
     if not sparse.issparse(distances):
         return nearest(distances, count, skip_self=True)

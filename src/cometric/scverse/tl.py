@@ -19,9 +19,9 @@ from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.large.neighbors import has_bounds, nearest_known
 from cometric.running.weights import AUTO
 from cometric.scverse import get, placing, slots
+from cometric.scverse.advice import advising
 from cometric.scverse.tl_landmarks import landmarks
 from cometric.scverse.tl_modules import modules, rank_features
-from cometric.scverse.wording import in_terms_of_adata
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -69,7 +69,9 @@ def learn(
     eps, tau
         Entropic regularization and weight of the norm, see :func:`cometric.learn`.
     layer, use_raw
-        Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        Learn from ``adata.layers[layer]`` or ``adata.raw``. By default from ``adata.X``,
+        as with ``layer="X"``; but if it holds logarithms of counts, and ``layers["counts"]`` whole
+        numbers, from these, which a warning says.
     key_added
         The name under which results are stored.
     certify
@@ -105,13 +107,14 @@ def learn(
     check_count("n_neighbors", n_neighbors)
     check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
     slots.check_copy(adata, copy)
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
         for side in ("samples", "features")
         if isinstance(options.get(side), str)
     }
-    with in_terms_of_adata(adata, data):
+    with advising(adata, data):
         result = cometric.running.learning.learn(data, eps, tau, **options | given)
     adata = adata.copy() if copy else adata
     slots.store(
@@ -146,7 +149,7 @@ def choose(
     candidates
         Options of :func:`learn` by name, see :func:`cometric.choose`.
     layer, use_raw
-        Use ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        As for :func:`learn`.
     key_added
         The comparison is stored under this name with ``_choice`` added.
     options
@@ -163,8 +166,9 @@ def choose(
     """
     slots.check_key(key_added)
     check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
-    with in_terms_of_adata(adata, data, can_drop=()):
+    with advising(adata, data):
         choice = cometric.choosing.comparison.choose(data, candidates, **options)
     source = "use_raw=True" if use_raw else f"{layer=}" if layer is not None else ""
     choice = replace(choice, call=f"cms.tl.learn(adata{', ' * bool(source)}{source})")
@@ -223,35 +227,33 @@ def transform(
         ``checksum`` of the new data and the learned result.
     """
     check_side(of)
-    with placing.MessagesNaming("new"):
-        slots.check_is_anndata(new)
+    slots.check_is_anndata(new, "new")
+    slots.check_is_anndata(reference, "reference")
     slots.check_copy(new, copy, "new")
-    with placing.MessagesNaming("reference"):
-        result = get.result(reference, key=key)
+    result = get.result(reference, key=key)
     check_options(options, signature(result.transform).parameters, "transform")
     device = options.pop("device", "cpu")
-    with placing.MessagesNaming("new"):
-        params = slots.read(reference, key)["params"]
-        if layer is None and use_raw is None:
-            layer, use_raw = placing.default_source(new, params)
-        data = placing.source(new, layer, bool(use_raw), of)
-        try:
-            on_cpu = str(device) == "cpu"
-            if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
-                distances = nearest_known(result, data, n_neighbors, **options)
-            else:
-                options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
-                distances = result.transform(data, **options)
-        except NothingInCommon as error:
-            hint = placing.other_names(new, reference, result, of)
-            raise ValueError(f"{error}{hint}") from error
-        except BadData as error:
-            raise ValueError(placing.describe_fault(error, data, of)) from error
-        origin = {
-            "layer": layer,
-            "use_raw": bool(use_raw),
-            "checksum": placing.checksum(data, result, of),
-        }
+    params = slots.read(reference, key)["params"]
+    if layer is None and use_raw is None:
+        layer, use_raw = placing.default_source(new, params)
+    data = placing.source(new, layer, bool(use_raw), of)
+    try:
+        on_cpu = str(device) == "cpu"
+        if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
+            distances = nearest_known(result, data, n_neighbors, **options)
+        else:
+            options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
+            distances = result.transform(data, **options)
+    except NothingInCommon as error:
+        hint = placing.other_names(new, reference, result, of)
+        raise ValueError(f"{error}{hint}") from error
+    except BadData as error:
+        raise ValueError(f"{error}{placing.advice(error, data, of)}") from error
+    origin = {
+        "layer": layer,
+        "use_raw": bool(use_raw),
+        "checksum": placing.checksum(data, result, of),
+    }
     new = new.copy() if copy else new
     distances = placing.widen(distances, result, of)
     placing.store(new, distances, reference, key, of, n_neighbors, origin)
@@ -308,12 +310,11 @@ def transfer_labels(
     slots.check_name("label", label)
     name = f"{key}_{label}" if key_added is None else key_added
     slots.check_key(name)
-    with placing.MessagesNaming("new"):
-        slots.check_is_anndata(new)
+    slots.check_is_anndata(new, "new")
+    slots.check_is_anndata(reference, "reference")
     slots.check_copy(new, copy, "new")
-    with placing.MessagesNaming("reference"):
-        result = get.result(reference, key=key)
-        labels = placing.labels(reference, label, key, of)
+    result = get.result(reference, key=key)
+    labels = placing.labels(reference, label, key, of)
     kept = getattr(result.problem, of).kept
     n_neighbors = default_neighbors(n_neighbors, int(kept.sum()) - 1)
     check_neighbors(n_neighbors, int(kept.sum()) - 1)

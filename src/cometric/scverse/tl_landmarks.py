@@ -11,7 +11,7 @@ from cometric.core.nearest import check_neighborhood
 from cometric.large.landmarks import check_landmarks, learn_landmarks
 from cometric.running.learning import learn
 from cometric.scverse import sketches, slots
-from cometric.scverse.wording import in_terms_of_adata
+from cometric.scverse.advice import advising
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -50,7 +50,7 @@ def landmarks(
     n_neighbors
         Size of a neighborhood, the cell itself included, as scanpy counts.
     layer, use_raw
-        Learn from ``adata.layers[layer]`` or ``adata.raw`` rather than ``adata.X``.
+        As for :func:`learn`.
     key_added
         The name under which results are stored.
     neighbors_key
@@ -98,6 +98,7 @@ def landmarks(
     slots.check_copy(adata, copy)
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
     check_options(options, known, "landmarks")
+    layer = slots.source_of(adata, layer, use_raw)
     data = slots.matrix(adata, layer=layer, use_raw=use_raw)
     metacells = None
     given: tuple[Any, ...] = () if n_landmarks is None else (n_landmarks,)
@@ -111,7 +112,7 @@ def landmarks(
         given = (metacells[0],)
     elif n_landmarks is not None:
         check_landmarks(n_landmarks, adata.n_obs, "n_landmarks")
-    with in_terms_of_adata(adata, data, can_drop=("gene",)):
+    with advising(adata, data):
         options |= {"n_neighbors": n_neighbors - 1, "random_state": random_state}
         sketch = learn_landmarks(data, *given, **options)
     adata = adata.copy() if copy else adata

@@ -1,0 +1,63 @@
+"""Whether data are counts, or logarithms of counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+ROWS = 100
+"""First rows that are looked at."""
+
+MULTIPLE, CLOSE = 100.0, 0.01
+"""Multiples of the smallest entry that are compared with whole numbers, and how closely."""
+
+LARGEST = 50.0
+"""Logarithms of counts are smaller."""
+
+SHARE = 0.8
+"""Share of these rows whose smallest entry must stand for a count of one."""
+
+
+def is_whole(matrix: Any) -> bool:
+    """Whether all entries of an array in memory, dense or sparse, are whole numbers."""
+    if not sparse.issparse(matrix) and not isinstance(matrix, np.ndarray):
+        return False
+    data = matrix.data if sparse.issparse(matrix) else matrix
+    kind = np.asarray(data).dtype.kind
+    return kind in "biu" or (kind == "f" and bool(np.all(data == np.rint(data))))
+
+
+def are_logarithms(X: Any) -> bool:
+    """Whether rows are log(1 + s k) of whole numbers k, with a scale s for each row.
+
+    So scanpy's ``normalize_total`` and ``log1p`` leave them. Of data that are not an array or
+    sparse matrix in memory, or an AnnData of one, nothing is said.
+    """
+    matrix = getattr(X, "X", X)
+    if sparse.issparse(matrix) and matrix.ndim == 2:
+        rows = sparse.csr_array(matrix[:ROWS] if matrix.format == "csr" else matrix)[:ROWS]
+    elif isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind == "f":
+        rows = sparse.csr_array(matrix[:ROWS])
+    else:
+        return False
+    if is_whole(rows):
+        return False
+    data = np.split(rows.data.astype(np.float64), rows.indptr[1:-1])
+    varied = [row[row > 0.0] for row in data if len(np.unique(row[row > 0.0])) > 1]
+    logs = [row for row in varied if row.max() < LARGEST and _are_logarithms(row)]
+    return bool(logs) and len(logs) >= SHARE * len(varied)
+
+
+def _are_logarithms(row: Any) -> bool:
+    """Whether log(1 + x) has been taken of multiples x; of very small x it changes nothing."""
+    return _are_multiples(np.expm1(row)) and not _are_multiples(row)
+
+
+def _are_multiples(row: Any) -> bool:
+    """Whether positive numbers, some not far larger than the smallest, are multiples of it."""
+    multiples = row / row.min()
+    multiples = multiples[(multiples > 1.0 + CLOSE) & (multiples < MULTIPLE)]
+    off = np.abs(multiples - np.rint(multiples))
+    return len(off) > 0 and float(off.max()) < CLOSE
