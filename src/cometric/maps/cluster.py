@@ -34,7 +34,7 @@ class ClusterLost(RuntimeError):
 
 
 class ThisProcess:
-    """This process in place of a cluster: a task is computed when it is submitted."""
+    """Computes tasks here, as they are submitted, in place of a cluster."""
 
     name = "this process"
     sent = 0

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -99,26 +99,10 @@ def memory_of(block: Block) -> dict[str, Any]:
     return block.memory
 
 
-@runtime_checkable
-class DivisibleInRows(Protocol):
-    """A map that computes ranges of its rows as functions of what they store."""
-
-    shape: tuple[int, int]
-    histograms: Any
-
-    def row_memory(self) -> Vector:
-        """Bytes that are stored for the pairs of each row."""
-
-    def advance(
-        self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
-    ) -> tuple[Vector, dict[str, Any]]:
-        """The distances of the pairs of some rows, and what is stored for the next call."""
-
-
-def worker_memory(phi: DivisibleInRows, workers: int) -> float:
+def worker_memory(phi: ExactMap | EntropicMap, workers: int) -> float:
     """Bytes of each worker: cost, kernel and packed cost; data; its share of what is stored."""
-    stored = float(phi.row_memory().sum())
-    return 8.0 * 2.5 * phi.shape[1] ** 2 + 40.0 * phi.histograms.nnz + stored / workers
+    stored, (_, bins) = float(phi.row_memory().sum()), phi.shape
+    return 20.0 * bins**2 + 40.0 * float(phi.histograms.nnz) + stored / workers
 
 
 class DistributedMap:

@@ -16,7 +16,9 @@ from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
 from cometric.machine.progress import counting, duration
-from cometric.maps.distributed import DivisibleInRows, worker_memory
+from cometric.maps.distributed import worker_memory
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
@@ -230,7 +232,7 @@ def _plan(run: Run, reading: float, progress: bool, workers: int) -> Plan:
         sweeps=0,
         fits=memory <= available,
     )
-    if workers and all(isinstance(lift, DivisibleInRows) for lift in lifts):
+    if workers and all(isinstance(lift, ExactMap | EntropicMap) for lift in lifts):
         memory = sum(worker_memory(lift, workers) for lift in lifts)
         planned = replace(planned, workers=workers, worker_memory=memory)
     if planned.fits:
