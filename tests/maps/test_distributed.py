@@ -326,7 +326,7 @@ def test_a_silent_scheduler_raises_when_patience_ends():
 
 def test_a_cluster_without_workers_raises():
     with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
-        phi = DistributedEntropicMap(HIST, 0.1, client, patience=2.0)
+        phi = DistributedEntropicMap(HIST, 0.1, Cluster(client, patience=2.0))
         cluster.scale(0)
         while client.nthreads():
             time.sleep(0.1)

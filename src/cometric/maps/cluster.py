@@ -170,11 +170,11 @@ class Cluster:
         )
 
 
-def as_cluster(client: Any, patience: float = PATIENCE) -> Cluster | ThisProcess:
+def as_cluster(client: Any) -> Cluster | ThisProcess:
     """The cluster of a client, or the cluster itself; this process without a client."""
     if client is None:
         return ThisProcess()
-    return client if isinstance(client, Cluster | ThisProcess) else Cluster(client, patience)
+    return client if isinstance(client, Cluster | ThisProcess) else Cluster(client)
 
 
 def _identity(value: Any) -> Any:

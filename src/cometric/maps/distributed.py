@@ -23,7 +23,7 @@ from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.blocks import even_cuts
 from cometric.maps.checks import check_cost, check_index
-from cometric.maps.cluster import PATIENCE, as_cluster, one_task, worker_threads
+from cometric.maps.cluster import as_cluster, one_task, worker_threads
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.ground import Ground
@@ -116,14 +116,12 @@ class DistributedMap:
     hist
         Histograms as rows, each summing to 1.
     client
-        A ``distributed.Client``, or None for this process.
+        A ``distributed.Client`` or a :class:`~cometric.maps.cluster.Cluster`, or None for this
+        process.
     blocks
         Their number; 4 for each worker by default. It does not change the result.
     remember
         Store scalings or trees between calls.
-    patience
-        Seconds without a scheduler or without workers before
-        :class:`~cometric.maps.cluster.ClusterLost` is raised.
     """
 
     names: tuple[str, ...] = ()  # of the arrays that are stored for a block
@@ -136,10 +134,9 @@ class DistributedMap:
         *,
         blocks: int | None = None,
         remember: bool = True,
-        patience: float = PATIENCE,
     ) -> None:
         self._make, self._hist, self._remember = make, Histograms.of(hist), remember
-        self._cluster = as_cluster(client, patience)
+        self._cluster = as_cluster(client)
         self._phi = make(self._hist)  # for cuts and settings; the workers have their own
         self._worker = self._cluster.share(Worker(make, self._hist))
         self._stored = float(self._phi.row_memory().sum())

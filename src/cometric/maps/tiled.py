@@ -10,24 +10,17 @@ elsewhere. Nothing is warm-started: exact and entropic maps, which can be, are i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_index
-from cometric.maps.cluster import PATIENCE, as_cluster, one_task, worker_threads
+from cometric.maps.cluster import as_cluster, one_task, worker_threads
 
 TILE = 512
 """Histograms on each edge of a tile; smaller where there would be too few tiles."""
-
-
-class TileResult(NamedTuple):
-    """Distances of a tile's pairs, and the largest marginal error among them."""
-
-    values: Vector
-    error: float
 
 
 Make = Callable[..., Any]
@@ -49,21 +42,13 @@ class TiledMap:
         process. Tiles are the same either way.
     tile
         Histograms on each edge of a tile.
-    patience
-        Seconds without a scheduler or without workers before :class:`ClusterLost` is raised.
     """
 
     def __init__(
-        self,
-        make: Make,
-        hist: Any,
-        client: Any = None,
-        *,
-        tile: int | None = None,
-        patience: float = PATIENCE,
+        self, make: Make, hist: Any, client: Any = None, *, tile: int | None = None
     ) -> None:
         self._make = make
-        self._cluster = as_cluster(client, patience)
+        self._cluster = as_cluster(client)
         self._hist = Histograms.of(hist)
         n = self._hist.shape[0]
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
@@ -85,7 +70,8 @@ class TiledMap:
         cuts = [slice(k, min(k + self.tile, n)) for k in range(0, n, self.tile)]
         tiles = [(cuts[i], cuts[j]) for i in range(len(cuts)) for j in range(i, len(cuts))]
         distances = np.zeros((n, n))
-        for (rows, columns), values in self._solve(cost, tiles):
+        for number, values in self._solve(cost, tiles):
+            rows, columns = tiles[number]
             if rows == columns:
                 i, j = np.triu_indices(rows.stop - rows.start, 1)
                 block = np.zeros((rows.stop - rows.start,) * 2)
@@ -99,17 +85,14 @@ class TiledMap:
     def pairs(self, cost: Matrix, index: Index) -> Vector:
         index = check_index(index, self.shape[0])
         step = self.tile**2
-        starts = range(0, len(index), step)
         distances = np.empty(len(index))
-        parts = [index[k : k + step] for k in starts]
-        start_of = {id(part): k for part, k in zip(parts, starts, strict=True)}
-        for part, values in self._solve(cost, parts):
-            start = start_of[id(part)]
-            distances[start : start + len(values)] = values
+        parts = [index[k : k + step] for k in range(0, len(index), step)]
+        for number, values in self._solve(cost, parts):
+            distances[number * step : number * step + len(values)] = values
         return distances
 
-    def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[Any, Vector]]:
-        """Tiles with their distances, in the order in which they are finished."""
+    def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[int, Vector]]:
+        """Positions of tiles and their distances, in the order in which they are finished."""
         cluster = self._cluster
         cost = cluster.share(check_cost(cost, self.shape[1]))
         if self._shared is None:
@@ -119,15 +102,15 @@ class TiledMap:
             for number, tile in enumerate(tiles)
         ]
         self.error = 0.0
-        for done, (number, result) in enumerate(cluster.results(futures), start=1):
-            self.error = max(self.error, result.error)
+        for done, (number, (values, error)) in enumerate(cluster.results(futures), start=1):
+            self.error = max(self.error, error)
             if self.on_progress is not None:
                 self.on_progress(done, len(tiles))
-            yield tiles[number], result.values
+            yield number, values
 
 
-def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> TileResult:
-    """The distances of one tile, from a new map of the histograms it needs."""
+def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> tuple[Vector, float]:
+    """The distances of one tile and their largest marginal error, from a new map."""
     if isinstance(tile, tuple):
         rows, columns = tile
         same = rows == columns
@@ -140,8 +123,8 @@ def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> TileRe
         chosen, places = np.unique(tile, return_inverse=True)
         index = places.reshape(-1, 2)
     if len(chosen) < 2:  # a histogram with itself
-        return TileResult(np.zeros(len(index)), 0.0)
+        return np.zeros(len(index)), 0.0
     with one_task:
         phi = make(hist.take(chosen), n_threads=worker_threads())
         values = phi.pairs(cost, index.astype(np.int64))
-    return TileResult(values, float(getattr(phi, "error", 0.0)))
+    return values, float(getattr(phi, "error", 0.0))
