@@ -6,7 +6,7 @@ speed   600 x 300 counts: one process with one thread, then 1 to 4 worker proces
 pbmc3k  PBMC 3k, 15 iterations: the same with 1 and 2
 kills   --count solves on two workers, one or both of which are killed (SIGKILL) at a random moment,
         every other solve with a checkpoint after each iteration
-bytes   bytes that the client sends and receives per iteration, and its memory, against formulas
+bytes   bytes of costs that the client sends per iteration, against a formula, and its memory
 
 Results are compared byte by byte with those of one process.
 """
@@ -93,9 +93,9 @@ def compare(X, numbers, **options):
         f"  one process, two threads {spent:6.1f} s, {seconds / spent:.2f} times as fast",
         flush=True,
     )
-    strips, local = timed(X, client="local", n_threads=1, **options)
-    same = same_bytes(strips, plain)
-    print(f"  its strips               {local:6.1f} s, identical bytes: {same}", flush=True)
+    blocks, local = timed(X, client="local", n_threads=1, **options)
+    same = same_bytes(blocks, plain)
+    print(f"  its blocks               {local:6.1f} s, identical bytes: {same}", flush=True)
     one = None
     for workers in numbers:
         with cluster_of(workers) as client:
@@ -168,9 +168,9 @@ def kill(processes):
         os.kill(process, signal.SIGKILL)
 
 
-def bytes_moved(_: argparse.Namespace) -> None:
-    """Bytes per iteration and memory of the client, measured and by the formulas."""
-    from cometric.maps.warm import TiledEntropicMap
+def bytes_sent(_: argparse.Namespace) -> None:
+    """Bytes of costs per iteration, measured and by the formula; memory of client and scheduler."""
+    from cometric.maps.distributed import DistributedEntropicMap
 
     for n, m in ((600, 300), (1200, 600)):
         X = cm.datasets.simulate_counts(n, m, density=0.1).X
@@ -179,25 +179,25 @@ def bytes_moved(_: argparse.Namespace) -> None:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             sides = problem.samples, problem.features
             to_samples, to_features = (
-                TiledEntropicMap(side.hist, 0.1, client, sweeps=1) for side in sides
+                DistributedEntropicMap(side.hist, 0.1, client, sweeps=1) for side in sides
             )
             n, m = to_samples.shape
             cost = 1.0 - np.eye(m)
-            moved = []
+            sent = []
             for _ in range(4):
                 cost = to_features(to_samples(cost))
-                moved.append(to_samples._cluster.moved + to_features._cluster.moved)
+                sent.append(to_samples._cluster.sent + to_features._cluster.sent)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             to_samples.close()
             to_features.close()
-        formula = 2 * 8 * (n * (n - 1) / 2 + m * (m - 1) / 2)
+        formula = 8 * (n * (n - 1) / 2 + m * (m - 1) / 2)
         print(
-            f"  {n} x {m}: {np.diff(moved)[-1] / 1e6:.3f} MB per iteration, by the formula "
-            f"{formula / 1e6:.3f}; memory of the client rose by {peak / 1e3:.0f} MB"
+            f"  {n} x {m}: {np.diff(sent)[-1] / 1e6:.3f} MB per iteration, by the formula "
+            f"{formula / 1e6:.3f}; memory of client and scheduler rose by {peak / 1e3:.0f} MB"
         )
 
 
-PARTS = {"speed": speed, "pbmc3k": pbmc3k, "kills": kills, "bytes": bytes_moved}
+PARTS = {"speed": speed, "pbmc3k": pbmc3k, "kills": kills, "bytes": bytes_sent}
 
 if __name__ == "__main__":
     main()

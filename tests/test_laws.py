@@ -17,6 +17,7 @@ from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
 from cometric.maps.devices import DevicesMap
+from cometric.maps.distributed import DistributedEntropicMap, DistributedExactMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
@@ -26,8 +27,6 @@ from cometric.maps.quadratic import LaplacianMap, MahalanobisMap
 from cometric.maps.regularized import Regularized, couple
 from cometric.maps.tiled import TiledMap
 from cometric.maps.tree import TreeMap
-from cometric.maps.warm import TiledEntropicMap, TiledExactMap
-from cometric.maps.warm_torch import TiledTensorMap
 from cometric.solvers.power import PowerIteration
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
@@ -77,16 +76,16 @@ def in_tiles(hist):
     return TiledMap(ExactMap, hist, tile=2)
 
 
-def exact_strips(hist):
-    return TiledExactMap(hist, strips=2)
+def exact_blocks(hist):
+    return DistributedExactMap(hist, blocks=2)
 
 
 def entropic(hist):
     return EntropicMap(hist, 0.5)
 
 
-def entropic_tiles(hist):
-    return TiledEntropicMap(hist, 0.5, strips=2)
+def entropic_blocks(hist):
+    return DistributedEntropicMap(hist, 0.5, blocks=2)
 
 
 def entropic_tensors(hist):
@@ -99,17 +98,12 @@ def entropic_devices(hist):
     return DevicesMap(hist, 0.5, devices=["torch:cpu", "torch:cpu"])
 
 
-def entropic_tensor_tiles(hist):
-    pytest.importorskip("torch")
-    return TiledTensorMap(hist, 0.5, device="torch:cpu", strips=2)
-
-
 def unbalanced(hist):
     return EntropicMap(hist, 0.5, rho=0.7)
 
 
-def unbalanced_tiles(hist):
-    return TiledEntropicMap(hist, 0.5, rho=0.7, strips=2)
+def unbalanced_blocks(hist):
+    return DistributedEntropicMap(hist, 0.5, rho=0.7, blocks=2)
 
 
 def unbalanced_tensors(hist):
@@ -134,20 +128,19 @@ def mahalanobis(hist):
 
 # Maps of exact transport obey all laws; the others are not monotone, and may be negative.
 EXACT_MAPS = (
-    {"exact": ExactMap, "tiles": in_tiles, "strips": exact_strips, "single tree": single_tree}
+    {"exact": ExactMap, "tiles": in_tiles, "blocks": exact_blocks, "single tree": single_tree}
     | {norm: with_norm(norm) for norm in CONSTANTS}
     | {"restart": restarted, "saturated": saturated}
     | {"saturated restart": saturated_restart, "only saturated": only_saturated}
 )
 ENTROPIC_MAPS = {
     "entropic": entropic,
-    "entropic tiles": entropic_tiles,
+    "entropic blocks": entropic_blocks,
     "entropic tensors": entropic_tensors,
     "entropic devices": entropic_devices,
-    "entropic tensor tiles": entropic_tensor_tiles,
     "saturated entropic": saturated_entropic,
     "unbalanced": unbalanced,
-    "unbalanced tiles": unbalanced_tiles,
+    "unbalanced blocks": unbalanced_blocks,
     "unbalanced tensors": unbalanced_tensors,
 }
 # Linear in the cost, so monotone; but like squared distances: no triangle inequality.

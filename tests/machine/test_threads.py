@@ -20,7 +20,7 @@ import cometric as cm
 from cometric.core.digest import digest
 from cometric.kernels import chosen_threads
 from cometric.machine import threads
-from cometric.maps import strips, tiled
+from cometric.maps import cluster
 
 SRC = Path(__file__).parents[2] / "src"
 X = cm.datasets.simulate_counts(24, 18, density=0.5, random_state=2).X.toarray() + np.eye(24, 18)
@@ -244,13 +244,12 @@ def test_a_child_forked_inside_a_run_has_blas_as_it_was_and_can_leave_the_run():
 
 @forks
 @ignore_forks
-@pytest.mark.parametrize("name", ["blas", "strips", "tiles", "bars", "numba"])
+@pytest.mark.parametrize("name", ["blas", "tasks", "bars", "numba"])
 def test_a_lock_held_by_another_thread_is_free_in_a_child(name):
     tqdm = pytest.importorskip("tqdm.auto").tqdm
     locks = {
         "blas": lambda: threads.one_blas_thread._lock,
-        "strips": lambda: strips._lock,
-        "tiles": lambda: tiled._KERNEL_LOCK,
+        "tasks": lambda: cluster.one_task,
         "bars": tqdm.get_lock,
         "numba": lambda: global_compiler_lock,
     }

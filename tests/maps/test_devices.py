@@ -57,10 +57,10 @@ def test_each_device_computes_its_share_of_the_pairs_in_its_own_thread(device, m
     together = threading.Barrier(3, timeout=60)  # all of them at the same time
     divergences = TensorEntropicMap._divergences
 
-    def watch(self, strip, cost, own=None):
+    def watch(self, strip, cost):
         together.wait()
         threads.add(threading.get_ident())
-        upper = divergences(self, strip, cost, own)
+        upper = divergences(self, strip, cost)
         computed.append(int((upper != 0.0).sum()))
         return upper
 
@@ -247,7 +247,10 @@ def test_settings_with_a_list_survive_json():
         ({"device": ["torch:cpu", "abacus"]}, r"`device` is \['torch:cpu', 'abacus'\]; pass 'cpu'"),
         ({"device": TWICE, "eps": 0.0}, "`device` is .*exact transport runs on the CPU"),
         ({"device": TWICE, "solver": "stochastic"}, "`device` is .*stochastic iteration runs on"),
-        ({"device": TWICE, "client": "local"}, "`device` is .*each worker of a `client` has one"),
+        (
+            {"device": TWICE, "client": "local"},
+            "`device` is .*but the workers of a `client` compute on",
+        ),
     ],
 )
 def test_what_several_devices_cannot_do_is_refused(given, words):

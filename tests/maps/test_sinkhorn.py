@@ -8,8 +8,8 @@ from scipy import sparse
 
 from cometric import EntropicMap, ExactMap
 from cometric.core.types import InexactMap
+from cometric.maps.distributed import DistributedEntropicMap
 from cometric.maps.sinkhorn import SinkhornMap, select
-from cometric.maps.warm import TiledEntropicMap
 
 HIST, COST = np.eye(2), 1.0 - np.eye(2)
 
@@ -107,7 +107,7 @@ def test_precisions_are_checked():
         Recorder().precision = "bfloat16"
 
 
-@pytest.mark.parametrize("make", [EntropicMap, TiledEntropicMap])
+@pytest.mark.parametrize("make", [EntropicMap, DistributedEntropicMap])
 def test_a_run_can_set_the_accuracy(make):
     assert isinstance(make(HIST, 0.5), InexactMap)
     assert not isinstance(ExactMap(HIST), InexactMap)

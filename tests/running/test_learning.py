@@ -1,7 +1,5 @@
 """Learning with entropic transport: one sweep per iteration, and the same answer."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -100,13 +98,6 @@ def test_the_iterations_of_both_stages_count():
     assert [line.iteration for line in cm.learn(X, drop_empty=True).history] == list(
         range(1, cm.learn(X, drop_empty=True).iterations + 1)
     )
-
-
-def test_each_worker_of_a_cluster_has_one_device():
-    with pytest.raises(
-        ValueError, match=r"`device` is \['cuda:0', 'cuda:1'\], but each worker of a"
-    ):
-        cm.learn([[2, 1], [1, 2]], client=SimpleNamespace(submit=None), device=["cuda:0", "cuda:1"])
 
 
 @pytest.mark.parametrize("start", [0, 1])

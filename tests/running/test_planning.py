@@ -345,3 +345,22 @@ def test_calls_that_take_long_say_so_before_they_begin(small_machine, monkeypatc
     words = r"60 samples and \d{5} features may take .* on two cores; `plan` measures it\. Take"
     with pytest.warns(UserWarning, match=words), pytest.raises(AssertionError, match="too late"):
         cm.learn(X, drop_empty=True)
+
+
+def test_a_plan_for_a_client_gives_the_memory_of_its_workers():
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(processes=False, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        planned = cm.plan(SMALL, client=client, eps=0.1)
+        tree = cm.plan(SMALL, client=client, transport=cm.Tree())
+    problem = cm.Problem.from_data(SMALL)
+    sides = problem.samples.histograms, problem.features.histograms
+    stored = sum(cm.EntropicMap(side, 0.1).row_memory().sum() for side in sides)
+    fixed = sum(20 * side.shape[1] ** 2 + 40 * side.rows.nnz for side in sides)
+    assert planned.workers == 2
+    assert math.isclose(planned.worker_memory, fixed + stored / 2)
+    assert "  cluster     each of 2 workers needs 0.00 GB; time is not predicted" in str(planned)
+    assert tree.workers == cm.plan(SMALL, client="local", eps=0.1).workers == 0

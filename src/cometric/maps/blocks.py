@@ -100,20 +100,6 @@ class Strip:
         """Shapes of the scalings of each block, for ``n`` histograms."""
         return [(last - first, n - first, width) for first, last, width in self.blocks]
 
-    def unpack(self, scalings: Any, n: int) -> None:
-        """Store the scalings of all blocks, given one after the other; they are not copied."""
-        shapes = self.shapes(n)
-        stops = np.cumsum([0, *map(np.prod, shapes)]).tolist()
-        if tuple(scalings.shape) != (stops[-1],):
-            raise ValueError(
-                f"the stored scalings have shape {tuple(scalings.shape)}; these histograms need "
-                f"{(stops[-1],)}."
-            )
-        self.scalings = {
-            number: scalings[stops[number] : stops[number + 1]].view(shape)
-            for number, shape in enumerate(shapes)
-        }
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -209,11 +195,6 @@ class Layout:
             partners = np.arange(len(size), 0, -1)
             work = partners * product_seconds(size, self.bins, 8)
         return work
-
-    def row_memory(self) -> Vector:
-        """Bytes of the scalings of the pairs of each source in float64."""
-        memory: Vector = 8.0 * self.widths * np.arange(len(self.sizes), 0.0, -1)
-        return memory
 
 
 def even_cuts(work: Vector, count: int) -> Index:

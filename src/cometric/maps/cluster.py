@@ -1,17 +1,24 @@
-"""A Dask cluster whose workers and scheduler may be lost at any time."""
+"""Tasks on the workers of a Dask cluster, which may be lost at any time.
+
+What a task needs is the result of other tasks, never data that only a worker has. So Dask itself
+computes again what is lost with a worker, and this module waits for results, or says that the
+scheduler or all workers are gone.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from cometric.core.warn import warn
+from cometric.machine.threads import free_in_children
 
 PATIENCE = 120.0
 """Seconds without a scheduler, or without workers, after which a call fails."""
@@ -19,24 +26,37 @@ PATIENCE = 120.0
 POLL = 0.5
 """Seconds between checks of a cluster that returns nothing."""
 
-ANSWER = 2.0
-"""Seconds after which it is checked whether the worker that has a result is still there."""
-
-LATE = 5.0
-"""Seconds after which a result that was reported, and is missing, counts as lost."""
-
-NO_WORKER = "no worker has been available"
-
-LOST = object()
-"""The result of a task that was lost with its worker."""
+one_task = free_in_children(threading.RLock())  # it uses all threads of its worker
 
 
 class ClusterLost(RuntimeError):
     """The scheduler, or every worker, was lost and did not come back."""
 
 
+class ThisProcess:
+    """Computes tasks here, as they are submitted, in place of a cluster."""
+
+    name = "this process"
+    sent = 0
+
+    def share(self, value: Any, turn: int | None = None) -> Any:
+        return value
+
+    def submit(self, function: Callable[..., Any], *args: Any, turn: int | None = None) -> Any:
+        return function(*args)
+
+    def results(self, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return enumerate(futures)
+
+    def result(self, future: Any) -> Any:
+        return future
+
+    def check(self) -> dict[str, int]:
+        return {}
+
+
 class Cluster:
-    """A ``distributed.Client`` that waits for what may come back, and fails if it does not.
+    """The workers of a ``distributed.Client``.
 
     Parameters
     ----------
@@ -46,168 +66,115 @@ class Cluster:
         Seconds without a scheduler or without workers before :class:`ClusterLost` is raised.
     """
 
+    name = "a Dask cluster"
+
     def __init__(self, client: Any, patience: float = PATIENCE) -> None:
         self.client, self.patience = client, patience
-        self.moved = 0  # bytes of arrays that this process sent and received
+        self.sent = 0  # bytes of arrays that were shared
+        self._workers = sorted(self.check())
+        compare_versions(client)
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: Any, turn: int | None = None) -> Any:
         """A future of ``value``, which every worker that needs it fetches once.
 
-        A task rather than scattered data: those are lost with the worker that holds them, and
-        their broadcast hangs if a worker dies. The scheduler can repeat a task.
+        It is the result of a task, which the scheduler can repeat; data scattered to workers would
+        be lost with them.
         """
-        self.moved += int(getattr(value, "nbytes", 0))
+        if self.client.status != "running":
+            self.check()
+        self.sent += int(getattr(value, "nbytes", 0))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
-            return self.client.submit(_identity, value, pure=False)
+            return self.submit(_identity, value, turn=turn)
 
-    def submit(self, function: Any, *args: Any, worker: str | None = None) -> Any:
-        """The future of a call, on this worker if given."""
-        pinned = {} if worker is None else {"workers": [worker], "allow_other_workers": False}
-        return self.client.submit(function, *args, pure=False, **pinned)
+    def submit(self, function: Callable[..., Any], *args: Any, turn: int | None = None) -> Any:
+        """The future of a call; tasks with a ``turn`` are dealt out to the workers in turn.
 
-    def collect(self, futures: Mapping[Any, str | None]) -> Iterator[tuple[Any, Any]]:
-        """Futures with their results, as they finish; ``LOST`` for those lost with a worker.
-
-        ``futures`` have the worker to which each is bound, or None. Errors of tasks are raised.
+        Others are computed where most of what they need is; Dask evens out the rest.
         """
+        place: dict[str, Any] = {}
+        if turn is not None:
+            worker = self._workers[turn % len(self._workers)]
+            place = {"workers": [worker], "allow_other_workers": True}
+        try:
+            return self.client.submit(function, *args, pure=False, **place)
+        except Exception:
+            self.check()  # the scheduler may be the reason
+            raise
+
+    def results(self, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Positions and results, as they are computed; errors of tasks are raised."""
         from distributed import wait
 
-        waiting, last_seen = set(futures), time.monotonic()
+        waiting = {future: position for position, future in enumerate(futures)}
         try:
             while waiting:
                 try:
-                    ready = wait(waiting, timeout=POLL, return_when="FIRST_COMPLETED").done
+                    ready = list(wait(list(waiting), POLL, "FIRST_COMPLETED").done)
+                    results = self._gather(ready)
                 except TimeoutError:
-                    self.check_scheduler()
-                    workers = self.workers()
-                    if workers:
-                        last_seen = time.monotonic()
-                    elif time.monotonic() - last_seen > self.patience:
-                        raise ClusterLost(self.message(NO_WORKER, self.patience)) from None
-                    ready = {
-                        future
-                        for future in waiting
-                        if workers and futures[future] not in (None, *workers)
-                    }
-                    waiting -= ready
-                    for future in ready:
-                        self.cancel([future])
-                        yield future, LOST
+                    self.check()
                     continue
                 except _cancelled():
-                    self.check_scheduler()
-                    ready, waiting = waiting, set()
-                    yield from ((future, LOST) for future in ready)
-                    return
-                last_seen = time.monotonic()
-                waiting -= ready
-                yield from self._results({future: futures[future] for future in ready})
+                    self.check()
+                    raise ClusterLost(self._message("the scheduler was started again")) from None
+                for future, result in zip(ready, results, strict=True):
+                    yield waiting.pop(future), result
         finally:
-            self.cancel(waiting)
+            if waiting:
+                with suppress(Exception):  # the scheduler may not be running
+                    self.client.cancel(list(waiting))
 
-    def finish(self, futures: Mapping[Any, str | None]) -> None:
-        """Wait until tasks are finished or lost."""
-        for _ in self.collect(futures):
-            pass
+    def result(self, future: Any) -> Any:
+        """The result of one task."""
+        return next(self.results([future]))[1]
 
-    def _results(self, futures: Mapping[Any, str | None]) -> Iterator[tuple[Any, Any]]:
-        """Finished tasks with their results, in one message where none is lost."""
-        finished = [future for future in futures if future.status == "finished"]
-        # Without a timeout, `gather` would wait for lost data for ever.
-        gather = partial(self.client.gather, finished, asynchronous=True)
-        try:
-            results = self.client.sync(gather, callback_timeout=ANSWER)
-        except Exception:  # lost, late, or an error of a task: asked for one by one
-            finished, results = [], []
-        yield from zip(finished, results, strict=True)
-        for future in set(futures) - set(finished):
-            yield future, self.result(future, futures[future])
-
-    def result(self, future: Any, worker: str | None = None) -> Any:
-        """The result of a finished task, ``LOST`` if it was lost; raises an error of its own.
-
-        A task bound to a ``worker`` that is gone is not computed again.
-        """
-        from distributed import KilledWorker
-
-        timeout, waited = ANSWER, 0.0
-        while waited < self.patience:
+    def _gather(self, futures: list[Any]) -> list[Any]:
+        """The results of tasks that were finished; their worker may be lost in the meantime."""
+        seconds = POLL
+        while True:
+            seconds *= 2
+            gather = partial(self.client.gather, futures, asynchronous=True)
             try:
-                return future.result(timeout=timeout)
-            except TimeoutError:
-                self.check_scheduler()
-                timeout, waited = 2 * timeout, waited + timeout
-                lost = future.status != "finished" and waited > LATE
-                if lost or (worker is not None and worker not in self.workers()):
-                    break
-            # `sync` of distributed raises UnboundLocalError if its own task is cancelled.
-            except (KilledWorker, OSError, UnboundLocalError, *_cancelled()):
-                self.check_scheduler()
-                break
-        self.cancel([future])
-        return LOST
+                results: list[Any] = self.client.sync(gather, callback_timeout=seconds)
+            except (TimeoutError, UnboundLocalError):  # the latter from a gather that was cut off
+                self.check()
+            else:
+                return results
 
-    def cancel(self, futures: Any) -> None:
-        """Cancel tasks whose results are not needed any more."""
-        if futures:
-            with suppress(Exception):  # the scheduler may not be running
-                self.client.cancel(list(futures), force=True)
-
-    def workers(self) -> dict[str, int]:
-        """Threads of each worker."""
-        try:
-            return dict(self.client.nthreads())
-        except OSError:  # the scheduler has just been lost
-            return {}
-
-    def memory(self) -> dict[str, float]:
-        """Bytes that each worker may use; infinity if it has no limit."""
-        try:
-            info = self.client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, KeyError):
-            return {}
-        return {
-            address: float(worker.get("memory_limit") or "inf") for address, worker in info.items()
-        }
-
-    def wait_for_workers(self, ignoring: Collection[str] = ()) -> dict[str, int]:
-        """Threads of each worker that is not ignored, of which there is at least one."""
+    def check(self) -> dict[str, int]:
+        """Threads of each worker; waits for the scheduler and for a worker, but not for ever."""
         began = time.monotonic()
-        self.check_scheduler()
-        while not (workers := {k: v for k, v in self.workers().items() if k not in ignoring}):
-            if time.monotonic() - began > self.patience:
-                raise ClusterLost(self.message(NO_WORKER, self.patience))
-            time.sleep(0.05)
-            self.check_scheduler()
-        return workers
-
-    def check_scheduler(self) -> None:
-        """Wait while the client tries to reconnect; raise if that takes too long."""
-        since = time.monotonic()
-        while self.client.status != "running":
+        while True:
             if self.client.status == "closed":  # Dask has stopped reconnecting
-                raise ClusterLost(self.message("the scheduler is not running"))
-            if time.monotonic() - since > self.patience:
-                raise ClusterLost(self.message("the scheduler has not answered", self.patience))
-            time.sleep(0.1)
+                raise ClusterLost(self._message("the scheduler is not running"))
+            problem = "the scheduler has not answered"
+            if self.client.status == "running":
+                with suppress(OSError, TimeoutError):
+                    ask = self.client.scheduler.ncores
+                    workers = self.client.sync(ask, callback_timeout=self.patience + POLL)
+                    problem = "no worker has been available"
+                    if workers:
+                        return dict(workers)
+            if time.monotonic() - began > self.patience:
+                raise ClusterLost(self._message(f"{problem} for {self.patience:.0f} s"))
+            time.sleep(POLL / 5)
 
-    def message(self, problem: str, seconds: float | None = None) -> str:
+    def _message(self, problem: str) -> str:
         """A problem with the address of the scheduler, and what to do."""
         address = getattr(getattr(self.client, "scheduler", None), "address", "unknown")
-        duration = "" if seconds is None else f" for {seconds:.0f} s"
         return (
-            f"{problem}{duration} (scheduler {address}). Start a cluster and call again with its "
-            "client; a run with `checkpoint=...` continues from its checkpoint, with "
-            "cometric.resume(...) also in this process."
+            f"{problem} (scheduler {address}). Start a cluster and call again with its client; a "
+            "run with `checkpoint=...` continues from its checkpoint, with cometric.resume(...) "
+            "also in this process."
         )
 
 
-def as_cluster(client: Any, patience: float = PATIENCE) -> Cluster | None:
-    """The cluster of a client, or the cluster itself; None without one."""
-    if client is None or isinstance(client, Cluster):
-        return client
-    return Cluster(client, patience)
+def as_cluster(client: Any) -> Cluster | ThisProcess:
+    """The cluster of a client, or the cluster itself; this process without a client."""
+    if client is None:
+        return ThisProcess()
+    return client if isinstance(client, Cluster | ThisProcess) else Cluster(client)
 
 
 def _identity(value: Any) -> Any:
@@ -215,12 +182,21 @@ def _identity(value: Any) -> Any:
 
 
 def _cancelled() -> tuple[type[BaseException], ...]:
-    """Exceptions that Dask raises for futures whose data were lost with a worker."""
+    """Exceptions that Dask raises for futures that the scheduler does not know."""
     from concurrent.futures import CancelledError
 
     from distributed.client import FutureCancelledError
 
     return CancelledError, FutureCancelledError
+
+
+def worker_threads() -> int | None:
+    """The threads of the Dask worker that runs this task; None outside a worker."""
+    module = sys.modules.get("distributed")
+    try:
+        return None if module is None else int(module.get_worker().state.nthreads)
+    except ValueError:
+        return None
 
 
 def active_client() -> Any:

@@ -65,7 +65,6 @@ class TensorEntropicMap(TensorSweeps):
     """
 
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
-    mixes: ClassVar[bool] = True  # whether "auto" may choose products for some blocks
 
     def __init__(
         self,
@@ -95,10 +94,10 @@ class TensorEntropicMap(TensorSweeps):
         sizes = np.diff(data.indptr)
         self._triton = can_crop(self.device) and int(sizes.max()) <= WIDEST
         self.engine, ratio = choose_engine(engine, self._triton, sizes, self.shape[1])
-        self._mixed = self.mixes and rows is None and engine != self.engine == "cropped"
+        self._mixed = rows is None and engine != self.engine == "cropped"
         # The share of the pairs up to which cropping them is faster than products for all
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
-        self._layout = lay_out(sizes, self.shape[1], self.engine, self._find_scratch())
+        self._layout = lay_out(sizes, self.shape[1], self.engine, scratch_on(self.device))
         self._load(data, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._range = (0, self.shape[0]) if rows is None else rows
@@ -111,10 +110,6 @@ class TensorEntropicMap(TensorSweeps):
             f"TensorEntropicMap({n} histograms on {d} bins, {self._parameters}, "
             f"{self.engine}, {self.precision} on {self.device})"
         )
-
-    def _find_scratch(self) -> float:
-        """Bytes for the intermediate tensors of a block."""
-        return scratch_on(self.device)
 
     @property
     def place(self) -> str:
@@ -244,15 +239,14 @@ class TensorEntropicMap(TensorSweeps):
         distances = upper + upper.T
         return distances[self._rank][:, self._rank]
 
-    def _divergences(self, strip: Strip, cost: Any, own: SelfTerms | None = None) -> Any:
+    def _divergences(self, strip: Strip, cost: Any) -> Any:
         """Divergences of the pairs of a strip, above the diagonal of a matrix.
 
-        Its rows are the sources, its columns all partners from the first source on. ``own`` are
-        the self terms if known.
+        Its rows are the sources, its columns all partners from the first source on.
         """
         first, last = strip.first, strip.last
         values = self._hist.new_zeros((last - first, self.shape[0] - first))
-        unit, levels = self._solve(cost, self._batches(strip, values), own)
+        unit, levels = self._solve(cost, self._batches(strip, values))
         if unit == 0.0:
             return values
         half = 0.5 * levels

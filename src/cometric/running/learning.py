@@ -133,8 +133,8 @@ def learn(
         "cpu" (Numba), or a GPU by its name in PyTorch, "cuda" or "cuda:1", for 0 < eps < infinity:
         float32 at first and float64 at the end, for any ``dtype``. The metrics are NumPy arrays,
         or tensors on the device if ``X`` is there; a ``callback`` receives tensors. A list,
-        ["cuda:0", "cuda:1"], divides the pairs among several GPUs. With a ``client``, "cuda" is
-        the GPU of each worker. See docs/scale.md.
+        ["cuda:0", "cuda:1"], divides the pairs among several GPUs. Not with a ``client``. See
+        docs/scale.md.
     start, random_state
         Where to start: a distance matrix between samples, a pair (samples, features), "random"
         with this seed, or None for the l1 distances; entropic transport with a ``restart``
@@ -146,9 +146,8 @@ def learn(
         of the free memory by default. If they do not fit, slower methods are used.
     client
         A ``distributed.Client``: its workers compute the distances, each for some of the rows, on
-        their CPU or on their ``device``. The result is the same, bit by bit, for any number of
-        workers, even if some are lost; "local" computes it in the same way in this process. See
-        docs/scale.md.
+        their CPUs. The result is the same, bit by bit, for any number of workers, even if some are
+        lost; "local" computes it in the same way in this process. See docs/scale.md.
     progress
         Show a bar with the residual and the time left.
     callback

@@ -16,8 +16,10 @@ from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
 from cometric.machine.progress import counting, duration
+from cometric.maps.distributed import worker_memory
+from cometric.maps.entropic import EntropicMap
+from cometric.maps.exact import ExactMap
 from cometric.running import learning
-from cometric.running.clusters import WORKERS, OnWorkers, load_of, measure, predict, verdict
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
 from cometric.running.presets import ALL, preset
@@ -70,8 +72,8 @@ class Plan:
         What was solved for the estimate.
     advice
         What to do if it does not fit, or takes hours.
-    on_cluster
-        With ``client``: predicted seconds for some numbers of workers, and bytes of each worker.
+    workers, worker_memory
+        With ``client``: the number of its workers, and the bytes that each of them needs.
     """
 
     samples: int
@@ -89,7 +91,8 @@ class Plan:
     fits: bool = True
     measured: str = ""
     advice: tuple[str, ...] = ()
-    on_cluster: tuple[OnWorkers, ...] = ()
+    workers: int = 0
+    worker_memory: float = math.nan
 
     def __str__(self) -> str:
         lines = [
@@ -110,13 +113,11 @@ class Plan:
                 f"{duration(self.seconds)} each on average"
             )
             lines.append(f"  measured    {self.measured}")
-        for each in self.on_cluster:
-            count = counted(each.workers, "worker")
+        if self.workers:
             lines.append(
-                f"  {count:11} about {duration(each.seconds)}, {_gigabytes(each.memory)} each"
+                f"  cluster     each of {counted(self.workers, 'worker')} needs "
+                f"{_gigabytes(self.worker_memory)}; time is not predicted, see docs/scale.md"
             )
-        if self.on_cluster:
-            lines.append(f"  cluster     {verdict(self.total, self.on_cluster)}")
         lines += [f"  advice      {line}" for line in self.advice]
         return "\n".join(lines)
 
@@ -133,9 +134,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     a range. A plan takes about 8 % of the time it predicts, within limits of about 5 and 30 seconds
     (and a minute to compile kernels, the first time).
 
-    With ``client``, the speed of its workers and of the network and the time of an empty task are
-    measured as well. From these, time and memory are predicted for 1 to 64 such workers, for exact
-    and entropic transport: ``on_cluster``. The other fields are those of this process alone.
+    With ``client``, for exact and entropic transport, ``worker_memory`` is what each of its workers
+    needs. The other fields are those of this process alone.
 
     Parameters
     ----------
@@ -184,8 +184,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         memory = memory_for_maps(problem, settings)
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
-    client = None if client == "local" else client
-    return _plan(Run(settings, problem, nothing, start, memory), reading, progress, client)
+    workers = 0 if client is None or client == "local" else len(client.nthreads())
+    return _plan(Run(settings, problem, nothing, start, memory), reading, progress, workers)
 
 
 def _plan_outside(source: Any, settings: Settings) -> Plan:
@@ -213,7 +213,7 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
     )
 
 
-def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
+def _plan(run: Run, reading: float, progress: bool, workers: int) -> Plan:
     """The plan of a run; ``reading`` are the seconds that reading the data took."""
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
@@ -232,6 +232,9 @@ def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
         sweeps=0,
         fits=memory <= available,
     )
+    if workers and all(isinstance(lift, ExactMap | EntropicMap) for lift in lifts):
+        memory = sum(worker_memory(lift, workers) for lift in lifts)
+        planned = replace(planned, workers=workers, worker_memory=memory)
     if planned.fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
@@ -248,13 +251,6 @@ def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
             iterations=(estimated.iterations[0], estimated.iterations[2]),
             measured=estimated.measured,
         )
-        if client is not None and on_cpu and hasattr(lifts[0], "row_memory"):
-            serial = min(middle, reading + estimated.serial)
-            calls = estimated.calls * max(1, estimated.iterations[1])
-            load = load_of(lifts, middle - serial, serial, calls)
-            rates = measure(client, settings.n_threads)
-            on_cluster = tuple(predict(load, rates, workers) for workers in WORKERS)
-            planned = replace(planned, on_cluster=on_cluster)
     return replace(planned, advice=_advice(run, planned))
 
 

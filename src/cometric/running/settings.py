@@ -245,7 +245,7 @@ class Settings:
     fixed: str = field(init=False, repr=False, compare=False)  # the side whose metric is given
     formula: Formula = field(init=False, repr=False, compare=False)
     devices: tuple[str, ...] = field(init=False, repr=False, compare=False)  # none on the CPU
-    torch_devices: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # of this process
+    torch_devices: tuple[Any, ...] = field(init=False, repr=False, compare=False)
     torch_device: Any = field(init=False, repr=False, compare=False)  # of the metrics; None: NumPy
     solver_traits: Traits = field(init=False, repr=False, compare=False)
     kind_of_memory: str = field(init=False, repr=False, compare=False)  # see ``memory.NEEDS``
@@ -276,9 +276,9 @@ class Settings:
         )
         names = device_names(self.device)
         self._set(devices=() if names == ("cpu",) else names)
+        self._check_together(transport)
         devices = self._find_devices(transport)
         self._set(torch_devices=devices, torch_device=devices[0] if devices else None)
-        self._check_together(transport)
 
     def fitted(self, problem: Problem) -> Settings:
         """These settings with the numbers that the data choose, by what samples share.
@@ -400,10 +400,10 @@ class Settings:
             )
         if self.client is None:
             return
-        if len(self.devices) > 1:
+        if self.devices:
             raise ValueError(
-                f"`device` is {self._device_text}, but each worker of a `client` has one device: "
-                "pass 'cuda', and start a worker for each device."
+                f"`device` is {self._device_text}, but the workers of a `client` compute on their "
+                "CPUs: leave one of the two out. Several GPUs of one machine are a list of devices."
             )
         if not transport.on_clusters:
             raise ValueError(
@@ -421,19 +421,16 @@ class Settings:
         return repr(Device().to_json(self.device))
 
     def _find_devices(self, transport: Transport) -> tuple[Any, ...]:
-        """The torch devices of this process; none on the CPU, and none for those of workers."""
+        """The torch devices; none on the CPU."""
         if self.devices and not transport.on_devices:
             raise ValueError(
                 f"`device` is {self._device_text}, but {transport.name} runs on the CPU: "
                 "leave `device` out, or pass a positive, finite `eps`."
             )
-        if self.client is not None and self.client != "local":
-            return ()
         try:
-            devices = tuple(map(torch_device, self.devices))
+            return tuple(map(torch_device, self.devices))
         except RuntimeError as problem:
             raise ValueError(f"`device` is {self._device_text}; pass 'cpu' or 'cuda'.") from problem
-        return devices if self.client is None else ()
 
 
 POSITIONAL = ("eps", "tau")

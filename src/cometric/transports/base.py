@@ -130,7 +130,7 @@ class Transport:
         resources = resources or Resources()
         hists = problem.samples.histograms, problem.features.histograms
         if resources.client is not None:
-            to_samples, to_features = (self.tiles(hist, resources) for hist in hists)
+            to_samples, to_features = (self.distributed(hist, resources) for hist in hists)
             return to_samples, to_features
         memory, needs = resources.memory, [self.need(hist) for hist in hists]
         to_samples, to_features = (
@@ -139,7 +139,7 @@ class Transport:
         )
         return to_samples, to_features
 
-    def tiles(self, hist: Histograms, resources: Resources) -> DistanceMap:
+    def distributed(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map of :meth:`lift`, computed tile by tile on the workers of a client."""
         local = replace(resources, client=None, memory_limit=0.0)
         client = None if resources.client == "local" else resources.client

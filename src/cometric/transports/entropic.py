@@ -30,12 +30,11 @@ from cometric.core.types import (
 from cometric.machine.progress import Ahead
 from cometric.maps.checks import check_eps
 from cometric.maps.devices import DevicesMap
+from cometric.maps.distributed import DistributedEntropicMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.sinkhorn import inner_tolerance
-from cometric.maps.warm import TiledEntropicMap
-from cometric.maps.warm_torch import TiledTensorMap
 from cometric.proofs.diagnosis import residual_of_some
 from cometric.solvers.loop import Limits, Solution
 from cometric.solvers.power import PowerIteration
@@ -127,16 +126,14 @@ class Entropic(Transport):
         """The parameters of the transport, as its maps take them."""
         return {"eps": self.eps}
 
-    def tiles(self, hist: Histograms, resources: Resources) -> TiledEntropicMap:
+    def distributed(self, hist: Histograms, resources: Resources) -> DistributedEntropicMap:
         client = None if resources.client == "local" else resources.client
         options = self.map_options() | {"sweeps": resources.sweeps}
         options["remember"] = resources.memory_limit != 0.0
         if resources.tol is not None:
             options["tol"] = inner_tolerance(resources.tol, resources.largest)
-        if resources.device != "cpu":
-            return TiledTensorMap(hist, client=client, device=str(resources.device), **options)
         dtype = _precision(hist, resources.dtype)
-        return TiledEntropicMap(hist, client=client, dtype=dtype, **options)
+        return DistributedEntropicMap(hist, client=client, dtype=dtype, **options)
 
     # ------------------------------------------------------------------------- solving
 

@@ -14,8 +14,8 @@ from cometric.core.types import Index, Matrix, Metrics, Status, Vector, traits_o
 from cometric.kernels import geometry
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
+from cometric.maps.distributed import DistributedExactMap
 from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
-from cometric.maps.warm import TiledExactMap
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import NOTHING_YET, Limits, Solution
@@ -69,9 +69,9 @@ class Exact(Transport):
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
         return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
 
-    def tiles(self, hist: Histograms, resources: Resources) -> TiledExactMap:
+    def distributed(self, hist: Histograms, resources: Resources) -> DistributedExactMap:
         client = None if resources.client == "local" else resources.client
-        return TiledExactMap(hist, client, remember=resources.memory_limit != 0.0)
+        return DistributedExactMap(hist, client, remember=resources.memory_limit != 0.0)
 
     def need(self, hist: Histograms) -> float:
         return float(sum(memory_needs(hist)))

@@ -1,4 +1,4 @@
-"""Tiles: the bytes of one process, for any number of workers, even if workers die."""
+"""Blocks and tiles: the bytes of one process, for any number of workers, even if workers die."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from clusters import make_cluster, same_bytes
 from cometric import EntropicMap, ExactMap
-from cometric.maps import strips
+from cometric.maps import distributed as blocks
 from cometric.maps.cluster import Cluster, ClusterLost, compare_versions, software
+from cometric.maps.distributed import DistributedEntropicMap, DistributedExactMap
 from cometric.maps.tiled import TiledMap
-from cometric.maps.warm import TiledEntropicMap, TiledExactMap
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -55,18 +55,30 @@ def test_tiles_of_any_size_are_the_map_itself(make, tile):
     assert tiled.shape == (40, 20)
 
 
-@pytest.mark.parametrize(("eps", "dtype"), [(0.0, "auto"), (0.1, "auto"), (0.1, "float32")])
-def test_workers_learn_the_bytes_of_one_process(client, eps, dtype):
-    options = {"eps": eps, "dtype": dtype, **OPTIONS}
+@pytest.mark.parametrize(
+    "options",
+    [{"eps": 0.0}, {"eps": 0.1}, {"eps": 0.1, "dtype": "float32"}, {"transport": cm.Unbalanced()}],
+    ids=["exact", "entropic", "float32", "unbalanced"],
+)
+def test_workers_learn_the_bytes_of_one_process(client, options):
+    options = OPTIONS | options
     there = cm.learn(X, client=client, **options)
     assert there.converged
     assert same_bytes(there, cm.learn(X, client="local", **options))
     assert same_bytes(there, cm.learn(X, **options))
-    assert not any(client.run(count_stores).values())  # nothing is left on the workers
+    wait_until(lambda: not tasks_of(client))  # nothing is left on the workers
 
 
-def count_stores():
-    return len(strips._stores)
+def tasks_of(client):
+    """The tasks that the scheduler knows."""
+    return client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+
+
+def wait_until(condition, seconds=60.0):
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.1)
 
 
 def costs(count):
@@ -76,83 +88,71 @@ def costs(count):
     ]
 
 
-def killing(client, phi, calls, count=1):
-    """Kill workers during some of the calls; returns what was not killed."""
-    victims = list(calls)
-
-    def kill(done, total):
-        if victims and phi._lineage.number + 1 == victims[0] and done > 1:
-            victims.pop(0)
-            for pid in list(client.run(os.getpid).values())[:count]:
-                os.kill(pid, signal.SIGKILL)
-
-    phi.on_progress = kill
-    return victims
+def kill_some(client, count=1):
+    for pid in list(client.run(os.getpid).values())[:count]:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("make", "count"),
     [
-        (partial(TiledEntropicMap, eps=0.1, sweeps=1), 1),
-        pytest.param(partial(TiledEntropicMap, eps=0.1, sweeps=1), 2, marks=pytest.mark.slow),
-        pytest.param(TiledExactMap, 1, marks=pytest.mark.slow),
+        (partial(DistributedEntropicMap, eps=0.1, sweeps=1), 1),
+        pytest.param(partial(DistributedEntropicMap, eps=0.1, sweeps=1), 2, marks=pytest.mark.slow),
+        pytest.param(DistributedExactMap, 1, marks=pytest.mark.slow),
     ],
 )
 def test_killed_workers_change_no_byte(victims, make, count):
-    """The strips of a lost worker are computed again from a copy, those of both from the start."""
-    client = victims
-    phi, here = make(HIST, client=client, strips=8), make(HIST)
-    left = killing(client, phi, [4], count)
-    first, *others = costs(6)
-    assert_array_equal(phi(first), here(first))
-    owners = set(phi._owners.owner.values())
-    assert len(owners) == 2
-    for cost in others:
+    """What the fourth call starts from is lost while it runs."""
+    phi, here = make(HIST, client=victims), make(HIST)
+    for number, cost in enumerate(costs(6)):
+        if number == 3:
+            phi.on_progress = lambda done, total: done == 2 and kill_some(victims, count)
         assert_array_equal(phi(cost), here(cost))
-    assert not left
-    assert len(owners & set(phi._owners.owner.values())) == 2 - count
+        phi.on_progress = None
     phi.close()
 
 
-@pytest.mark.slow
-def test_a_strip_lost_before_a_checkpoint_is_computed_again(victims):
-    client = victims
-    phi, here = (TiledEntropicMap(HIST, 0.1, at, sweeps=1, strips=4) for at in (client, None))
-    for cost in costs(2):
-        phi(cost), here(cost)
-    memory, expected = phi.snapshot(), here.snapshot()
-    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-    for name, array in expected.items():
-        assert_array_equal(np.asarray(memory[name]), np.asarray(array))
-    for at in (client, None):  # both continue from what was saved there
-        again = TiledEntropicMap(HIST, 0.1, at, sweeps=1)
-        again.restore({name: np.array(array) for name, array in memory.items()})
-        again_here = TiledEntropicMap(HIST, 0.1, sweeps=1)
-        again_here.restore({name: np.array(array) for name, array in expected.items()})
-        assert_array_equal(again(COST), again_here(COST))
-        again.close()
+def test_after_a_renewal_earlier_costs_are_forgotten(victims, monkeypatch):
+    """And what a killed worker had is computed again from what was renewed."""
+    monkeypatch.setattr(blocks, "CALLS", 2)
+    phi, here = (DistributedEntropicMap(HIST, 0.1, at, sweeps=1) for at in (victims, None))
+    phi._stored = 0.0  # less than the costs
+    renewals, renew = [], phi._renew
+    monkeypatch.setattr(phi, "_renew", lambda: (renewals.append(1), renew()))
+    known = []
+    for cost in costs(8):
+        assert_array_equal(phi(cost), here(cost))
+        known.append(len([name for name in tasks_of(victims) if name.startswith("advance")]))
+    assert len(renewals) == 2
+    assert max(known) <= 4 * len(phi._rows)
+    kill_some(victims)
     assert_array_equal(phi(COST), here(COST))
     phi.close()
 
 
-def test_a_worker_that_joins_late_gets_strips():
-    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
-        phi, here = (TiledEntropicMap(HIST, 0.1, at, sweeps=1) for at in (client, None))
-        first, second, third = costs(3)
-        assert_array_equal(phi(first), here(first))
-        assert len(set(phi._owners.owner.values())) == 1
-        cluster.scale(2)
-        client.wait_for_workers(2, timeout=600)
-        assert_array_equal(phi(second), here(second))
-        assert len(set(phi._owners.owner.values())) == 2
-        assert_array_equal(phi(third), here(third))
-        assert phi._owners.repeated == 0  # the memory was moved
-        phi.close()
+@pytest.mark.slow
+def test_a_block_lost_before_or_after_a_checkpoint_is_computed_again(victims):
+    client = victims
+    phi, here = (DistributedEntropicMap(HIST, 0.1, at, sweeps=1) for at in (client, None))
+    for cost in costs(2):
+        phi(cost), here(cost)
+    memory, expected = phi.snapshot(), here.snapshot()
+    assert memory.keys() == expected.keys()
+    kill_some(client)
+    for name, array in expected.items():
+        assert_array_equal(np.asarray(memory[name]), np.asarray(array))
+    client.wait_for_workers(2, timeout=600)
+    phi, here = (DistributedEntropicMap(HIST, 0.1, at, sweeps=1) for at in (client, None))
+    for each in (phi, here):
+        each.restore({name: np.array(array) for name, array in expected.items()})
+    kill_some(client)
+    assert_array_equal(phi(COST), here(COST))
+    phi.close()
 
 
 def test_frozen_couplings_are_applied_where_they_are(client):
     first, second, third = costs(3)
-    phi, here = TiledExactMap(HIST, client), ExactMap(HIST)
+    phi, here = DistributedExactMap(HIST, client), ExactMap(HIST)
     for cost in (first, second):
         frozen, frozen_here = phi.freeze(cost), here.freeze(cost)
     assert_array_equal(frozen(third), frozen_here(third))
@@ -163,23 +163,51 @@ def test_frozen_couplings_are_applied_where_they_are(client):
     phi.close()
 
 
-def test_a_worker_without_enough_memory_is_refused(client, monkeypatch):
-    phi = TiledEntropicMap(HIST, 0.1, client)
-    small, *others = client.nthreads()
-    monkeypatch.setattr(
-        phi._cluster, "memory", lambda: {small: 1e3, **dict.fromkeys(others, np.inf)}
-    )
-    with pytest.warns(UserWarning, match=r"Worker tcp.* is not used: it has 1e-06 GB of memory"):
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_an_interrupted_run_resumes_on_other_workers_to_the_same_bytes(client, eps, tmp_path):
+    """Ctrl-C stops after the iteration and writes a checkpoint."""
+    options = OPTIONS | {"eps": eps, "tol": 1e-6, "solver": "power"}
+    expected = cm.learn(X, client="local", **options)
+
+    def interrupt(now, record):
+        if record.iteration == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(cm.Interrupted):
+        cm.learn(X, client=client, callback=interrupt, checkpoint=tmp_path, **options)
+    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as other:
+        result = cm.resume(tmp_path, client=other)
+    assert result.converged
+    assert same_bytes(result, expected)
+    assert len(result.history) == len(expected.history)
+
+
+def test_a_call_cut_off_leaves_nothing_behind(client):
+    phi = DistributedEntropicMap(HIST, 0.1, client)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    phi.on_progress = interrupt
+    with pytest.raises(KeyboardInterrupt):
         phi(COST)
-    assert small not in phi._owners.owner.values()
-    none = TiledEntropicMap(HIST, 0.1, client)
-    one_strip = (none._owners._fixed + none._owners._memory.max()) / 0.69
-    monkeypatch.setattr(
-        none._cluster, "memory", lambda: dict.fromkeys(client.nthreads(), one_strip)
-    )
-    with pytest.raises(MemoryError, match="the workers of the cluster have room for"):
-        none(COST)
     phi.close()
+    wait_until(lambda: not tasks_of(client))
+
+
+def test_the_error_of_a_task_is_raised_by_learn(client, monkeypatch):
+    submit = client.submit
+
+    def fail(work, *args, **how):
+        return submit(_no_memory if work is blocks.values_of else work, *args, **how)
+
+    monkeypatch.setattr(client, "submit", fail)
+    with pytest.raises(MemoryError, match="injected"):
+        cm.learn(X, client=client, **OPTIONS)
+
+
+def _no_memory(*_):
+    raise MemoryError("injected")
 
 
 def test_the_error_of_a_map_is_raised_as_it_is(client):
@@ -284,7 +312,7 @@ def test_after_a_lost_scheduler_the_checkpoint_resumes_to_the_same_bytes(go_on, 
 def test_a_closed_scheduler_raises_at_once():
     cluster = make_cluster(1, processes=False)
     client = distributed.Client(cluster)
-    phi = TiledEntropicMap(HIST, 0.1, client)
+    phi = DistributedEntropicMap(HIST, 0.1, client)
     cluster.close()
     with pytest.raises(ClusterLost, match=r"the scheduler is not running \(scheduler"):
         phi(COST)
@@ -292,47 +320,18 @@ def test_a_closed_scheduler_raises_at_once():
 
 
 def test_a_silent_scheduler_raises_when_patience_ends():
-    silent = Cluster(SimpleNamespace(status="connecting"), patience=1.0)
     with pytest.raises(ClusterLost, match="the scheduler has not answered for 1 s"):
-        silent.wait_for_workers()
+        Cluster(SimpleNamespace(status="connecting"), patience=1.0)
 
 
 def test_a_cluster_without_workers_raises():
     with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
-        phi = TiledEntropicMap(HIST, 0.1, client, patience=2.0)
+        phi = DistributedEntropicMap(HIST, 0.1, Cluster(client, patience=2.0))
         cluster.scale(0)
         while client.nthreads():
             time.sleep(0.1)
         with pytest.raises(ClusterLost, match="no worker has been available for 2 s"):
             phi(COST)
-
-
-def test_workers_that_vanish_in_the_middle_raise(monkeypatch):
-    with make_cluster(1, processes=False) as cluster, distributed.Client(cluster) as client:
-        phi = TiledEntropicMap(HIST, 0.1, client, patience=0.0)
-
-        def nothing_yet(*_, **__):
-            monkeypatch.setattr(phi._cluster, "workers", dict)
-            raise TimeoutError
-
-        monkeypatch.setattr(distributed, "wait", nothing_yet)
-        with pytest.raises(ClusterLost, match="no worker has been available for 0 s"):
-            phi(COST)
-
-
-def test_tiles_that_are_lost_again_and_again_raise(monkeypatch):
-    phi = TiledMap(ExactMap, HIST)
-    phi._cluster = object()
-    monkeypatch.setattr(phi, "_send", lambda work, cost, left: iter(()))
-    with pytest.raises(ClusterLost, match=r"1 tiles were sent 5 times and lost each time"):
-        phi(COST)
-
-
-def test_strips_that_are_lost_again_and_again_raise(client, monkeypatch):
-    phi = TiledExactMap(HIST, client)
-    monkeypatch.setattr(phi._owners, "_send", lambda *_: iter(()))
-    with pytest.raises(ClusterLost, match=r"8 strips were sent 5 times and lost each time"):
-        phi(COST)
 
 
 def fake_client(answers):
@@ -368,6 +367,10 @@ def test_other_processors_warn():
     ("given", "words"),
     [
         ({"client": 3}, "`client` is 3; pass a `distributed.Client`, or 'local'"),
+        (
+            {"client": "local", "device": "cuda"},
+            "`device` is 'cuda', but the workers of a `client`",
+        ),
         ({"client": "local", "eps": np.inf}, "`client` has no effect for the linear limit"),
         ({"client": "local", "eps": 0.0, "tau": 0.0}, "`client` needs tau > 0 at eps = 0"),
     ],
