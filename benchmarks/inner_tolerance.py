@@ -23,7 +23,8 @@ def main() -> None:
         X = sparse.load_npz(Path(sys.argv[1]) / f"{name}.npz")
         for eps in (0.3, 0.1, 0.05):
             for tol in (1e-6, 1e-3):
-                compare(name, X, eps=eps, tau=1e-3, tol=tol, device="cuda", max_iter=150)
+                weight = {"eps": eps, "tau": 1e-3, "norm": "l1"}
+                compare(name, X, **weight, tol=tol, device="cuda", max_iter=150)
 
 
 def compare(name, X, **options) -> None:

@@ -53,7 +53,7 @@ def learn(X, options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cm.ConvergenceWarning)
         warnings.filterwarnings("ignore", ".*repeat others")
-        return cm.learn(X, EPS, tol=TOL, max_iter=ITERATIONS, dtype="float32", **options)
+        return cm.learn(X, EPS, norm="l1", tol=TOL, max_iter=ITERATIONS, dtype="float32", **options)
 
 
 def row(words, metric, halves, labels, iterations, spent):

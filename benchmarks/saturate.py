@@ -43,7 +43,7 @@ def main() -> None:
         for s in values:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # repeats
-                found = cm.learn(X, 0.3, restart=0.1, saturate=s, tol=3e-3).samples
+                found = cm.learn(X, 0.3, restart=0.1, norm="l1", saturate=s, tol=3e-3).samples
             nearest = scores.knn_accuracy(found, labels, 10)
             cells.append(f"{scores.silhouette(found, labels):.3f} / {nearest:.3f}")
         print(f"| {name}, {X.shape[0]} x {X.shape[1]} |", " | ".join(cells), "|", flush=True)

@@ -199,7 +199,7 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         max_candidates=asked.candidates,
         tol=asked.tol,
         search=asked.search,
-        **({"restart": asked.restart} if asked.restart else {"tau": number_or_name(asked.tau)}),
+        **weight_of_r(asked),
         check=20,
         n_threads=2,
         progress=True,
@@ -210,6 +210,14 @@ def neighbors_of(X: sparse.csr_array, asked: argparse.Namespace) -> None:
         f"  seconds          {learning:.0f} for the landmarks, {seconds - learning:.0f} for the "
         "neighbors and the check of 20"
     )
+
+
+def weight_of_r(asked: argparse.Namespace) -> dict[str, Any]:
+    """The default of ``learn`` for ``--tau auto``, otherwise l1 with this weight."""
+    if asked.restart:
+        return {"restart": asked.restart, "norm": "l1"}
+    tau = number_or_name(asked.tau)
+    return {"tau": tau} if tau == "auto" else {"tau": tau, "norm": "l1"}
 
 
 def number_or_name(text: str) -> float | str:

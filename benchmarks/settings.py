@@ -27,7 +27,11 @@ WEIGHTS = (
     *({"restart": alpha} for alpha in (0.02, 0.05, 0.1, 0.2)),
 )
 SETTINGS = (
-    *({"eps": eps, **weight} for eps in (0.05, 0.1, 0.2, 0.5, 1.0, 3.0) for weight in WEIGHTS),
+    *(
+        {"eps": eps, **weight, "norm": "l1"}
+        for eps in (0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
+        for weight in WEIGHTS
+    ),
     *({"eps": 0.1, "tau": 1e-3, "norm": norm} for norm in ("l2", "linf", "discrete")),
     *({"eps": 0.1, "restart": 0.1, "norm": norm} for norm in ("l2", "linf", "discrete")),
 )

@@ -23,7 +23,7 @@ from cometric import baselines, scores
 from cometric.choosing.hiding import subsample
 
 SETS = ["pbmc3k_cellranger", "pbmc68k_reduced", "citeseq_cbmc", "bbc_news", "cstr", "digits"]
-OPTIONS = {"restart": 0.1, "tol": 0.05, "dtype": "float32", "drop_empty": True}
+OPTIONS = {"restart": 0.1, "norm": "l1", "tol": 0.05, "dtype": "float32", "drop_empty": True}
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def main() -> None:
 def learn(X, weight, tol):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*repeats? others")
-        return cm.learn(X, tol=tol, **weight)
+        return cm.learn(X, tol=tol, norm="l1", **weight)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def balanced(_: argparse.Namespace) -> None:
     print(f"  100 maps of 10 histograms: {worst:.1e} of the largest distance")
     X = cm.datasets.digits(100).X
     one, other = (
-        cm.learn(X, transport=transport, tau=1e-2, tol=1e-9, drop_empty=True)
+        cm.learn(X, transport=transport, tau=1e-2, norm="l1", tol=1e-9, drop_empty=True)
         for transport in (cm.Unbalanced(0.1, rho=1e6), cm.Entropic(0.1))
     )
     apart = max(
@@ -111,8 +111,8 @@ def pbmc3k(asked: argparse.Namespace) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 result = cm.learn(
-                    cells.X, transport=transport, tau=1e-3, solver="power", max_iter=15,
-                    drop_empty=True, n_threads=2,
+                    cells.X, transport=transport, tau=1e-3, norm="l1", solver="power",
+                    max_iter=15, drop_empty=True, n_threads=2,
                 )  # fmt: skip
             seconds[name].append(result.history[-1].seconds)
             silhouette = score(result.samples, labels)

@@ -20,9 +20,9 @@ def main() -> None:
     print(limit, "\n")
 
     print("eps -> inf: Hilbert distance of the feature metric to the closed form (tau = 0.001)")
-    closed = cm.learn(X, eps=np.inf, tau=1e-3, tol=1e-9)
+    closed = cm.learn(X, eps=np.inf, tau=1e-3, norm="l1", tol=1e-9)
     for eps in (0.3, 1.0, 3.0, 10.0, 30.0, 100.0):
-        path = cm.learn(X, eps=eps, tau=1e-3, tol=1e-8)
+        path = cm.learn(X, eps=eps, tau=1e-3, norm="l1", tol=1e-8)
         apart = cm.hilbert_distance(path.features, closed.features)
         print(f"  eps = {eps:<5g} {apart:.4f}   times eps: {apart * eps:.3f}")
 

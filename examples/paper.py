@@ -293,7 +293,7 @@ def path(page: Page, _: Path) -> None:
     """Section 4: from exact transport to correspondence analysis as eps grows."""
     data = cm.datasets.digits(150)
     ladder = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, np.inf)
-    learned = {eps: cm.learn(data.X, eps=eps, tau=TAU, tol=1e-5) for eps in ladder}
+    learned = {eps: cm.learn(data.X, eps=eps, tau=TAU, norm="l1", tol=1e-5) for eps in ladder}
     closed = cm.learn(data.X, eps=np.inf, tau=0)
     rows = []
     for eps, result in learned.items():
@@ -716,11 +716,12 @@ def plain_l1(X) -> np.ndarray:
 
 
 def quiet(X, eps, *, tol=1e-3, max_iter=100, **options) -> cm.Result:
-    """Learn in single precision, without a warning if it does not converge."""
+    """Learn with l1, in single precision, without a warning if it does not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cm.ConvergenceWarning)
         warnings.filterwarnings("ignore", ".*repeat others")
-        return cm.learn(X, eps, tol=tol, max_iter=max_iter, dtype="float32", **options)
+        options = {"tol": tol, "max_iter": max_iter, "dtype": "float32", **options}
+        return cm.learn(X, eps, norm="l1", **options)
 
 
 PARTS = {

@@ -71,7 +71,7 @@ def test_a_run_adds_rows_and_the_page_compares_them(tmp_path):
     assert f"| {value:.3f}, **{gain:+.3f}**, **+0.000** |" in summary
     assert f"| {row['silhouette'] + 0.2:.3f}, **+0.200**, **-0.100** |" in summary
     assert f"| cosine | {accuracy} | {width} (counts) |  |  |  | {seconds(row)} |" in lines
-    assert "The default has restart = 0.7, eps = 0.3." in lines
+    assert "The default has a share of R of 70 %, and eps = 0.3." in lines
     [default] = [line for line in lines if line.startswith("| *default* |")]
     assert f"**{value:.3f}** (+0.000) | {row['silhouette'] + 0.2:.3f} (-0.100)" in default
     [compared] = [line for line in lines if line.startswith("| default |")]

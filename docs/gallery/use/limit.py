@@ -28,10 +28,10 @@ loadings = PCA(1).fit(X).components_[0]
 squared = (loadings[:, None] - loadings) ** 2
 squared /= squared.max()
 
-end = cm.learn(X, eps=np.inf, tau=1e-3, tol=1e-9)
+end = cm.learn(X, eps=np.inf, tau=1e-3, norm="l1", tol=1e-9)
 levels = [1, 3, 10, 30, 100]
 apart = [
-    cm.hilbert_distance(cm.learn(X, eps=eps, tau=1e-3, tol=1e-6).features, end.features)
+    cm.hilbert_distance(cm.learn(X, eps=eps, tau=1e-3, norm="l1", tol=1e-6).features, end.features)
     for eps in levels
 ]
 

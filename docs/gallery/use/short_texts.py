@@ -3,9 +3,9 @@ Short texts
 ===========
 
 Titles, questions, tickets: with six words each, two texts on one subject often have no word in
-common. Distances that compare word by word then see nothing, and the singular vectors that LSA
-needs are mostly noise. This is where transport pays: the words *kernel* and *margin* are near one
-another in the learned distance, and so are titles with one of them each.
+common. Distances that compare word by word then see nothing, and the many singular vectors that
+LSA needs for long texts are mostly noise. ``learn`` looks at such texts at several resolutions at
+once, and moves mass between words with related uses: here both help (:doc:`/choosing`).
 """
 
 import csv
@@ -52,8 +52,8 @@ print(f"{X.shape[0]} texts, {X.shape[1]} words, {np.diff(counts.indptr).mean():.
 # %%
 # Both distances
 # --------------
-# The second line says what was chosen for these data: the fewer words two texts share, the larger
-# the share of transport.
+# The line of options says what was chosen for these data: the fewer words two texts share, the
+# larger the share of transport.
 
 result = cm.learn(X, drop_empty=True)
 print(result)

@@ -3,9 +3,9 @@ A spatial panel
 ===============
 
 Molecules counted in place: few genes, a hundred or two molecules per cell. Here 33 genes in 4,839
-cells of the mouse cortex (osmFISH; Codeluppi et al., 2018): cells by their learned distances and in
-space, and genes near one another. Pass the counts as they are: after a logarithm the strongest
-genes of a cell, which tell its type, hardly stand out (:doc:`/choosing`).
+cells of the mouse cortex (osmFISH; Codeluppi et al., 2018), of which 2,000 are used: cells by their
+learned distances and in space, and genes near one another. Pass the counts as they are: with
+logarithms fewer neighbors of a cell have its type (:doc:`/choosing`).
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from cometric import baselines, scores
 # %%
 # The counts
 # ----------
-# Without the file, a simulated panel of the same size takes its place.
+# Without the file, a simulated panel of 40 genes takes its place.
 
 here = Path("../../../../shared/data/osmfish_cortex.h5ad")
 if here.exists():
@@ -39,12 +39,15 @@ print(X.shape, "median count per cell:", np.median(np.asarray(X).sum(axis=1)))
 # %%
 # Distances between cells and between genes
 # -----------------------------------------
+# Two cells share several of the few genes, so nearly all of the distance between cells is that of
+# the reference, which sees as much alone. What is learned are distances between genes.
 
 result = cm.learn(X, drop_empty=True)
 print(result)
 counts = np.asarray(X)
 for name, D in {
     "learned": result.samples,
+    "reference alone": baselines.reference(counts),
     "CA, all components": baselines.correspondence(counts, min(counts.shape) - 1),
     "tf-idf cosine": baselines.tfidf(counts),
     "log and PCA": baselines.pca(baselines.log_normalized(counts), 20),
@@ -62,7 +65,7 @@ if hasattr(X, "columns"):
 # %%
 # The map of the cells, and the cells in space
 # --------------------------------------------
-# One color per type. Layers of the cortex appear as stripes.
+# One color per type.
 
 cm.plot.embedding(result, method="tsne", labels=types)
 

@@ -81,12 +81,17 @@ def learn(
         or the histograms themselves as a tuple ``(A, B)``.
     eps
         Entropic regularization relative to the largest cost; 0 is exact transport, infinity the
-        linear limit (correspondence analysis at tau = 0).
+        linear limit (correspondence analysis at tau = 0). "auto", the default, is chosen by o,
+        the number of features that two samples share on average: 0.3 / (1 - o), and infinity
+        from about o = 1 on (3 at most on a GPU or with a ``client``). It is 0.1 unless ``tau`` is
+        "auto", ``norm`` "local" and ``restart`` 0, and after negative distances.
     tau
         Weight of the norm R: a number, at least 0; positive values make the answer unique.
-        "auto", the default, is ``restart=0.5`` with ``norm="local"`` (``tau=0.01`` with l1 for
-        stochastic iteration, which cannot restart); "paper" is 0.001 with l1. At its default,
-        ignored when ``restart`` > 0. See docs/choosing.md.
+        "auto", the default, is a restart with ``norm="local"`` and a share chosen by the data,
+        1 - 0.7 / (1 + (o / 3)^2); with another norm ``restart=0.5``; ``tau=0.01`` with l1 for
+        stochastic iteration, which cannot restart. "0.2" stands for the defaults of version 0.2,
+        ``restart=0.5`` with ``norm="local-0.2"`` and ``eps=0.1``; "paper" is 0.001 with l1. At
+        its default, ignored when ``restart`` > 0. See docs/choosing.md.
     transport
         How histograms are compared, instead of ``eps``: ``cm.Exact()`` is eps = 0,
         ``cm.Entropic(eps)``, ``cm.Limit()`` is eps = infinity, ``cm.Unbalanced(eps, rho=...)``
@@ -97,7 +102,7 @@ def learn(
 
             Phi_A(C)_ij = (1 - alpha) W_C(a_i, a_j) + alpha |W_C| R(a_i - a_j) / |R|.
 
-        Unlike tau, the same alpha has the same weight on all data.
+        Unlike tau, the same alpha has the same weight on all data. The norm stays "local".
     saturate
         With s > 0, transport is under the saturated cost g(C) instead of C, on both sides::
 
@@ -107,10 +112,13 @@ def learn(
         proportions. All theorems for eps = 0 remain; see docs/theory.md, section 2.2.
     norm
         R: "l1", "l2", "linf", a power p >= 1, "discrete"; a reference: "lsa" (TF-IDF and 30
-        singular vectors), "cosine", "hellinger", or "local", which combines several distances,
-        each scaled by those to the nearest neighbors; or two matrices (samples, features), one
-        of which may be a name, or None for "auto": a known metric that guides one side only.
-        "auto" is "local" for ``tau="auto"`` and "l1" otherwise.
+        singular vectors), "cosine", "hellinger", or "local", which combines ten distances (l1,
+        TF-IDF, LSA and correspondence analysis with 5 to 100 components; two between features),
+        each scaled by those to the nearest neighbors, "local-0.2" three; or two matrices
+        (samples, features), one of which may be a name, or None for "auto": a known metric that
+        guides one side only. "auto" is "local", and l1 where bounds are proved for it: for
+        ``tau="paper"`` and for ``eps=0`` with a number ``tau``; also for ``tau=0`` and stochastic
+        iteration.
     samples, features
         A known metric C between the features, which is then not learned: ``samples`` of
         the result is its lift Phi_A(C), in the units of C, and ``features`` is C itself. For
