@@ -16,12 +16,11 @@ from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
 from cometric.machine.progress import counting, duration
+from cometric.machine.threads import workers
 from cometric.running import learning
-from cometric.running.clusters import WORKERS, OnWorkers, load_of, measure, predict, verdict
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
 from cometric.running.presets import ALL, preset
-from cometric.running.rehearsal import clock
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
 from cometric.running.start import NOTHING, given_metrics
@@ -56,22 +55,17 @@ class Plan:
         How the distances will be computed.
     memory, available
         Bytes at the peak, beside the data, and bytes that are free.
-    operations
-        Multiplications and additions of one sweep of both sides; 0 if not known in advance.
-    seconds, sweeps
-        Mean time of a sweep of both sides, and the expected number of sweeps.
-    total, total_range
-        Seconds of the whole call, and a likely range.
-    iterations
-        A likely range of the number of iterations.
     fits
         Whether ``memory`` is available.
-    measured
-        What was solved for the estimate.
+    total, total_range
+        Seconds of the whole call: a range, and its middle. NaN if the time is not estimated:
+        where memory does not suffice, and for transports without a model of their time.
+    iterations
+        The range of iterations on which that of the seconds is based.
+    seconds, measured
+        Seconds of one call of both maps, and for how many items it was timed.
     advice
         What to do if it does not fit, or takes hours.
-    on_cluster
-        With ``client``: predicted seconds for some numbers of workers, and bytes of each worker.
     """
 
     samples: int
@@ -80,62 +74,43 @@ class Plan:
     engine: str
     memory: float
     available: float
-    operations: float
-    seconds: float
-    sweeps: int
+    fits: bool = True
     total: float = math.nan
     total_range: tuple[float, float] = (math.nan, math.nan)
     iterations: tuple[int, int] = (0, 0)
-    fits: bool = True
+    seconds: float = math.nan
     measured: str = ""
     advice: tuple[str, ...] = ()
-    on_cluster: tuple[OnWorkers, ...] = ()
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.samples} samples, {self.features} features, "
-            f"{100 * self.density:.1f} % of the entries nonzero",
-            f"  engine      {self.engine}",
-            f"  memory      {_gigabytes(self.memory)} of {_gigabytes(self.available)} available"
-            f"{'' if self.fits else ': does not fit'}",
-        ]
-        if self.operations:
-            lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
-        if self.measured:
-            low, high = self.iterations
-            count = counted(low, "iteration") if low == high else f"{low} to {high} iterations"
-            lines.append(
-                f"  time        about {duration(self.total)} "
-                f"({' to '.join(map(duration, self.total_range))}): {count}, "
-                f"{duration(self.seconds)} each on average"
-            )
-            lines.append(f"  measured    {self.measured}")
-        for each in self.on_cluster:
-            count = counted(each.workers, "worker")
-            lines.append(
-                f"  {count:11} about {duration(each.seconds)}, {_gigabytes(each.memory)} each"
-            )
-        if self.on_cluster:
-            lines.append(f"  cluster     {verdict(self.total, self.on_cluster)}")
-        lines += [f"  advice      {line}" for line in self.advice]
-        return "\n".join(lines)
+        low, high = self.iterations
+        count = counted(low, "iteration") if low == high else f"{low} to {high} iterations"
+        time = f"{' to '.join(map(duration, self.total_range))}, for {count}"
+        return "\n".join(
+            [
+                f"{self.samples} samples, {self.features} features, "
+                f"{100 * self.density:.1f} % of the entries nonzero",
+                f"  engine    {self.engine}",
+                f"  memory    {_gigabytes(self.memory)} of {_gigabytes(self.available)} available"
+                f"{'' if self.fits else ': does not fit'}",
+                *[f"  time      {time if self.measured else 'not estimated'}"] * self.fits,
+                *[f"  measured  {self.measured}"] * bool(self.measured),
+                *(f"  advice    {line}" for line in self.advice),
+            ]
+        )
 
 
 @checks_options
 @mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
-    """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.
+    """Estimate what ``learn`` with these arguments takes: engine, memory, time.
 
-    Two subproblems, with random samples and features, are solved to the tolerance with
-    the same options, to find the number of iterations and the cost of each in calls of the maps.
-    The time of a call is extrapolated from calls for some of the histograms. The number of
-    iterations of a subproblem is close to that of the whole problem but not equal, so the plan has
-    a range. A plan takes about 8 % of the time it predicts, within limits of about 5 and 30 seconds
-    (and a minute to compile kernels, the first time).
-
-    With ``client``, the speed of its workers and of the network and the time of an empty task are
-    measured as well. From these, time and memory are predicted for 1 to 64 such workers, for exact
-    and entropic transport: ``on_cluster``. The other fields are those of this process alone.
+    Memory is computed by a formula. For the time two calls of each map are timed for some of the
+    samples and features, and multiplied by a range of iterations that depends on the options: a
+    solve of most data is within the range, the longest time being up to five times the shortest.
+    The measurement takes seconds, or a minute to compile kernels the first time. For trees,
+    quadratic forms and solvers of your own the time is not estimated. With ``client`` a plan is
+    that of this process alone.
 
     Parameters
     ----------
@@ -150,7 +125,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     Returns
     -------
     Plan
-        ``fits`` tells whether there is enough memory; if not, no time is measured.
+        ``fits`` tells whether there is enough memory; if not, no time is estimated.
 
     Examples
     --------
@@ -166,7 +141,6 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         if not outside.fits:
             return outside
         X = X if hasattr(X, "obs_names") else source.to_memory()
-    began = clock()
     problem = Problem.from_data(
         X,
         normalization_steps=settings.normalization_steps,
@@ -174,9 +148,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         drop_empty=settings.drop_empty,
         fixed=settings.fixed,
     )
-    client, settings = settings.client, replace(settings.fitted(problem), client=None)
+    settings = replace(settings.fitted(problem), client=None)
     problem = replace(problem, formula=settings.formula)
-    reading = clock() - began
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:
         start = given_metrics(problem, getattr(settings, problem.fixed))
@@ -184,8 +157,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         memory = memory_for_maps(problem, settings)
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
-    client = None if client == "local" else client
-    return _plan(Run(settings, problem, nothing, start, memory), reading, progress, client)
+    return _plan(Run(settings, problem, nothing, start, memory), progress)
 
 
 def _plan_outside(source: Any, settings: Settings) -> Plan:
@@ -205,56 +177,42 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
         engine="none: the data were not read",
         memory=memory,
         available=available,
-        operations=0.0,
-        seconds=math.nan,
-        sweeps=0,
         fits=memory <= available,
         advice=("does not fit: `learn` will raise a MemoryError. Instead:", *preset(n)),
     )
 
 
-def _plan(run: Run, reading: float, progress: bool, client: Any) -> Plan:
-    """The plan of a run; ``reading`` are the seconds that reading the data took."""
+def _plan(run: Run, progress: bool) -> Plan:
+    """The plan of a run."""
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
-    memory = _memory(run, lifts, share_of_moves=1.0)
+    solver, memory = _solver_name(run, lifts), _memory(run, lifts)
     on_cpu = settings.torch_device is None
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
     planned = Plan(
         samples=hist.shape[0],
         features=hist.shape[1],
         density=hist.nnz / math.prod(hist.shape),
-        engine=settings.transport.engine(lifts, _solver_name(run, lifts)),
+        engine=settings.transport.engine(lifts, solver),
         memory=memory,
         available=available,
-        operations=0.0 if run.problem.fixed else settings.transport.operations(run.problem),
-        seconds=math.nan,
-        sweeps=0,
         fits=memory <= available,
     )
+    found = None
     if planned.fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with counting(progress, "planning", "iterations of parts of the problem") as report:
-            estimated = estimate(run, lifts, report)
-        low, middle, high = (reading + seconds for seconds in estimated.seconds)
+        with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
+            found = estimate(run, lifts, solver, report)
+    if found is not None:
         planned = replace(
             planned,
-            memory=_memory(run, lifts, estimated.moves),
-            seconds=estimated.seconds[1] / max(1, estimated.iterations[1]),
-            sweeps=estimated.iterations[1],
-            total=middle,
-            total_range=(low, high),
-            iterations=(estimated.iterations[0], estimated.iterations[2]),
-            measured=estimated.measured,
+            total=math.sqrt(math.prod(found.seconds)),
+            total_range=found.seconds,
+            iterations=found.iterations,
+            seconds=found.call,
+            measured=found.measured,
         )
-        if client is not None and on_cpu and hasattr(lifts[0], "row_memory"):
-            serial = min(middle, reading + estimated.serial)
-            calls = estimated.calls * max(1, estimated.iterations[1])
-            load = load_of(lifts, middle - serial, serial, calls)
-            rates = measure(client, settings.n_threads)
-            on_cluster = tuple(predict(load, rates, workers) for workers in WORKERS)
-            planned = replace(planned, on_cluster=on_cluster)
     return replace(planned, advice=_advice(run, planned))
 
 
@@ -274,7 +232,7 @@ def _solver_name(run: Run, lifts: Lifts) -> str:
     return names.get(type(solver), type(solver).__name__)
 
 
-def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
+def _memory(run: Run, lifts: Lifts) -> float:
     """Bytes at the peak: metrics, solver, maps and copies of the data."""
     n, m = (lift.shape[0] for lift in lifts)
     data = OVERHEAD + BYTES_PER_ENTRY * float(run.problem.samples.hist.nnz)
@@ -284,7 +242,7 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
         kind = "plain"
     saturated = run.settings.formula.saturate > 0.0
     dense, plain = (dense_memory(n, m, name, saturated) for name in (kind, "plain"))
-    peak = run.settings.transport.peak_memory(lifts, dense, plain, policy, share_of_moves)
+    peak = run.settings.transport.peak_memory(lifts, dense, plain, policy)
     return data + float(peak)
 
 

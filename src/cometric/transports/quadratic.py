@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cometric.core.histograms import Histograms
 from cometric.core.kinds import shown
@@ -12,7 +12,6 @@ from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import is_positive
 from cometric.maps.quadratic import LaplacianMap, MahalanobisMap, QuadraticMap
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
-from cometric.transports.limit import PRODUCT
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,6 @@ class Quadratic(Transport):
 
     def operations(self, problem: Problem) -> float:
         return product_operations(problem)
-
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        return PRODUCT * (n * (mean * (n + d) + n) + d * d)
 
 
 @dataclass(frozen=True)
