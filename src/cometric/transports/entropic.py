@@ -321,10 +321,11 @@ class Entropic(Transport):
         (n, d), squares = hist.shape, float((np.diff(hist.indptr).astype(float) ** 2).sum())
         cells, pairs = cells_of(hist), n * (n - 1) / 2
         if _engines([lift]):
-            return cells + PAIR * n
+            return float(cells + PAIR * n)
         if lift.logs:
-            return LOG_CELL * (cells + SELF * squares) + PAIR * pairs
-        return cells + COPY * d * hist.nnz + SELF * squares + EXPONENTIAL * d * d + PAIR * pairs
+            return float(LOG_CELL * (cells + SELF * squares) + PAIR * pairs)
+        kernels = COPY * d * hist.nnz + EXPONENTIAL * d * d
+        return float(cells + kernels + SELF * squares + PAIR * pairs)
 
     def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
         return dense + self.bytes_promised(lifts) + max(map(_copies, lifts))

@@ -152,7 +152,7 @@ class Exact(Transport):
 
     def work(self, lift: Any, hist: sparse.csr_array) -> float:
         n, d = hist.shape
-        return EXACT_CELL * cells_of(hist) + PAIR * n * (n - 1) / 2 + TRIANGLE * d**3
+        return float(EXACT_CELL * cells_of(hist) + PAIR * n * (n - 1) / 2 + TRIANGLE * d**3)
 
     def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
         trees = float(sum(lift.memory.trees for lift in lifts if lift.keeps_trees))

@@ -1,16 +1,14 @@
 """The functions of ``wsingular`` 0.1.7, the code of the paper, computed by this package.
 
-A script written for it runs when ``import wsingular`` becomes
-``import cometric.compat.wsingular as wsingular``: names, order of arguments, defaults and torch
-tensors are the same, and so are the numbers, to the float32 rounding of the original. New code
-should use :func:`cometric.learn`, which stops when it has converged. What differs, on purpose:
+A script runs with ``import cometric.compat.wsingular as wsingular``: names, arguments, defaults and
+numbers are those of the original, to its float32 rounding. What differs, on purpose:
 
 - All is computed in float64 on the CPU; the result has the ``dtype`` and ``device`` passed.
 - Sinkhorn problems are solved to a marginal error of 1e-7; ``eps=0`` is exact transport.
 - Stochastic solvers take ``n_iter`` steps, not one fewer, with the draws of the original.
 - ``log_loss`` needs no ``writer``: without ``C_ref`` losses are distances to the iterate before.
-- ``check_uniqueness`` can return False, and ``tau`` > 0 without ``R`` takes p = 1.
-- Bad input raises an error that says what is wrong; NumPy arrays are accepted.
+- ``check_uniqueness`` can return False, ``tau`` > 0 without ``R`` takes p = 1, bad input raises
+  errors, and NumPy arrays are accepted.
 - The stochastic maps of ``distance`` and the plot of ``utils`` are not here.
 """
 
@@ -34,7 +32,7 @@ except ImportError as missing:
 from cometric.compat.wsingular import distance, utils
 from cometric.core.cones import hilbert_distance, normalize
 from cometric.core.kinds import check_count, check_number
-from cometric.core.types import Index, Matrix
+from cometric.core.types import Matrix
 from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs
 
@@ -63,8 +61,8 @@ def _exact(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*given: Any, **named: Any) -> Any:
         return function(**shorter.bind(*given, **named).arguments, eps=0.0)
 
-    vars(call).update(__signature__=shorter, __doc__=f"``{function.__name__}`` with ``eps=0``.")
-    call.__name__ = call.__qualname__ = name
+    vars(call).update(__signature__=shorter)
+    call.__name__, call.__doc__ = name, f"``{function.__name__}`` with ``eps=0``."
     return call
 
 
@@ -76,9 +74,8 @@ def sinkhorn_singular_vectors(
     """The pair (C, D) after ``n_iter`` power iterations; with ``log_loss`` also their losses.
 
     ``dataset`` is a matrix or a pair of histograms (A, B); ``tau`` and ``p`` are the weight and the
-    power of the norm R. Distances to ``C_ref`` and ``D_ref`` and to the iterate before are told to
-    ``writer.add_scalar(name, value, k)``. For the other parameters see
-    :func:`utils.normalize_dataset`.
+    power of the norm R. ``writer.add_scalar(name, value, k)`` gets the distances to ``C_ref`` and
+    ``D_ref`` and to the iterate before.
     """
     run = _Run(locals())
     C, D = run.repeat(run.power, range(n_iter))
@@ -96,6 +93,8 @@ def stochastic_sinkhorn_singular_vectors(
     ``step_fn`` is the step size as a function of the step, counted from 1; ``mult_update`` takes
     geometric means of old and new. The rest as in :func:`sinkhorn_singular_vectors`.
     """
+    if not 0 < sample_prop <= 1:
+        raise ValueError(f"`sample_prop` is {sample_prop}; pass a number above 0 and at most 1.")
     run = _Run(locals())
     return run.repeat(run.stochastic, range(1, n_iter + 1))
 
@@ -141,7 +140,8 @@ class _Run:
         alpha = float(self.o.step_fn(k))
         self._write("step_size", alpha, k)
         for side, other, name in ((self.C, self.D, "lambda"), (self.D, self.C, "mu")):
-            chosen = _draw(len(side.metric), self.o.sample_prop)
+            size = max(2, int(np.sqrt(self.o.sample_prop) * len(side.metric)))
+            chosen = np.random.choice(len(side.metric), size, replace=False)  # noqa: NPY002, seeds
             grid = np.ix_(chosen, chosen)
             image = side.lift(other.metric, chosen) + self.o.tau * side.R[grid]
             old, moved = side.metric[grid], side.metric.copy()
@@ -150,10 +150,8 @@ class _Run:
                 side.value = (1 - alpha) * side.value + alpha * estimate
             self._write(name, side.value, k)
             image /= side.value
-            if self.o.mult_update:
-                moved[grid] = old ** (1 - alpha) * image**alpha
-            else:
-                moved[grid] = (1 - alpha) * old + alpha * image
+            mean = (1 - alpha) * old + alpha * image
+            moved[grid] = old ** (1 - alpha) * image**alpha if self.o.mult_update else mean
             np.fill_diagonal(moved, 0.0)
             self._record(k, side, moved, moved)
             side.metric, _ = normalize(moved)
@@ -174,21 +172,13 @@ class _Run:
 
     def _record(self, k: int, side: _Side, metric: Matrix, image: Matrix) -> None:
         """Log how far ``metric`` is from the reference, and ``image`` from the current metric."""
-        change = hilbert_distance(side.metric, image)
-        side.losses.append(change if side.ref is None else hilbert_distance(metric, side.ref))
+        losses = {"new": hilbert_distance(side.metric, image)}
         if side.ref is not None:
-            self._write(f"Hilbert {side.name},{side.name}_ref", side.losses[-1], k)
-        self._write(f"Hilbert {side.name},{side.name}_new", change, k)
+            losses = {"ref": hilbert_distance(metric, side.ref), **losses}
+        side.losses.append(next(iter(losses.values())))
+        for name, loss in losses.items():
+            self._write(f"Hilbert {side.name},{side.name}_{name}", loss, k)
 
     def _write(self, name: str, value: float, k: int) -> None:
         if self.o.writer is not None:
             self.o.writer.add_scalar(name, value, k)
-
-
-def _draw(n: int, sample_prop: float) -> Index:
-    """Items to renew, drawn as the original draws them."""
-    if not 0 < sample_prop <= 1:
-        raise ValueError(f"`sample_prop` is {sample_prop}; pass a number above 0 and at most 1.")
-    size = max(2, int(np.sqrt(sample_prop) * n))
-    chosen: Index = np.random.choice(n, size=size, replace=False)  # noqa: NPY002, the same seeds
-    return chosen

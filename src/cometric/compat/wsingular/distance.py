@@ -6,7 +6,7 @@ cost, and ``eps=0`` is exact transport.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from cometric.core.warn import warn
 from cometric.maps.checks import all_pairs, check_cost, check_histograms
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-
-ROUNDING = 1e-6
-"""Costs this close to symmetric differ from it by float32 rounding only."""
 
 
 def wasserstein_map(
@@ -67,31 +64,30 @@ class Lift:
     def __init__(self, hist: Any, eps: float, tol: float = 1e-7, max_sweeps: int = 10_000) -> None:
         check_number("eps", eps)
         self._hist = check_histograms(to_matrix(hist, "A"))
-        self.eps, self.error = float(eps), 0.0
-        self._options: Any = {"tol": tol, "max_sweeps": max_sweeps}
-        self._phi: Any = None
+        self.eps, self.error, self._phi = float(eps), 0.0, cast(Any, None)
+        self.options: Any = {"tol": tol, "max_sweeps": max_sweeps}
 
     def __call__(self, cost: Matrix, chosen: Index | None = None) -> Matrix:
         """The distances between all histograms, or those ``chosen``."""
         n, bins = self._hist.shape
-        if cost.shape == (bins, bins):
-            rounded = 0.5 * (cost + cost.T)
-            np.fill_diagonal(rounded, 0.0)
-            cost = rounded if np.abs(cost - rounded).max() <= ROUNDING * cost.max() else cost
-        cost = check_cost(cost, bins)
         size = n if chosen is None else len(chosen)
+        if cost.shape == (bins, bins):
+            near = 0.5 * (cost + cost.T) * (1.0 - np.eye(bins))
+            if np.abs(cost - near).max() <= 1e-6 * cost.max():  # rounded to float32
+                cost = near
+        cost = check_cost(cost, bins)
         if not cost.any():
             return np.zeros((size, size))
         eps = self.eps / float(cost.max())
         if self._phi is None or getattr(self._phi, "eps", 0.0) != eps:
-            new = EntropicMap(self._hist, eps, **self._options) if eps else ExactMap(self._hist)
-            self._phi = new
-        phi: Any = self._phi
+            self._phi = (
+                EntropicMap(self._hist, eps, **self.options) if eps else ExactMap(self._hist)
+            )
         if chosen is None:
-            distances = phi(cost)
+            distances = self._phi(cost)
         else:
-            distances = symmetric(phi.pairs(cost, chosen[all_pairs(size)]), size)
-        self.error = phi.error if eps else 0.0
+            distances = symmetric(self._phi.pairs(cost, chosen[all_pairs(size)]), size)
+        self.error = self._phi.error if eps else 0.0
         if distances.min() < -max(1e-9, 10 * self.error) * distances.max():
             raise ValueError(
                 f"`eps` is {self.eps:g}, and {negative_pairs(distances)}: the entropic kernel is "
@@ -102,9 +98,7 @@ class Lift:
 
     def warn_if_not_converged(self) -> None:
         """Warn if Sinkhorn stopped at a marginal error above the tolerance."""
-        if self.error > self._options["tol"]:
-            warn(
-                f"some Sinkhorn problems stopped at a marginal error of {self.error:.1e}, above "
-                f"{self._options['tol']:.1e}. Pass a larger `eps`, or a larger `num_iter_max`.",
-                ConvergenceWarning,
-            )
+        if self.error > self.options["tol"]:
+            found = f"marginal error of {self.error:.1e}, above {self.options['tol']:.1e}"
+            more = "Pass a larger `eps`, or a larger `num_iter_max`."
+            warn(f"some Sinkhorn problems stopped at a {found}. {more}", ConvergenceWarning)

@@ -53,9 +53,9 @@ def normalize_dataset(
         check_not_empty(
             X.sum(axis=axis) > 0.0, "dataset", item, "They cannot be normalized; drop them."
         )
-    A, B = (_unit_rows(_unit_rows(rows) + small_value) for rows in (X, X.T))
+    A, B = (_unit(_unit(rows) + small_value) for rows in (X, X.T))
     for _ in range(int(normalization_steps) - 1):
-        A, B = _unit_rows(B.T), _unit_rows(A.T)
+        A, B = _unit(B.T), _unit(A.T)
     return torch.as_tensor(A).to(device, dtype), torch.as_tensor(B).to(device, dtype)
 
 
@@ -74,12 +74,11 @@ def to_matrix(X: Any, name: str, size: int | None = None) -> Matrix:
     """The data as a dense, nonnegative float64 matrix, ``size`` x ``size`` if that is given."""
     if isinstance(X, torch.Tensor):
         X = X.detach().to_dense().cpu().numpy()
-    matrix: Matrix = read_matrix(X, name).toarray()
+    matrix: Matrix = read_matrix(X, name, least=(2, 1)).toarray()
     if size is not None and matrix.shape != (size, size):
         raise ValueError(f"`{name}` has shape {matrix.shape}; pass {size} x {size}.")
     return matrix
 
 
-def _unit_rows(matrix: Matrix) -> Matrix:
-    unit: Matrix = matrix / matrix.sum(axis=1)[:, None]
-    return unit
+def _unit(matrix: Any) -> Any:
+    return matrix / matrix.sum(axis=1)[:, None]
