@@ -20,24 +20,21 @@ from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.presets import ALL, preset
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
 from cometric.running.start import NOTHING, given_metrics
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
 
-HOURS = 3600.0
-"""Seconds above which a plan has advice."""
-
-MANY = 1000
-"""Number of items of a side from which on a plan advises to take fewer."""
+HOURS, MANY = 3600.0, 1000
+"""Seconds from which on a plan has advice, and items from which on this is to take fewer."""
 
 BYTES_PER_ENTRY = 120.0
 """Bytes of all copies of a nonzero entry of the data: as read, by rows, by columns, in maps."""
 
-FIRST = 1_000_000
-"""Entries that are read of data outside memory, to estimate how many are not zero."""
+FIRST, IN_MEMORY = 1_000_000, 50_000
+"""Entries that are read of data outside memory, to estimate how many are not zero; and samples from
+which on data better stay there."""
 
 OVERHEAD = 15e6
 """Bytes of a run of any size, for the allocator and the threads."""
@@ -165,21 +162,12 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
     n, m = source.shape
     first = source[0 : max(1, min(n, FIRST // m))]
     filled = first.nnz if sparse.issparse(first) else np.count_nonzero(first)
-    density = filled / math.prod(first.shape)
-    saturated = settings.formula.saturate > 0.0
-    memory = OVERHEAD + BYTES_PER_ENTRY * density * n * m
-    memory += dense_memory(n, m, "plain", saturated)
-    available = free_memory()
-    return Plan(
-        samples=n,
-        features=m,
-        density=density,
-        engine="none: the data were not read",
-        memory=memory,
-        available=available,
-        fits=memory <= available,
-        advice=("does not fit: `learn` will raise a MemoryError. Instead:", *preset(n)),
-    )
+    density, available = filled / math.prod(first.shape), free_memory()
+    memory = OVERHEAD + float(BYTES_PER_ENTRY * density * n * m)
+    memory += dense_memory(n, m, "plain", settings.formula.saturate > 0.0)
+    fits, engine = memory <= available, "none: the data were not read"
+    planned = Plan(n, m, density, engine, memory, available, fits)
+    return replace(planned, advice=_advice(settings, planned))
 
 
 def _plan(run: Run, progress: bool) -> Plan:
@@ -187,19 +175,12 @@ def _plan(run: Run, progress: bool) -> Plan:
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
     solver, memory = _solver_name(run, lifts), _memory(run, lifts)
-    on_cpu = settings.torch_device is None
+    on_cpu, density = settings.torch_device is None, hist.nnz / math.prod(hist.shape)
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
-    planned = Plan(
-        samples=hist.shape[0],
-        features=hist.shape[1],
-        density=hist.nnz / math.prod(hist.shape),
-        engine=settings.transport.engine(lifts, solver),
-        memory=memory,
-        available=available,
-        fits=memory <= available,
-    )
+    engine, fits = settings.transport.engine(lifts, solver), memory <= available
+    planned = Plan(hist.shape[0], hist.shape[1], density, engine, memory, available, fits)
     found = None
-    if planned.fits:
+    if fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
         with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
@@ -213,10 +194,7 @@ def _plan(run: Run, progress: bool) -> Plan:
             seconds=found.call,
             measured=found.measured,
         )
-    return replace(planned, advice=_advice(run, planned))
-
-
-# Engines and their memory
+    return replace(planned, advice=_advice(settings, planned))
 
 
 def _solver_name(run: Run, lifts: Lifts) -> str:
@@ -246,39 +224,37 @@ def _memory(run: Run, lifts: Lifts) -> float:
     return data + float(peak)
 
 
-# Advice
-
-
-def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
+def _advice(settings: Settings, planned: Plan) -> tuple[str, ...]:
     """Alternatives if the run does not fit into memory, or takes hours."""
-    advice, settings = [], run.settings
-    if not planned.fits:
-        advice.append("does not fit: `learn` will raise a MemoryError. Instead:")
-    elif planned.total > HOURS:
-        advice.append("takes hours. If that is too long:")
-    else:
+    fits = planned.fits
+    exact, on_devices = (
+        bool(getattr(settings.transport, name, False)) for name in ("freezes", "on_devices")
+    )
+    if fits and not planned.total > HOURS:
         return ()
-    if planned.features >= MANY and planned.features >= planned.samples / 4:
-        advice.append(
-            "choose features, e.g. the 1000 most variable: time and memory fall as squares"
-        )
-    if planned.samples >= MANY:
-        advice.extend(preset(max(planned.samples, ALL + 1)))
-    if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
-        advice.append("a GPU with device='cuda'")
-    if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):
-        size = planned.samples, planned.features
-        power = dense_memory(*size, "plain", settings.formula.saturate > 0.0)
-        if power < planned.available:
-            advice.append(f"solver='power' needs {power / 1e9:.2g} GB and more iterations")
-    if settings.transport.freezes:
-        advice.append(
-            "eps=0.1 (Sinkhorn) instead of 0 (exact): far faster from some hundred items on"
-        )
-    if planned.fits and settings.transport.on_clusters:
-        advice.append("a cluster: learn(..., client=...), see docs/scale.md")
-        advice.append("checkpoint='folder' lets an interrupted run continue")
-    return tuple(advice)
+    power = dense_memory(planned.samples, planned.features, "plain", settings.formula.saturate > 0)
+    lines = {
+        "does not fit: `learn` will raise a MemoryError. Instead:": not fits,
+        "takes hours. If that is too long:": fits,
+        "choose features, e.g. the 1000 most variable: time and memory fall as squares": (
+            planned.features >= max(MANY, planned.samples / 4)
+        ),
+        "learn_landmarks(X) learns from some samples only and finds the neighbors of all": (
+            planned.samples >= MANY
+        ),
+        "the data may stay in their file: pass open_store(path), or a backed AnnData": (
+            planned.samples > IN_MEMORY
+        ),
+        "a GPU with device='cuda'": fits and on_devices and settings.device == "cpu",
+        f"solver='power' needs {power / 1e9:.2g} GB and more iterations": (
+            not fits
+            and settings.kind_of_memory in ("accelerated", "linear")
+            and power < planned.available
+        ),
+        "eps=0.1 (Sinkhorn) instead of 0 (exact): far faster from some hundred items on": exact,
+        "checkpoint='folder' lets an interrupted run continue": fits,
+    }
+    return tuple(line for line, holds in lines.items() if holds)
 
 
 def _gigabytes(count: float) -> str:

@@ -45,9 +45,6 @@ BASES = 2e9
 TRIANGLE = 0.5
 """Time in such cells of the check of the triangle inequality for three bins."""
 
-MOVES = 0.8
-"""Moves of couplings, relative to the largest number possible, as a rule at most."""
-
 
 @without_parameters
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class Exact(Transport):
             return dense + trees
         if any(lift.memory_used < sum(lift.memory) for lift in lifts):
             return dense + REPLAYED * trees
-        couplings = MOVES * float(sum(lift.memory.moves for lift in lifts))
+        couplings = float(sum(lift.memory.moves for lift in lifts))
         # Old couplings, and either the history of a frozen solve or new couplings.
         return trees + max(couplings / 2 + dense, couplings + plain)
 
