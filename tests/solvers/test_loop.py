@@ -11,10 +11,10 @@ import cometric as cm
 from cometric import ConvergenceWarning, Interrupted, PolicyIteration, PowerIteration, Status, learn
 from cometric.core.problem import Problem
 from cometric.core.types import Coupled, Metrics
-from cometric.datasets import block_diagonal, torus
+from cometric.datasets import torus
 from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import Limits, solve
-from lifts import exact_lifts, regularize
+from lifts import block_diagonal, exact_lifts, regularize
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
 # Row 3 is twice row 0; column 3 is half of column 0.
