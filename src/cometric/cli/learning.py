@@ -188,12 +188,12 @@ def resume(
 
 @command(without=("start", "random_state", "checkpoint", "checkpoint_every"))
 def plan(console: Console, path: o.Data, source: o.Source, **options: Any) -> None:
-    """Estimate what `learn` with the same options takes: memory, iterations, time.
+    """Estimate what `learn` with the same options takes: memory and a range of times.
 
-    Solves parts of the problem, which takes a few seconds for small data and about 30 seconds for
-    large data. The exit code is 5 if the run does not fit into memory. If it takes hours, the exit
-    code is 0, and the output includes advice. Large .h5ad and .zarr files are not read if the
-    distances between their samples cannot fit.
+    Measures two calls for parts of the data, which takes a few seconds. The exit code is 5 if the
+    run does not fit into memory. If it takes hours, the exit code is 0, and the output includes
+    advice. Large .h5ad and .zarr files are not read if the distances between their samples cannot
+    fit.
     """
     given = files.read_given(options)
     settings = {"progress": console.progress, **in_bytes(options), **given}

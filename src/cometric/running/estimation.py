@@ -39,7 +39,7 @@ SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.2
 """Sweeps in the last iteration, where every pair is solved, for this ``eps`` (more for smaller
 ones), and those in another one at most, because pairs with large errors get more than one."""
 
-COLD, CLOSED = (1.4, 6.5), (0.15, 0.8)
+COLD, CLOSED = (1.25, 6.0), (0.15, 0.8)
 """Time of an exact solve in calls for all pairs without a start, and that of the closed form."""
 
 POLICY, POWER = (1, 5), (2, 10)

@@ -36,8 +36,8 @@ FIRST, IN_MEMORY = 1_000_000, 50_000
 """Entries that are read of data outside memory, to estimate how many are not zero; and samples from
 which on data better stay there."""
 
-OVERHEAD = 15e6
-"""Bytes of a run of any size, for the allocator and the threads."""
+OVERHEAD = 60e6
+"""Bytes of a run of any size, for libraries, the allocator and the threads."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Limit(Transport):
 
     def work(self, lift: Any, hist: sparse.csr_array) -> float:
         n, d = hist.shape
-        return float(hist.nnz * (n + d) + n * n)
+        return float(hist.nnz * (n + d) + 10 * (n * n + d * d))
 
 
 def _image(hist: Any, cost: Matrix, rows: slice) -> Matrix:

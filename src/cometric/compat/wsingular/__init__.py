@@ -39,13 +39,9 @@ from cometric.machine.progress import bar_of_pairs
 __version__ = "0.1.7"  # of the original; scripts check it
 
 __all__ = [
-    "distance",
-    "sinkhorn_singular_vectors",
-    "stochastic_sinkhorn_singular_vectors",
-    "stochastic_wasserstein_singular_vectors",
-    "utils",
-    "wasserstein_singular_vectors",
-]
+    "distance", "sinkhorn_singular_vectors", "stochastic_sinkhorn_singular_vectors",
+    "stochastic_wasserstein_singular_vectors", "utils", "wasserstein_singular_vectors",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -90,8 +86,7 @@ def stochastic_sinkhorn_singular_vectors(
 ) -> Any:  # fmt: skip
     """The pair (C, D) after ``n_iter`` steps that each renew a share ``sample_prop`` of the pairs.
 
-    ``step_fn`` is the step size as a function of the step, counted from 1; ``mult_update`` takes
-    geometric means of old and new. The rest as in :func:`sinkhorn_singular_vectors`.
+    ``step_fn`` is the step size as a function of the step; ``mult_update`` takes geometric means.
     """
     if not 0 < sample_prop <= 1:
         raise ValueError(f"`sample_prop` is {sample_prop}; pass a number above 0 and at most 1.")
@@ -106,7 +101,7 @@ stochastic_wasserstein_singular_vectors = _exact(
 
 
 class _Side:
-    """One of the two metrics: its current value, its map, its name."""
+    """One of the two metrics."""
 
     def __init__(self, name: str, hist: Any, eps: float, p: float, ref: Any) -> None:
         self.name, self.lift = name, distance.Lift(hist, eps)
@@ -167,18 +162,16 @@ class _Run:
                     break
                 report(done + 1, len(numbers))
         max((self.C.lift, self.D.lift), key=lambda lift: lift.error).warn_if_not_converged()
-        metrics = (normalize(side.metric)[0] for side in (self.C, self.D))
-        return tuple(torch.as_tensor(metric).to(self.o.device, self.o.dtype) for metric in metrics)
+        metrics = (torch.as_tensor(normalize(side.metric)[0]) for side in (self.C, self.D))
+        return tuple(metric.to(self.o.device, self.o.dtype) for metric in metrics)
 
     def _record(self, k: int, side: _Side, metric: Matrix, image: Matrix) -> None:
-        """Log how far ``metric`` is from the reference, and ``image`` from the current metric."""
-        losses = {"new": hilbert_distance(side.metric, image)}
-        if side.ref is not None:
-            losses = {"ref": hilbert_distance(metric, side.ref), **losses}
+        pairs: Any = {"ref": (metric, side.ref), "new": (side.metric, image)}
+        losses = {of: hilbert_distance(*pair) for of, pair in pairs.items() if pair[1] is not None}
         side.losses.append(next(iter(losses.values())))
-        for name, loss in losses.items():
-            self._write(f"Hilbert {side.name},{side.name}_{name}", loss, k)
+        for of, loss in losses.items():
+            self._write(f"Hilbert {side.name},{side.name}_{of}", loss, k)
 
-    def _write(self, name: str, value: float, k: int) -> None:
+    def _write(self, *scalar: Any) -> None:
         if self.o.writer is not None:
-            self.o.writer.add_scalar(name, value, k)
+            self.o.writer.add_scalar(*scalar)

@@ -1,8 +1,4 @@
-"""The maps of ``wsingular``: distances between histograms under a cost between their bins.
-
-They are those of :mod:`cometric.maps`, but ``eps`` and ``tau`` are not relative to the largest
-cost, and ``eps=0`` is exact transport.
-"""
+"""The maps of ``wsingular``: ``eps`` and ``tau`` are not relative to the largest cost."""
 
 from __future__ import annotations
 
@@ -24,14 +20,9 @@ from cometric.maps.exact import ExactMap
 
 
 def wasserstein_map(
-    A: Any,
-    C: Any,
-    dtype: Any,
-    device: Any,
-    R: Any = None,
-    tau: float = 0,
-    progress_bar: Any = False,
-) -> torch.Tensor:
+    A: Any, C: Any, dtype: Any, device: Any, R: Any = None, tau: float = 0,
+    progress_bar: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """All Wasserstein distances between the rows of ``A`` under the cost ``C``, plus tau R.
 
     ``R`` is by default the l1 distances between the rows; ``progress_bar`` has no effect.
@@ -80,21 +71,17 @@ class Lift:
             return np.zeros((size, size))
         eps = self.eps / float(cost.max())
         if self._phi is None or getattr(self._phi, "eps", 0.0) != eps:
-            self._phi = (
-                EntropicMap(self._hist, eps, **self.options) if eps else ExactMap(self._hist)
-            )
+            hist, options = self._hist, self.options
+            self._phi = EntropicMap(hist, eps, **options) if eps else ExactMap(hist)
         if chosen is None:
-            distances = self._phi(cost)
+            D: Matrix = self._phi(cost)
         else:
-            distances = symmetric(self._phi.pairs(cost, chosen[all_pairs(size)]), size)
+            D = symmetric(self._phi.pairs(cost, chosen[all_pairs(size)]), size)
         self.error = self._phi.error if eps else 0.0
-        if distances.min() < -max(1e-9, 10 * self.error) * distances.max():
-            raise ValueError(
-                f"`eps` is {self.eps:g}, and {negative_pairs(distances)}: the entropic kernel is "
-                "not positive. Pass a smaller `eps`."
-            )
-        positive: Matrix = np.maximum(distances, 0.0)
-        return positive
+        if D.min() < -max(1e-9, 10 * self.error) * D.max():
+            found = f"`eps` is {self.eps:g}, and {negative_pairs(D)}"
+            raise ValueError(f"{found}: the entropic kernel is not positive. Pass a smaller `eps`.")
+        return np.maximum(D, 0.0)
 
     def warn_if_not_converged(self) -> None:
         """Warn if Sinkhorn stopped at a marginal error above the tolerance."""

@@ -44,7 +44,7 @@ def normalize_dataset(
     """The histograms (A, B): rows and columns of ``dataset``, each divided by its sum.
 
     ``small_value`` is added to every bin before they are normalized again. Each further step
-    replaces (A, B) by (B.T, A.T) with normalized rows: both tend to bistochastic matrices.
+    replaces (A, B) by (B.T, A.T) with normalized rows.
     """
     check_count("normalization_steps", normalization_steps, floats=True)
     check_number("small_value", small_value)
@@ -53,9 +53,10 @@ def normalize_dataset(
         check_not_empty(
             X.sum(axis=axis) > 0.0, "dataset", item, "They cannot be normalized; drop them."
         )
-    A, B = (_unit(_unit(rows) + small_value) for rows in (X, X.T))
+    A, B = X / X.sum(1)[:, None] + small_value, X.T / X.sum(0)[:, None] + small_value
+    A, B = A / A.sum(1)[:, None], B / B.sum(1)[:, None]
     for _ in range(int(normalization_steps) - 1):
-        A, B = _unit(B.T), _unit(A.T)
+        A, B = B.T / B.sum(0)[:, None], A.T / A.sum(0)[:, None]
     return torch.as_tensor(A).to(device, dtype), torch.as_tensor(B).to(device, dtype)
 
 
@@ -78,7 +79,3 @@ def to_matrix(X: Any, name: str, size: int | None = None) -> Matrix:
     if size is not None and matrix.shape != (size, size):
         raise ValueError(f"`{name}` has shape {matrix.shape}; pass {size} x {size}.")
     return matrix
-
-
-def _unit(matrix: Any) -> Any:
-    return matrix / matrix.sum(axis=1)[:, None]
