@@ -12,7 +12,6 @@ from scipy import sparse
 import cometric as cm
 from cometric.machine import progress
 from cometric.running import planning
-from cometric.running.estimation import Estimate
 from lifts import exact_lifts
 
 X = cm.datasets.simulate_counts(150, 120, random_state=0).X
@@ -136,7 +135,7 @@ def test_the_time_of_other_transports_and_solvers_is_not_estimated(options):
 
 def test_a_finer_tolerance_may_take_more_iterations():
     assert cm.plan(SMALL, 0.1).iterations == (2, 10)
-    assert cm.plan(SMALL, 0.1, tol=1e-6).iterations == (2, 20)
+    assert cm.plan(SMALL, 0.1, tol=1e-6).iterations == (3, 20)
     assert cm.plan(SMALL, 0.1, max_iter=3).iterations == (2, 3)
 
 
@@ -171,12 +170,11 @@ def test_progress_of_a_plan_is_shown_in_a_log_and_on_a_terminal(monkeypatch, cap
 
 
 def test_long_runs_come_with_advice(monkeypatch):
-    slow = Estimate((4e3, 2e4), (10, 15), 1.0, "calls for 24 of 2000 samples")
+    slow = {"total_range": (4e3, 2e4), "total": 9e3, "iterations": (10, 15), "measured": "calls"}
     monkeypatch.setattr(planning, "estimate", lambda *_: slow)
     monkeypatch.setattr(planning, "MANY", 10)
     planned = cm.plan(SMALL)
     assert planned.fits
-    assert planned.total == pytest.approx(math.sqrt(4e3 * 2e4))
     said = str(planned)
     for way in ("takes hours", "choose features", "learn_landmarks", "checkpoint="):
         assert way in said

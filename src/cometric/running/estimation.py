@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ RESTARTED, LIMIT, WEIGHTED, PLAIN, LARGE_TAU = (2, 10), (2, 6), (5, 20), (15, 50
 """Iterations to a residual of 1e-3: with a restart, also at infinite ``eps``; with a ``tau`` from
 the last number on; with a smaller one."""
 
-SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.2
+SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.4
 """Sweeps in the last iteration, where every pair is solved, for this ``eps`` (more for smaller
 ones), and those in another one at most, because pairs with large errors get more than one."""
 
@@ -52,24 +52,15 @@ NOISE = 1.7
 """Factor by which a second measurement may differ, on a machine with other work."""
 
 
-class Estimate(NamedTuple):
-    """Seconds and iterations of a solve, each as (low, high), and the seconds of one call."""
-
-    seconds: tuple[float, float]
-    iterations: tuple[int, int]
-    call: float
-    measured: str  # a description of what was measured
-
-
-def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -> Estimate | None:
-    """An estimate of the time of ``run`` with these maps; None where there is no model of it.
+def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -> dict[str, Any]:
+    """The fields of :class:`Plan` about time, for these maps; none where there is no model of it.
 
     ``report`` is called after each measurement.
     """
     sides = (run.problem.samples, run.problem.features)
     known = solver in ("anderson", "policy", "power", "closed", "one")
     if not known or math.isnan(_work(run, lifts[0], sides[0].histograms)):
-        return None
+        return {}
     seconds, total, parts = np.zeros(2), 0.0, []
     for k in (k for k in range(2) if SIDES[k] != run.problem.fixed):
         seconds += _norm_seconds(run, k)
@@ -81,7 +72,13 @@ def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -
     step = PASSES * _logarithm() * entries
     seconds += total * np.array(calls) + step * np.array(iterations)
     low, high = seconds.tolist()
-    return Estimate((low, high), iterations, total, f"calls for {' and '.join(parts)}")
+    return {
+        "total": math.sqrt(low * high),
+        "total_range": (low, high),
+        "iterations": iterations,
+        "seconds": total,
+        "measured": f"calls for {' and '.join(parts)}",
+    }
 
 
 def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, float]]:
@@ -97,7 +94,8 @@ def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, fl
         low, high = WEIGHTED if settings.tau >= LARGE_TAU else PLAIN
     digits = math.log(max(settings.tol, 1e-16)) / math.log(DEFAULT_TOL)
     most = int(settings.max_iter)
-    low, high = min(low, most), min(math.ceil(high * max(1.0, digits)), most)
+    finer = max(1.0, digits)
+    low, high = min(round(low * finer**0.5), most), min(math.ceil(high * finer), most)
     if exact:
         stages = 1 + len(CONTINUATION) * (solver == "policy" and settings.formula.is_plain)
         return (low, high), (stages * COLD[0], stages * COLD[1])

@@ -179,21 +179,11 @@ def _plan(run: Run, progress: bool) -> Plan:
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
     engine, fits = settings.transport.engine(lifts, solver), memory <= available
     planned = Plan(hist.shape[0], hist.shape[1], density, engine, memory, available, fits)
-    found = None
     if fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
         with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
-            found = estimate(run, lifts, solver, report)
-    if found is not None:
-        planned = replace(
-            planned,
-            total=math.sqrt(math.prod(found.seconds)),
-            total_range=found.seconds,
-            iterations=found.iterations,
-            seconds=found.call,
-            measured=found.measured,
-        )
+            planned = replace(planned, **estimate(run, lifts, solver, report))
     return replace(planned, advice=_advice(settings, planned))
 
 
