@@ -26,7 +26,7 @@ from scipy.spatial.distance import pdist, squareform
 import cometric as cm
 from cometric import baselines
 from cometric.core.problem import Problem
-from cometric.maps.references import lsa_vectors
+from cometric.maps import views
 
 LABELED = ("cstr", "classic3", "bbc_news", "pbmc3k_cellranger", "citeseq_cbmc")
 
@@ -51,8 +51,9 @@ def learned(**options: Any) -> Callable[[Any], np.ndarray]:
 def word_movers(X: Any) -> np.ndarray:
     """Exact transport between histograms, under Euclidean distances of LSA vectors of features."""
     problem = Problem.from_data(X)
-    vectors = lsa_vectors(problem.features.histograms)
-    cost = squareform(pdist(vectors))
+    hist = problem.features.histograms
+    (placed,) = views.lsa(hist).place(hist)
+    cost = squareform(pdist(placed.rows))
     return problem.samples.expand(cm.ExactMap(problem.samples.histograms)(cost))
 
 
