@@ -25,11 +25,8 @@ PHRASES = (
         r"the data may stay in their file: pass open_store\(path\), or a backed AnnData",
         "it reads .h5ad and .zarr files in parts",
     ),
-    (r"\bfolder='(\w+)'", r"--checkpoint \1"),
     (r"`folder`(?! is)", "--checkpoint"),
     (r"\bsearch='(\w+)'", r"--search \1"),
-    (r"\bmethod='(kmeans\+\+)' or labels as landmarks", r"--method \1"),
-    (r"a cluster: learn\(\.\.\., client=\.\.\.\)", "a cluster, from Python"),
     (
         r"Use ExactMap or Exact\(\) for 0, LimitMap or Limit\(\) for infinity",
         "Use exact for 0, limit for infinity",

@@ -95,7 +95,7 @@ def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, fl
     digits = math.log(max(settings.tol, 1e-16)) / math.log(DEFAULT_TOL)
     most = int(settings.max_iter)
     finer = max(1.0, digits)
-    low, high = min(round(low * finer**0.5), most), min(math.ceil(high * finer), most)
+    low, high = min(round(low * finer), most), min(math.ceil(high * finer), most)
     if exact:
         stages = 1 + len(CONTINUATION) * (solver == "policy" and settings.formula.is_plain)
         return (low, high), (stages * COLD[0], stages * COLD[1])
