@@ -25,7 +25,6 @@ LIFTS = {
     "Entropic(0.1)": cm.Entropic(0.1),
     "Entropic(0.3)": cm.Entropic(0.3),
     "Limit()": cm.Limit(),
-    "Laplacian()": cm.Laplacian(),
     "Mahalanobis(0.1)": cm.Mahalanobis(0.1),
     "Mahalanobis(0.5)": cm.Mahalanobis(0.5),
     "Mahalanobis(2)": cm.Mahalanobis(2.0),

@@ -1,11 +1,8 @@
-"""Trees: accuracy compared with other distances, time, memory, scaling, and trees as a start.
+"""Trees: accuracy compared with other distances, and trees as a start.
 
 python benchmarks/trees.py accuracy                      k-NN on labeled data, all cheap methods
 python benchmarks/trees.py accuracy --sets cstr --only "trees" "trees, ward" "default" "WMD"
 python benchmarks/trees.py accuracy --read folder        also the matrices folder/<set>/<method>.npy
-python benchmarks/trees.py weights                       lengths of fixed trees on PBMC 3k
-python benchmarks/trees.py large                         the same, 7,000 x 3,923 at 10 % nonzero
-python benchmarks/trees.py growth                        time by n = 1e3 .. 1e5, with a fit
 python benchmarks/trees.py starts                        iterations from trees and from l1 distances
 
 Accuracy follows Lin et al. (2025), Table 2: five random splits, 70 % to train and 30 % to test; the
@@ -16,7 +13,6 @@ data as in that paper, hence optimistic).
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -25,13 +21,12 @@ from typing import Any
 
 import numpy as np
 from labeled import SETS
-from scipy import sparse
 from scipy.spatial.distance import pdist, squareform
 
 import cometric as cm
 from cometric import baselines
 from cometric.core.problem import Problem
-from cometric.maps.references import lsa_vectors
+from cometric.maps import views
 
 LABELED = ("cstr", "classic3", "bbc_news", "pbmc3k_cellranger", "citeseq_cbmc")
 
@@ -53,18 +48,12 @@ def learned(**options: Any) -> Callable[[Any], np.ndarray]:
     return lambda X: cm.learn(X, **options).samples
 
 
-def lengths(**options: Any) -> Callable[[Any], np.ndarray]:
-    """l1 distances of the vectors of ``learn_trees``."""
-    return lambda X: squareform(
-        pdist(cm.learn_trees(X, **options).vectors().toarray(), "cityblock")
-    )
-
-
 def word_movers(X: Any) -> np.ndarray:
     """Exact transport between histograms, under Euclidean distances of LSA vectors of features."""
     problem = Problem.from_data(X)
-    vectors = lsa_vectors(problem.features.histograms)
-    cost = squareform(pdist(vectors))
+    hist = problem.features.histograms
+    (placed,) = views.lsa(hist).place(hist)
+    cost = squareform(pdist(placed.rows))
     return problem.samples.expand(cm.ExactMap(problem.samples.histograms)(cost))
 
 
@@ -76,12 +65,10 @@ METHODS: dict[str, Callable[[Any], np.ndarray]] = {
     "trees, ward, restart 0.7": learned(transport=cm.Tree("ward"), restart=0.7, norm="local"),
     "trees, single": learned(transport=cm.Tree("single")),
     "trees without R": learned(transport=cm.Tree(), tau=0),
-    "lengths of fixed trees": lengths(),
-    "lengths, group_power 0.5": lengths(group_power=0.5),
     "WMD": word_movers,
     "default": learned(),
 }
-CHEAP = ("LSA", "trees", "trees, ward", "trees without R", "lengths of fixed trees")
+CHEAP = ("LSA", "trees", "trees, ward", "trees without R")
 
 
 def accuracy(distances: np.ndarray, labels: np.ndarray) -> tuple[float, float, int]:
@@ -131,72 +118,6 @@ def report(name: str, method: str, distances: Any, labels: Any, began: float | N
     print(f"{name} | {method} | {ten:.4f} | {best:.4f} | {k} | {score:.4f} | {seconds}", flush=True)
 
 
-# Lengths of fixed trees
-
-
-def peak_gigabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def run_weights(args: argparse.Namespace) -> None:
-    data = SETS["pbmc3k_cellranger"](args.data)
-    for power in (0.0, 0.5):
-        began = time.perf_counter()
-        trees = cm.learn_trees(data.X, max_iter=15, tol=0.0, group_power=power)
-        seconds = time.perf_counter() - began
-        distances = squareform(pdist(trees.vectors().toarray(), "cityblock"))
-        score, (ten, best, k) = silhouette(distances, data.labels), accuracy(distances, data.labels)
-        print(
-            f"PBMC 3k {data.X.shape}, group_power {power}: 15 iterations in {seconds:.1f} s, "
-            f"residual {trees.history[-1].residual:.1e}, silhouette {score:.3f}, 10-NN {ten:.4f}, "
-            f"best {best:.4f} (k = {k}), peak {peak_gigabytes():.2f} GB"
-        )
-    print(
-        "Published, Tree-WSV on PBMC 3k: silhouette 0.299 (4 iterations, 8 min) to 0.313 (72 min)"
-    )
-
-
-def run_large(args: argparse.Namespace) -> None:
-    X = sparse.random(7000, 3923, 0.1, format="csr", random_state=0)
-    began = time.perf_counter()
-    trees = cm.learn_trees(X, max_iter=15, tol=0.0)
-    seconds = time.perf_counter() - began
-    vectors = trees.vectors()
-    print(
-        f"7000 x 3923, 10 % nonzero: 15 iterations in {seconds:.1f} s, residual "
-        f"{trees.history[-1].residual:.1e}, vectors {vectors.shape} with "
-        f"{vectors.nnz / vectors.shape[0]:.0f} nonzeros each, peak {peak_gigabytes():.2f} GB"
-    )
-
-
-def simulated(n: int, m: int = 1000, groups: int = 20) -> sparse.csr_array:
-    """Counts of n samples in groups, about 60 nonzeros each."""
-    rng = np.random.default_rng(0)
-    profiles = rng.dirichlet(np.full(m, 0.05), groups) * 0.8 + 0.2 / m
-    rows = [
-        rng.multinomial(100, profiles[k], size=(n + groups - 1) // groups) for k in range(groups)
-    ]
-    X = sparse.vstack([sparse.csr_array(part, dtype=np.float64) for part in rows], format="csr")[:n]
-    return X[:, np.flatnonzero(np.bincount(X.indices, minlength=m))]
-
-
-def run_growth(args: argparse.Namespace) -> None:
-    sizes, seconds = [1_000, 3_000, 10_000, 30_000, 100_000], []
-    for n in sizes:
-        X = simulated(n)
-        began = time.perf_counter()
-        trees = cm.learn_trees(X)
-        vectors = trees.vectors()
-        seconds.append(time.perf_counter() - began)
-        print(
-            f"n = {n}: {seconds[-1]:.1f} s, {len(trees.history)} iterations, "
-            f"{vectors.nnz / n:.0f} nonzeros in a vector, peak {peak_gigabytes():.2f} GB",
-            flush=True,
-        )
-    slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
-    print(f"time grows as n^{slope:.2f}")
-
-
 def run_starts(args: argparse.Namespace) -> None:
     """Iterations of exact and entropic solves, from l1 distances and from trees."""
     for name in args.sets or ("cstr", "liu_scrna", "pbmc68k_reduced"):
@@ -225,9 +146,6 @@ def main() -> None:
     )
     commands = {
         "accuracy": run_accuracy,
-        "weights": run_weights,
-        "large": run_large,
-        "growth": run_growth,
         "starts": run_starts,
     }
     parser.add_argument("command", choices=commands)

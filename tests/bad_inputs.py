@@ -258,10 +258,10 @@ def transports():
     for kind in (cm.Exact(), cm.Limit(), cm.Tree(), cm.Unbalanced(0.2), cm.Mahalanobis()):
         words = "`eps` is 0.5 and `transport` is .*; both determine how"
         yield f"transport = {kind!r}, eps", {"transport": kind, "eps": 0.5}, words
-    for kind in (cm.Tree(), cm.Unbalanced(0.1), cm.Limit(), cm.Laplacian()):
+    for kind in (cm.Tree(), cm.Unbalanced(0.1), cm.Limit(), cm.Mahalanobis()):
         words = "`solver` is policy iteration, .*Leave `solver` out"
         yield f"{kind!r}, policy", {"transport": kind, "solver": "policy"}, words
-    for kind in (cm.Tree(), cm.Laplacian(), cm.Mahalanobis(), cm.Exact()):
+    for kind in (cm.Tree(), cm.Mahalanobis(), cm.Exact()):
         words = "`device` is .*cuda.*runs on the CPU: leave `device` out"
         for device in ("cuda", ["cuda:0", "cuda:1"]):
             yield f"{kind!r}, {device}", {"transport": kind, "device": device}, words

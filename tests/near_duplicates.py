@@ -25,7 +25,6 @@ MAPS = {
     "exact": cm.Exact(),
     "entropic": cm.Entropic(EPS),
     "limit": cm.Limit(),
-    "laplacian": cm.Laplacian(),
     "mahalanobis": cm.Mahalanobis(),
 }
 TOL = 1e-3

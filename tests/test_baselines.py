@@ -1,7 +1,5 @@
 """Distances of others: against their definitions, and the reader of gene vectors."""
 
-import gzip
-import importlib.util
 from functools import partial
 
 import numpy as np
@@ -12,7 +10,6 @@ from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 
-import cometric as cm
 from cometric import Problem, baselines
 
 X = np.random.default_rng(1).gamma(0.7, size=(12, 9))
@@ -44,13 +41,6 @@ def test_pca_with_all_components_is_euclidean_and_with_fewer_shorter():
         baselines.pca(X, 2), baselines.l2(PCA(2, random_state=0).fit_transform(X)), atol=1e-12
     )
     assert (baselines.pca(X, 2) <= baselines.l2(X) + 1e-12).all()
-
-
-def test_kernel_pca_with_all_components_is_the_distance_of_the_kernel():
-    kernel = np.exp(-0.3 * baselines.l2(X) ** 2)
-    # |phi(x) - phi(y)|² = k(x, x) + k(y, y) - 2 k(x, y); the last component is lost to centering.
-    want = np.sqrt(2.0 - 2.0 * kernel)
-    assert_allclose(baselines.kernel_pca(X, 11, gamma=0.3), want, atol=1e-7)
 
 
 COUNTS = np.random.default_rng(2).poisson(X)[:, :6] + np.eye(12, 6, dtype=int)
@@ -176,12 +166,11 @@ DISTINCT = np.random.default_rng(3).poisson(4.0, (12, 6))  # no row or column re
 TABLE = pd.DataFrame(DISTINCT, [f"s{i}" for i in range(12)], list("abcdef"))
 BASELINES = {
     **{name: getattr(baselines, name) for name in ("l1", "l2", "cosine", "correlation")},
-    **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "sinkhorn", "reference")},
+    **{name: getattr(baselines, name) for name in ("hellinger", "tfidf", "reference")},
     **{
         name: partial(getattr(baselines, name), n_components=3)
         for name in (
             "pca",
-            "kernel_pca",
             "lsa",
             "lsa_vectors",
             "loadings",
@@ -189,9 +178,6 @@ BASELINES = {
             "pearson_residuals",
         )
     },
-    "gene_mover": lambda X: baselines.gene_mover(
-        X, list("abcdef"), {name: [k, k * k % 5] for k, name in enumerate("abcdef")}
-    ),
     "log_normalized": lambda X: Problem.from_data(baselines.log_normalized(X)).samples.hist,
 }
 KINDS = {
@@ -226,13 +212,7 @@ def test_every_baseline_takes_what_learn_takes(name, kind):
 
 
 def test_every_baseline_is_in_that_table():
-    others = {"read_gene2vec", "scvi"}
-    assert set(baselines.__all__) - others == set(BASELINES)
-
-
-def test_histograms_of_both_sides_can_be_compared_by_transport():
-    A, B = (part / part.sum(axis=1, keepdims=True) for part in (DISTINCT, DISTINCT.T))
-    assert_allclose(baselines.sinkhorn((A, B)), baselines.sinkhorn(DISTINCT), atol=1e-9)
+    assert set(baselines.__all__) == set(BASELINES)
 
 
 def test_logarithms_of_counts_have_the_names_of_the_counts():
@@ -278,72 +258,6 @@ def test_log_normalization_skips_empty_rows_and_leaves_other_data_alone():
         assert baselines.log_normalized(data) is data
 
 
-def test_sinkhorn_is_the_divergence_of_pot_under_cosine_costs():
-    ot = pytest.importorskip("ot")
-    A, cost, eps = X / X.sum(axis=1, keepdims=True), baselines.cosine(X.T), 0.1
-
-    def entropic(i, j):
-        reg = eps * cost.max()
-        plan = ot.sinkhorn(A[i], A[j], cost, reg, stopThr=1e-13, numItermax=10_000)
-        # The entropy relative to the product of the marginals: what debiasing leaves is the same.
-        return (plan * cost).sum() + reg * (plan * np.log(plan / np.outer(A[i], A[j]))).sum()
-
-    want = entropic(2, 5) - 0.5 * (entropic(2, 2) + entropic(5, 5))
-    assert_allclose(baselines.sinkhorn(X, eps)[2, 5], want, rtol=1e-5)
-
-
-def test_sinkhorn_takes_equal_rows_and_columns():
-    doubled = np.vstack([X, X[:1]])
-    doubled = np.hstack([doubled, 2 * doubled[:, :1]])
-    with pytest.warns(UserWarning, match="merged with them"):
-        found = baselines.sinkhorn(doubled)
-    assert found.shape == (13, 13)
-    assert found[0, 12] == 0.0
-
-
-def test_gene_vectors_of_the_published_format(tmp_path):
-    plain, headed, zipped = (tmp_path / name for name in ("a.txt", "b.txt", "c.txt.gz"))
-    plain.write_text(VECTORS)
-    headed.write_text("3 3\n" + VECTORS + "\n")
-    with gzip.open(zipped, "wt") as file:
-        file.write(VECTORS)
-    for path in (plain, headed, zipped):
-        found = baselines.read_gene2vec(path)
-        assert list(found) == ["CD3D", "LYZ", "NKG7"]
-        assert_allclose(found["LYZ"], [0.1, 0.0, 3.0], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("CD3D 1 2\nLYZ 1\n", "`genes.txt`, line 2: 1 numbers instead of 2"),
-        ("CD3D 1 2\nLYZ 1 x\n", "`genes.txt`, line 2: expected a gene and its numbers"),
-        ("CD3D\n", "`genes.txt`, line 1: 0 numbers"),
-        ("\n", "`genes.txt` holds no gene vectors"),
-    ],
-)
-def test_damaged_gene_vectors_are_refused(text, words, tmp_path):
-    path = tmp_path / "genes.txt"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=words):
-        baselines.read_gene2vec(path)
-
-
-def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
-    ot = pytest.importorskip("ot")
-    path = tmp_path / "genes.txt"
-    path.write_text(VECTORS)
-    vectors = baselines.read_gene2vec(path)
-    genes = ["LYZ", "unheard of", "CD3D", "NKG7"]
-    cells = X[:, :4]
-    with pytest.warns(UserWarning, match="1 of 4 genes have no vector and are left out"):
-        found = baselines.gene_mover(cells, genes, vectors)
-    known = np.ascontiguousarray(cells[:, [0, 2, 3]])
-    known /= known.sum(axis=1, keepdims=True)
-    ground = baselines.l2(np.array([vectors[gene] for gene in ("LYZ", "CD3D", "NKG7")], float))
-    assert_allclose(found[1, 4], ot.emd2(known[1], known[4], ground), rtol=1e-10)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -351,7 +265,6 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
         (lambda: baselines.l2((X, X.T)), r"`X` is a pair, as of the histograms \(A, B\); pass one"),
         (lambda: baselines.l1([[1, 2], [np.nan, 3]]), "`X` has 1 NaN entry"),
         (lambda: baselines.pca(X, 10), "`n_components` is 10; choose between 1 and 9"),
-        (lambda: baselines.kernel_pca(X, 13), "`n_components` is 13; choose between 1 and 12"),
         (lambda: baselines.lsa(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (lambda: baselines.loadings(X, 10), "`n_components` is 10; choose between 1 and 9"),
         (
@@ -365,25 +278,8 @@ def test_gene_mover_is_exact_transport_between_known_genes(tmp_path):
             lambda: baselines.hellinger(np.diag([1, 0, 2])),
             r"`X` has 1 empty row \(first: 1\). Drop",
         ),
-        (lambda: baselines.gene_mover(X, ["A"], {}), "`genes` has 1 names for 9 columns"),
-        (
-            lambda: baselines.gene_mover(X, list("ABCDEFGHI"), {"A": [1.0]}),
-            "`vectors` has 1 of the 9 genes",
-        ),
-        (
-            lambda: baselines.gene_mover(
-                np.eye(3), list("ABC"), {"A": [1.0, 0.0], "B": [0.0, 1.0]}
-            ),
-            r"`X` has 1 cells \(first: 2\) without any gene that has a vector",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("scvi") is not None, reason="scvi-tools is there")
-def test_scvi_says_what_is_missing():
-    with pytest.raises(ImportError, match="pip install scvi-tools"):
-        baselines.scvi(cm.datasets.simulate_counts(20, 20).X)

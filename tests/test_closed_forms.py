@@ -7,9 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from cometric import learn
 from cometric.core.cones import hilbert_distance
 from cometric.core.problem import Problem
-from cometric.datasets import block_diagonal, torus
+from cometric.datasets import torus
 from cometric.maps.exact import ExactMap
 from cometric.maps.norms import norm_matrix
+from lifts import block_diagonal
 
 SOLVERS = ["power", "policy"]
 every_solver = pytest.mark.parametrize("solver", SOLVERS)

@@ -51,46 +51,6 @@ def test_torus_refuses_an_empty_side():
         datasets.torus(m=0)
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_torus2d_is_the_product_of_two_circles(template):
-    X = datasets.torus2d(template, n=(4, 6), m=(3, 5))
-    assert X.shape == (24, 15)
-    first, second = datasets.torus(template, 4, 3), datasets.torus(template, 6, 5)
-    assert_array_equal(X[2 * 6 + 5, 1 * 5 + 4], first[2, 1] * second[5, 4])
-
-
-def test_torus2d_unimodal_is_radial():
-    X = datasets.torus2d("unimodal", n=10, m=10)
-    # Sample (3, 9) against feature (0, 0): the distance on the torus is |(0.3, 0.1)|.
-    assert_allclose(X[39, 0], np.exp(-(0.3**2 + 0.1**2) / 0.02), rtol=1e-12)
-
-
-def test_torus2d_accepts_one_integer_for_a_square():
-    assert_array_equal(datasets.torus2d(n=3, m=2), datasets.torus2d(n=(3, 3), m=(2, 2)))
-
-
-def test_torus2d_names_the_templates_it_knows():
-    with pytest.raises(ValueError, match="choose one of 'unimodal'"):
-        datasets.torus2d("flat")
-
-
-def test_block_diagonal_is_positive_on_its_blocks_only():
-    X = datasets.block_diagonal()
-    inside = np.zeros((7, 5), dtype=bool)
-    inside[:3, :2] = inside[3:, 2:] = True
-    assert_array_equal(X > 0, inside)
-    assert X[inside].min() >= 0.1
-    assert X.max() < 1.0
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"), [((), "`sizes` is empty"), (((2, 0),), "`sizes` is 0")]
-)
-def test_block_diagonal_refuses_empty_blocks(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        datasets.block_diagonal(sizes)
-
-
 def test_digits_leaves_out_the_pixels_no_image_lights():
     data = datasets.digits()
     assert data.X.shape == (1797, 61)
@@ -161,15 +121,10 @@ def test_simulated_counts_refuse_impossible_options(options, message):
         datasets.simulate_counts(**options)
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda seed: datasets.block_diagonal(random_state=seed),
-        lambda seed: datasets.simulate_counts(50, 40, random_state=seed).X.toarray(),
-    ],
-    ids=["block_diagonal", "simulate_counts"],
-)
-def test_a_seed_gives_the_same_data_again(draw):
+def test_a_seed_gives_the_same_data_again():
+    def draw(seed):
+        return datasets.simulate_counts(50, 40, random_state=seed).X.toarray()
+
     assert_array_equal(draw(3), draw(3))
     assert_array_equal(draw(np.random.default_rng(3)), draw(3))
     assert not np.array_equal(draw(3), draw(4))

@@ -39,7 +39,7 @@ FOLDERS = {
     "transports": Folder("core kernels machine maps solvers proofs"),
     "answers": Folder("core files machine maps proofs transports"),
     "saving": Folder("core files machine"),
-    "running": Folder("core kernels files machine maps solvers transports answers saving"),
+    "running": Folder("core files machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core machine proofs answers", ANYTHING),
     "public": Folder("core files machine maps proofs answers running large drawing", ANYTHING),

@@ -23,7 +23,7 @@ from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.maps.limit import LimitMap
 from cometric.maps.norms import norm_matrices, norm_matrix
-from cometric.maps.quadratic import LaplacianMap, MahalanobisMap
+from cometric.maps.quadratic import MahalanobisMap
 from cometric.maps.regularized import Regularized, couple
 from cometric.maps.tiled import TiledMap
 from cometric.maps.tree import TreeMap
@@ -143,9 +143,8 @@ ENTROPIC_MAPS = {
     "unbalanced blocks": unbalanced_blocks,
     "unbalanced tensors": unbalanced_tensors,
 }
-# Linear in the cost, so monotone; but like squared distances: no triangle inequality.
 REFERENCES = {name: with_norm(name) for name in ("cosine", "hellinger")}  # so R may be
-MONOTONE_MAPS = EXACT_MAPS | {"laplacian": LaplacianMap} | REFERENCES
+MONOTONE_MAPS = EXACT_MAPS | REFERENCES
 # Its kernel falls where the cost rises, and the root makes rounding errors of squares larger.
 ROOTS = {"mahalanobis": mahalanobis}
 NONNEGATIVE_MAPS = MONOTONE_MAPS | ROOTS

@@ -12,7 +12,7 @@ import cometric as cm
 import near_duplicates as near
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.norms import norm_matrix
-from cometric.maps.quadratic import LaplacianMap, MahalanobisMap
+from cometric.maps.quadratic import MahalanobisMap
 from fifty_digits import divergence
 
 
@@ -97,7 +97,7 @@ def test_quadratic_forms_are_accurate(kind, case):
         X[:, 0] += 1e5
     points = rng.random((7, 2))
     cost = np.abs(points[:, None] - points).sum(axis=-1)
-    make = {"limit": cm.LimitMap, "laplacian": LaplacianMap, "mahalanobis": MahalanobisMap}[kind]
+    make = {"limit": cm.LimitMap, "mahalanobis": MahalanobisMap}[kind]
     phi = make(X / X.sum(axis=1, keepdims=True))
     with mp.workdps(near.DIGITS):
         exact = near.differences(near.histograms(X))

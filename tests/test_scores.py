@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.cluster import SpectralClustering
-from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics import silhouette_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from cometric import scores
@@ -47,23 +46,6 @@ def test_well_separated_groups_are_found_again():
     assert scores.knn_accuracy(apart, LABELS) == 1.0
     assert scores.silhouette(apart, LABELS) > 0.99
     assert abs(scores.adjusted_rand(apart, RNG.permutation(LABELS))) < 0.1
-
-
-def test_spectral_clusters_of_separate_groups_are_the_groups():
-    apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
-    assert scores.spectral_rand(apart, LABELS) == 1.0
-    halves = np.tile(["a", "b"], 30)  # of no group: 3 clusters of 20 against 2 labels
-    assert abs(scores.spectral_rand(apart, halves)) < 0.1
-
-
-def test_spectral_clusters_are_those_of_the_symmetric_neighbor_graph():
-    near = np.zeros((60, 60))
-    for i in range(60):
-        for j in np.argsort(DISTANCES[i])[1:6]:
-            near[i, j] = 0.5
-    model = SpectralClustering(3, affinity="precomputed", random_state=0).fit(near + near.T)
-    want = adjusted_rand_score(LABELS, model.labels_)
-    assert scores.spectral_rand(DISTANCES, LABELS, k=5) == pytest.approx(want)
 
 
 NAMES = [f"g{i}" for i in range(9)]

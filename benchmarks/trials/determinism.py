@@ -60,7 +60,7 @@ def _arrays(**found: Any) -> str:
 def _answers() -> Iterator[tuple[str, str]]:
     """All other computations, most of them from a result, by name."""
     result = cm.learn(X, tol=1e-3)
-    for transport in (cm.Laplacian(), cm.Tree("single"), cm.Limit()):
+    for transport in (cm.Mahalanobis(), cm.Tree("single"), cm.Limit()):
         yield f"{transport}", quiet(partial(cm.learn, X, transport=transport, tau=0.1))
     for norm in ("lsa", "cosine", "hellinger"):
         yield norm, quiet(partial(cm.learn, X, restart=0.3, norm=norm, tol=1e-3))
@@ -81,8 +81,6 @@ def _answers() -> Iterator[tuple[str, str]]:
         yield search, _arrays(graph=near.graph, proved=near.proved, recall=near.recall)
     sketch = cm.learn_landmarks(X, 20, 4, tol=1e-3)
     yield "learn_landmarks", _arrays(features=sketch.features, graph=sketch.graph)
-    trees = cm.learn_trees(X)
-    yield "learn_trees", _arrays(x=trees.vectors(), y=trees.vectors("features"))
     yield "certify", repr(result.certify())
 
 

@@ -17,8 +17,6 @@ _HOMES = {
     "learn": "running.learning",
     "resume": "running.learning",
     "learn_landmarks": "large.landmarks",
-    "learn_trees": "large.trees",
-    "Trees": "large.trees",
     "neighbor_graph": "large.neighbors",
     "distances_to_zarr": "large.pairwise",
     "smooth": "answers.smoothing",
@@ -44,7 +42,6 @@ _HOMES = {
     "Exact": "transports.exact",
     "Entropic": "transports.entropic",
     "Limit": "transports.limit",
-    "Laplacian": "transports.quadratic",
     "Mahalanobis": "transports.quadratic",
     "Unbalanced": "transports.unbalanced",
     "Tree": "transports.tree",
@@ -97,8 +94,6 @@ if TYPE_CHECKING:
     from cometric.large.landmarks import learn_landmarks as learn_landmarks
     from cometric.large.neighbors import neighbor_graph as neighbor_graph
     from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
-    from cometric.large.trees import Trees as Trees
-    from cometric.large.trees import learn_trees as learn_trees
     from cometric.maps.entropic import EntropicMap as EntropicMap
     from cometric.maps.exact import ExactMap as ExactMap
     from cometric.maps.limit import LimitMap as LimitMap
@@ -120,7 +115,6 @@ if TYPE_CHECKING:
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact
     from cometric.transports.limit import Limit as Limit
-    from cometric.transports.quadratic import Laplacian as Laplacian
     from cometric.transports.quadratic import Mahalanobis as Mahalanobis
     from cometric.transports.tree import Tree as Tree
     from cometric.transports.unbalanced import Unbalanced as Unbalanced

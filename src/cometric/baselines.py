@@ -12,13 +12,9 @@ features pass ``X.T``. Distances are an (n, n) array with a zero diagonal, in th
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.spatial.distance import cdist
 
@@ -26,18 +22,13 @@ from cometric.answers.smoothing import named_as
 from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
-from cometric.core.warn import warn
 from cometric.maps import references
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
 
 __all__ = [
     "correlation",
     "correspondence",
     "cosine",
-    "gene_mover",
     "hellinger",
-    "kernel_pca",
     "l1",
     "l2",
     "loadings",
@@ -46,10 +37,7 @@ __all__ = [
     "lsa_vectors",
     "pca",
     "pearson_residuals",
-    "read_gene2vec",
     "reference",
-    "scvi",
-    "sinkhorn",
     "tfidf",
 ]
 
@@ -82,22 +70,6 @@ def pca(X: Any, n_components: int = 30, random_state: int | None = 0) -> Matrix:
     dense = _dense(X)
     _check_components(n_components, min(dense.shape))
     model = PCA(n_components, random_state=random_state)
-    return _pairwise(model.fit_transform(dense), "euclidean")
-
-
-def kernel_pca(
-    X: Any, n_components: int = 30, gamma: float | None = None, random_state: int | None = 0
-) -> Matrix:
-    """Euclidean distances on the first kernel principal components, Gaussian kernel.
-
-    The kernel is ``exp(-gamma |x - y|²)``, with gamma = 1 / (number of features) by default, as in
-    scikit-learn.
-    """
-    from sklearn.decomposition import KernelPCA
-
-    dense = _dense(X)
-    _check_components(n_components, len(dense))
-    model = KernelPCA(n_components, kernel="rbf", gamma=gamma, random_state=random_state)
     return _pairwise(model.fit_transform(dense), "euclidean")
 
 
@@ -223,129 +195,6 @@ def log_normalized(X: Any) -> Any:
     factor = (np.median(used) if len(used) else 1.0) / np.where(depth > 0.0, depth, 1.0)
     logs = counts.multiply(factor[:, None]).tocsr().log1p()
     return named_as(X, logs if sparse.issparse(data) else logs.toarray())
-
-
-def sinkhorn(X: Any, eps: float = 0.1, ground: Any = None, tol: float = 1e-5) -> Matrix:
-    """Sinkhorn divergences between samples under a fixed cost between features.
-
-    Parameters
-    ----------
-    eps
-        Entropic regularization relative to the largest cost; 0 for exact transport.
-    ground
-        The cost between features, by default one minus the cosine between their columns, as in
-        Huizing, Peyré and Cantini (2022) for single cells.
-    tol
-        Marginal error of every Sinkhorn problem; the error of a value is of its square.
-    """
-    problem = Problem.from_data(X)
-    if ground is None:
-        cost = cosine(problem.features.full)  # does not depend on the scale of a column
-    else:
-        cost = problem.features.reduce(np.asarray(ground, dtype=np.float64))
-    hist = problem.samples.histograms
-    phi = ExactMap(hist) if eps == 0.0 else EntropicMap(hist, eps, tol=tol)
-    return problem.samples.expand(phi(cost))
-
-
-def gene_mover(
-    X: Any,
-    genes: Sequence[str],
-    vectors: Mapping[str, Any],
-    eps: float = 0.0,
-) -> Matrix:
-    """Gene Mover Distance: transport between cells, with distances between gene vectors as cost.
-
-    Genes without a vector are left out, with a warning.
-
-    Parameters
-    ----------
-    X
-        Cells by genes, nonnegative.
-    genes
-        The names of the columns.
-    vectors
-        A vector for each gene, see :func:`read_gene2vec`.
-    eps
-        0 for exact transport, positive for Sinkhorn divergences.
-    """
-    cells = _read(X)
-    if len(genes) != cells.shape[1]:
-        raise ValueError(f"`genes` has {len(genes)} names for {cells.shape[1]} columns of `X`.")
-    known = np.flatnonzero([gene in vectors for gene in genes])
-    if len(known) < 2:
-        raise ValueError(
-            f"`vectors` has {len(known)} of the {len(genes)} genes. Check that both use the same "
-            "gene symbols."
-        )
-    columns = cells[:, known]
-    empty = np.flatnonzero(columns.sum(axis=1) == 0)
-    if len(empty):
-        raise ValueError(
-            f"`X` has {len(empty)} cells (first: {empty[0]}) without any gene that has a vector. "
-            "Drop them."
-        )
-    if len(known) < len(genes):
-        warn(f"{len(genes) - len(known)} of {len(genes)} genes have no vector and are left out.")
-    ground = l2(np.array([vectors[gene] for gene in genes if gene in vectors], dtype=np.float64))
-    return sinkhorn(columns, eps, ground)
-
-
-def read_gene2vec(path: str | Path) -> dict[str, NDArray[np.float32]]:
-    """Gene vectors from the text file published by Gene2Vec, plain or gzipped.
-
-    One gene per line: its symbol, then the numbers, separated by spaces or tabs. The first line
-    may hold the number of genes and of dimensions, as word2vec writes it.
-    """
-    path = Path(path)
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        return _vectors(file, path.name)
-
-
-def _vectors(lines: Iterable[str], name: str) -> dict[str, NDArray[np.float32]]:
-    vectors: dict[str, NDArray[np.float32]] = {}
-    size = 0
-    for number, line in enumerate(lines, start=1):
-        gene, *entries = line.split() or [""]
-        if not gene or (number == 1 and len(entries) == 1):
-            continue
-        try:
-            vector = np.array(entries, dtype=np.float32)
-        except ValueError:
-            raise ValueError(f"`{name}`, line {number}: expected a gene and its numbers.") from None
-        size = size or len(vector)
-        if len(vector) != size or size == 0:
-            raise ValueError(f"`{name}`, line {number}: {len(vector)} numbers instead of {size}.")
-        vectors[gene] = vector
-    if not vectors:
-        raise ValueError(f"`{name}` holds no gene vectors.")
-    return vectors
-
-
-def scvi(counts: Any, n_latent: int = 10, max_epochs: int = 400, random_state: int = 0) -> Matrix:
-    """Euclidean distances between the latent means of scVI, trained on raw counts.
-
-    Needs scvi-tools, which is not in any extra. Uses one thread: more are slower for such small
-    batches.
-    """
-    try:
-        import scvi as tools
-    except ImportError:
-        raise ImportError("scVI is not installed: pip install scvi-tools.") from None
-    import anndata
-    import torch
-
-    data = anndata.AnnData(sparse.csr_matrix(read_matrix(counts, "counts")))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        tools.settings.seed = random_state
-        tools.model.SCVI.setup_anndata(data)
-        model = tools.model.SCVI(data, n_latent=n_latent)
-        model.train(max_epochs=max_epochs, accelerator="cpu", enable_progress_bar=False)
-        return l2(model.get_latent_representation())
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _read(X: Any, signed: bool = False) -> sparse.csr_array:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
 from cometric.core.types import Index, Matrix
@@ -19,13 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Labeled",
-    "block_diagonal",
     "digits",
     "pbmc3k",
     "pbmc68k_reduced",
     "simulate_counts",
     "torus",
-    "torus2d",
 ]
 
 
@@ -88,62 +85,6 @@ def torus(template: str = "unimodal", n: int = 100, m: int = 80) -> Matrix:
     # Modulo in integers: in floats 3/10 - 24/80 may fall just below zero and wrap to one.
     position = np.arange(n)[:, None] * m - np.arange(m) * n
     return _TEMPLATES[template](position % (n * m) / (n * m))
-
-
-def torus2d(
-    template: str = "unimodal",
-    n: int | tuple[int, int] = (10, 10),
-    m: int | tuple[int, int] = (8, 8),
-) -> Matrix:
-    """A template translated around the torus of two dimensions.
-
-    Sample i = (i1, i2) sits at (i1/n1, i2/n2), feature k = (k1, k2) at (k1/m1, k2/m2), and
-
-    X[i, k] = h(i1/n1 - k1/m1) h(i2/n2 - k2/m2),
-
-    the product of two templates of :func:`torus`. The unimodal one is then radial,
-    exp(-d² / 0.02) with d the distance on the torus; the bimodal one has four bumps.
-
-    Parameters
-    ----------
-    template
-        The name of h, as in :func:`torus`.
-    n, m
-        Side lengths of the grids of samples and of features; an integer means a square grid.
-
-    Returns
-    -------
-    X of shape (n1 n2, m1 m2). Grids are flattened row by row: sample (i1, i2) is row
-    i1 n2 + i2.
-    """
-    n1, n2 = _sides("n", n)
-    m1, m2 = _sides("m", m)
-    product = np.kron(torus(template, n1, m1), torus(template, n2, m2))
-    return product.astype(np.float64, copy=False)
-
-
-def block_diagonal(
-    sizes: Sequence[tuple[int, int]] = ((3, 2), (4, 3)), random_state: Seed = 0
-) -> Matrix:
-    """Positive random blocks on the diagonal, zeros elsewhere.
-
-    With two blocks or more and ``tau > 0``, the l1-regularized exact metrics are 1 across blocks
-    and lam * mu = (1 + 2 tau)².
-
-    Parameters
-    ----------
-    sizes
-        Shape (samples, features) of each block.
-    random_state
-        Seed for the entries, drawn uniformly from [0.1, 1).
-    """
-    if len(sizes) == 0:
-        raise ValueError("`sizes` is empty; pass the shape of one block or more.")
-    for size in sizes:
-        _sides("sizes", size)
-    rng = np.random.default_rng(random_state)
-    blocks: Matrix = block_diag(*(rng.uniform(0.1, 1.0, size) for size in sizes))
-    return blocks
 
 
 def digits(n: int | None = None) -> Labeled:
@@ -368,8 +309,3 @@ def _at_least_one(name: str, size: int) -> int:
     if size < 1:
         raise ValueError(f"`{name}` is {size}; it must be at least 1.")
     return size
-
-
-def _sides(name: str, size: int | tuple[int, int]) -> tuple[int, int]:
-    first, second = (size, size) if isinstance(size, int | np.integer) else size
-    return _at_least_one(name, first), _at_least_one(name, second)

@@ -11,14 +11,13 @@ True
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
-from cometric.core.nearest import nearest, neighbor_matrix
+from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "set_auroc",
     "shared_sets",
     "silhouette",
-    "spectral_rand",
 ]
 
 
@@ -69,28 +67,6 @@ def adjusted_rand(distances: Matrix, labels: Any, min_cluster_size: int = 10) ->
     matrix = _checked(distances, labels)
     clustering = HDBSCAN(min_cluster_size=min_cluster_size, metric="precomputed", copy=True)
     return float(adjusted_rand_score(labels, clustering.fit_predict(matrix)))
-
-
-def spectral_rand(distances: Matrix, labels: Any, k: int = 15, random_state: int = 0) -> float:
-    """Adjusted Rand index of spectral clusters of the k-nearest-neighbor graph.
-
-    Two items are joined with weight 1 if each is among the k nearest of the other, with weight 1/2
-    if only one is. There are as many clusters as labels.
-    """
-    from sklearn.cluster import SpectralClustering
-    from sklearn.metrics import adjusted_rand_score
-
-    matrix = _checked(distances, labels)
-    index = neighbors(matrix, k)
-    graph = neighbor_matrix(index, np.full(index.shape, 0.5), len(matrix))
-    clustering = SpectralClustering(
-        len(np.unique(np.asarray(labels))), affinity="precomputed", random_state=random_state
-    )
-    with warnings.catch_warnings():
-        # Groups that are not joined at all are what a good distance makes.
-        warnings.filterwarnings("ignore", "Graph is not fully connected")
-        found = clustering.fit_predict(graph + graph.T)
-    return float(adjusted_rand_score(labels, found))
 
 
 def set_auroc(

@@ -21,12 +21,7 @@ SOLVERS = [
 ]
 FUNCTIONS = {
     "": SOLVERS,
-    "distance": [
-        "wasserstein_map",
-        "sinkhorn_map",
-        "stochastic_wasserstein_map",
-        "stochastic_sinkhorn_map",
-    ],
+    "distance": ["wasserstein_map", "sinkhorn_map"],
     "utils": [
         "random_distance",
         "regularization_matrix",
@@ -34,7 +29,6 @@ FUNCTIONS = {
         "normalize_dataset",
         "check_uniqueness",
         "silhouette",
-        "viz_TSNE",
     ],
 }
 
@@ -144,28 +138,14 @@ def test_maps_give_the_numbers_of_the_original(original, histograms):
     torch.manual_seed(0)
     C = 2 * wsingular.utils.random_distance(12, **FORM)  # not scaled: eps and tau are absolute
     R = wsingular.utils.regularization_matrix(A, 1, **FORM)
-    D = wsingular.utils.random_distance(9, **FORM)
     calls = {
         "wasserstein_map": ((A, C), {"R": R, "tau": 0.2, **FORM}),
         "sinkhorn_map": ((A, C, 0.3), {"R": R, "tau": 0.2, **FORM}),
-        "stochastic_wasserstein_map": (
-            (A, D, C, 0.5, 2.0),
-            {"R": R, "tau": 0.2, "return_indices": True, **FORM},
-        ),
-        "stochastic_sinkhorn_map": (
-            (A, D, C, 0.5, 2.0, 0.3),
-            {"R": R, "tau": 0.2, "return_indices": True},
-        ),
     }
     for name, (given, options) in calls.items():
-        np.random.seed(2)  # noqa: NPY002
         expected = find(original, "distance", name)(*given, **options)
-        np.random.seed(2)  # noqa: NPY002
         found = find(wsingular, "distance", name)(*given, **options)
-        if isinstance(expected, torch.Tensor):
-            found, expected = (found,), (expected,)
-        for one, other in zip(found, expected, strict=True):
-            assert_allclose(one, other, atol=1e-5, err_msg=name)
+        assert_allclose(found, expected, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -310,19 +290,6 @@ def test_repeated_rows_do_not_spoil_the_hilbert_distance():
     assert wsingular.utils.hilbert_distance(D, 3 * D) == pytest.approx(0.0, abs=1e-15)
 
 
-@pytest.mark.parametrize("labels", [None, [0, 1, 2] * 3])
-def test_tsne_is_shown(histograms, labels, monkeypatch):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    plt.switch_backend("agg")
-    shown = []
-    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf()))
-    wsingular.utils.viz_TSNE(wsingular.utils.random_distance(9, **FORM), labels)
-    (figure,) = shown
-    dots = sum(len(part.get_offsets()) for part in figure.axes[0].collections)
-    assert dots == 9
-    plt.close(figure)
-
-
 def test_an_unfinished_map_says_so(histograms):
     A, _ = histograms
     C = wsingular.utils.regularization_matrix(torch.arange(12.0)[:, None] / 11, 1, **FORM)
@@ -347,8 +314,8 @@ def test_an_interruption_returns_what_was_reached_and_says_so(data):
 
 def test_bars_are_drawn_when_asked_for(data, capfd, monkeypatch):
     monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
-    wsingular.wasserstein_singular_vectors(data, n_iter=1, tau=0.1, progress_bar=True, **FORM)
-    assert "of 102 pairs" in capfd.readouterr().err  # of 9 samples and 12 features
+    wsingular.wasserstein_singular_vectors(data, n_iter=3, tau=0.1, progress_bar=True, **FORM)
+    assert "of 3 iterations" in capfd.readouterr().err
 
 
 # What is wrong is said
@@ -364,17 +331,17 @@ def with_hole(data, where):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda X: X - 0.5, "`dataset` has [0-9]+ negative or non-finite entries"),
-        (lambda X: X * torch.nan, "`dataset` has 108 negative or non-finite entries"),
-        (lambda X: X[0], "`dataset` has shape .*; pass a matrix"),
+        (lambda X: X - 0.5, "`dataset` has [0-9]+ negative entries"),
+        (lambda X: X * torch.nan, "`dataset` has 108 NaN entries"),
+        (lambda X: X[0], "`dataset` has 1 dimension; pass a matrix"),
         (lambda X: with_hole(X, 3), r"`dataset` has 1 empty row \(first: 3\)"),
         (
             lambda X: with_hole(X, (slice(None), [2, 4])),
             r"`dataset` has 2 empty columns \(first: 2\)",
         ),
-        (lambda X: torch.ones(4, 5), "`dataset` has columns that are all proportional"),
-        (lambda X: (torch.eye(3), 2 * torch.eye(3)), "`B` has 3 rows whose sum is not 1 .*sum 2"),
-        (lambda X: (X, X), "`A` has shape .*; if A is n x m, B must be m x n"),
+        (lambda X: torch.ones(4, 5), "does not tell the histograms apart"),
+        (lambda X: (torch.eye(3), 2 * torch.eye(3)), "3 rows that do not sum to 1 .*sum 2"),
+        (lambda X: (X, X), "9 rows that do not sum to 1"),
     ],
 )
 def test_bad_data_are_refused(data, name, change, message):
@@ -385,13 +352,13 @@ def test_bad_data_are_refused(data, name, change, message):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("n_iter", 0, "`n_iter` is 0; pass a whole number >= 1"),
-        ("tau", -1, "`tau` is -1; pass a number >= 0"),
-        ("p", 0, "`p` is 0; pass a number > 0"),
-        ("eps", -0.1, "`eps` is -0.1; pass a number >= 0"),
-        ("sample_prop", 2, r"`sample_prop` is 2; pass a number in \(0, 1\]"),
-        ("small_value", -1, "`small_value` is -1; pass a number >= 0"),
-        ("normalization_steps", 0, "`normalization_steps` is 0; pass a whole number >= 1"),
+        ("n_iter", 0, "`n_iter` is 0; pass a whole number, at least 1"),
+        ("tau", -1, "`tau` is -1; it must not be negative"),
+        ("p", 0, "`p` is 0; pass a positive number"),
+        ("eps", -0.1, "`eps` is -0.1; it must not be negative"),
+        ("sample_prop", 2, "`sample_prop` is 2; pass a number above 0 and at most 1"),
+        ("small_value", -1, "`small_value` is -1; it must not be negative"),
+        ("normalization_steps", 0, "`normalization_steps` is 0; pass a whole number, at least 1"),
     ],
 )
 def test_bad_options_are_refused(data, option, value, message):
@@ -404,10 +371,10 @@ def test_bad_options_are_refused(data, option, value, message):
 @pytest.mark.parametrize(
     ("C", "message"),
     [
-        (torch.ones(3, 3), "`C` has a non-zero diagonal"),
-        (torch.triu(torch.ones(12, 12), 1), "`C` is not symmetric"),
-        (torch.ones(3, 4), "`C` has shape .*; a cost is a square matrix"),
-        (1 - torch.eye(5), "`C` has shape .*, but `A` has 12 columns"),
+        (torch.ones(12, 12), "`cost` has a non-zero diagonal"),
+        (torch.triu(torch.ones(12, 12), 1), "`cost` is not symmetric"),
+        (torch.ones(3, 4), r"`cost` has shape \(3, 4\); the histograms have 12 bins"),
+        (1 - torch.eye(5), r"`cost` has shape \(5, 5\); the histograms have 12 bins"),
     ],
 )
 def test_bad_costs_are_refused(histograms, C, message):
@@ -418,15 +385,11 @@ def test_bad_costs_are_refused(histograms, C, message):
 def test_other_bad_arguments_are_refused(histograms):
     A, _ = histograms
     C, D = (wsingular.utils.random_distance(size, **FORM) for size in (12, 9))
-    with pytest.raises(ValueError, match="`gamma` is 0; pass a number > 0"):
-        wsingular.distance.stochastic_wasserstein_map(A, D, C, 0.5, 0, **FORM)
-    with pytest.raises(ValueError, match=r"`D` has shape \(12, 12\); `A` has 9 rows: pass 9 x 9"):
-        wsingular.distance.stochastic_wasserstein_map(A, C, C, 0.5, 1.0, **FORM)
-    with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); `A` has 9 rows"):
+    with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); pass 9 x 9"):
         wsingular.distance.wasserstein_map(A, C, R=C, tau=0.1, **FORM)
-    with pytest.raises(ValueError, match=r"`D_1` has shape \(12, 12\) and `D_2` \(9, 9\)"):
+    with pytest.raises(ValueError, match=r"`D_2` has shape \(9, 9\); pass 12 x 12"):
         wsingular.utils.hilbert_distance(C, D)
-    with pytest.raises(ValueError, match="`labels` has 3 entries; `D` has 9 rows"):
+    with pytest.raises(ValueError, match="`labels` has 3 entries for 9 items"):
         wsingular.utils.silhouette(D, [0, 1, 2])
 
 
@@ -448,5 +411,5 @@ def test_negative_divergences_are_no_distances():
     A = torch.tensor(A / A.sum(axis=1, keepdims=True))
     C = np.triu(rng.random((5, 5)) ** 3, 1)
     C = torch.tensor(C + C.T)
-    with pytest.raises(ValueError, match=r"Sinkhorn divergences are negative \(lowest -0.*smaller"):
+    with pytest.raises(ValueError, match=r"pairs have negative distances \(lowest -0.*smaller"):
         wsingular.distance.sinkhorn_map(A, C, 1.0, torch.double, "cpu")

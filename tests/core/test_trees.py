@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import pdist, squareform
 
-from cometric.core.bisection import SMALL, bisection_tree
 from cometric.core.trees import LINKAGES, MetricTree
 from strategies import positive_costs
 
@@ -71,23 +70,3 @@ def test_repeated_items_share_a_leaf_of_the_old_tree():
     assert (tree.parents[:-1] > np.arange(len(tree) - 1)).all()
     assert TREE.expand(np.arange(3)) is TREE
     assert hierarchy.is_valid_linkage(tree.linkage())
-
-
-def test_bisection_separates_groups_and_joins_all_points():
-    rng = np.random.default_rng(0)
-    centers = np.array([[0.0, 0], [10, 0], [0, 10]])
-    groups = np.repeat([0, 1, 2], 150)
-    points = centers[groups] + rng.standard_normal((450, 2))
-    tree = bisection_tree(points)
-    assert len(tree) == 2 * 450 - 1
-    assert (tree.parents[:-1] > np.arange(len(tree) - 1)).all()
-    flat = hierarchy.fcluster(tree.linkage(), 3, "maxclust")
-    assert len(set(zip(flat, groups, strict=True))) == 3
-    again = bisection_tree(points)
-    assert_array_equal(again.parents, tree.parents)
-
-
-def test_bisection_of_equal_points_ends():
-    tree = bisection_tree(np.ones((3 * SMALL, 2)))
-    assert len(tree) == 6 * SMALL - 1
-    assert_array_equal(tree.lengths, 0.0)

@@ -5,28 +5,24 @@ import pytest
 from scipy import sparse
 
 import cometric as cm
-from cometric.maps.quadratic import LaplacianMap, MahalanobisMap
+from cometric.maps.quadratic import MahalanobisMap
 
 MAPS = {
-    "laplacian": LaplacianMap,
     "mahalanobis": MahalanobisMap,
     "narrow": lambda hist: MahalanobisMap(hist, 0.05),
 }
-TRANSPORTS = [cm.Laplacian(), cm.Mahalanobis(), cm.Mahalanobis(0.1)]
+TRANSPORTS = [cm.Mahalanobis(), cm.Mahalanobis(0.1)]
 
 
 def naive(name, hist, cost):
-    """Both formulas, pair by pair."""
+    """The formula, pair by pair."""
     n, top = len(hist), cost.max()
     distances = np.zeros((n, n))
     for i in range(n):
         for j in range(n):
             z = hist[i] - hist[j]
-            if name == "laplacian":
-                distances[i, j] = 0.5 * (cost * (z[:, None] - z) ** 2).sum()
-            else:
-                kernel = np.exp(-cost / top / (0.05 if name == "narrow" else 0.5))
-                distances[i, j] = top * np.sqrt(z @ kernel @ z)
+            kernel = np.exp(-cost / top / (0.05 if name == "narrow" else 0.5))
+            distances[i, j] = top * np.sqrt(z @ kernel @ z)
     return distances
 
 
@@ -63,22 +59,6 @@ def test_laws(name):
     assert not phi(0.0 * cost).any()
 
 
-def test_the_laplacian_is_linear_and_monotone():
-    hist, cost = some(6)
-    rise = np.random.default_rng(0).random((7, 7))
-    rise = np.triu(rise, 1) + np.triu(rise, 1).T
-    phi = LaplacianMap(hist)
-    np.testing.assert_allclose(phi(cost + rise), phi(cost) + phi(rise), rtol=1e-12)
-    assert (phi(cost + rise) >= phi(cost)).all()
-
-
-def test_the_laplacian_is_twice_the_limit_and_weighted_squares():
-    hist, cost = some(7)
-    weighted = ((hist[:, None] - hist) ** 2) @ cost.sum(axis=1)
-    expected = 2.0 * cm.LimitMap(hist)(cost) + weighted
-    np.testing.assert_allclose(LaplacianMap(hist)(cost), expected, atol=1e-12)
-
-
 def test_a_narrow_kernel_gives_euclidean_distances():
     hist, cost = some(8)
     euclidean = np.linalg.norm(hist[:, None] - hist, axis=-1)
@@ -109,24 +89,6 @@ def test_learning_converges_to_singular_vectors(transport, tmp_path):
     assert cm.plan(X, transport=transport, tau=1e-3).engine == "matrix products"
 
 
-def test_the_laplacian_without_the_norm_is_a_perron_vector():
-    X = np.random.default_rng(1).poisson(2.0, (7, 6)) + 1.0
-    result = cm.learn(X, transport=cm.Laplacian(), tau=0, tol=1e-9)
-    assert result.converged
-    problem = cm.Problem.from_data(X)
-    one, other = LaplacianMap(problem.samples.hist), LaplacianMap(problem.features.hist)
-    rows, columns = np.triu_indices(6, 1)
-    matrix = np.zeros((15, 15))
-    for k, (a, b) in enumerate(zip(rows, columns, strict=True)):
-        unit = np.zeros((6, 6))
-        unit[a, b] = unit[b, a] = 1.0
-        matrix[:, k] = other(one(unit))[rows, columns]
-    values, vectors = np.linalg.eig(matrix)
-    vector = np.abs(vectors[:, values.real.argmax()].real)
-    np.testing.assert_allclose(result.features[rows, columns], vector / vector.max(), atol=1e-7)
-    assert np.prod(result.values) == pytest.approx(values.real.max())
-
-
 def test_given_metrics_have_quadratic_lifts_too():
     hist, cost = some(3, n=8)
     result = cm.learn(hist, features=cost, transport=cm.Mahalanobis())
@@ -141,6 +103,6 @@ def test_a_bad_scale(scale):
 
 
 def test_there_is_no_plan_to_explain():
-    result = cm.learn(some()[0], transport=cm.Laplacian(), tau=0.1)
-    with pytest.raises(NotImplementedError, match="Laplacian moves no mass"):
+    result = cm.learn(some()[0], transport=cm.Mahalanobis(), tau=0.1)
+    with pytest.raises(NotImplementedError, match="Mahalanobis moves no mass"):
         result.explain(0, 1)

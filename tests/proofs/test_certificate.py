@@ -20,7 +20,7 @@ from cometric.maps.exact import ExactMap
 from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
 from cometric.proofs.uniqueness import _condense, uniqueness
-from lifts import fresh_lifts
+from lifts import block_diagonal, fresh_lifts
 from strategies import perturbed
 
 TRIDIAGONAL = [[2, 1, 0], [1, 2, 1], [0, 1, 2]]
@@ -430,7 +430,7 @@ def test_a_bad_result_gets_no_good_certificate():
         (TRIDIAGONAL, True),
         (np.eye(3), False),
         (np.eye(3) + 0.3, False),
-        (cm.datasets.block_diagonal(), False),
+        (block_diagonal(), False),
     ],
 )
 def test_uniqueness_at_tau_zero(X, unique):
@@ -453,7 +453,7 @@ def test_the_tridiagonal_example_has_the_known_pair():
     assert np.isclose(np.prod(result.values), 4 / 9, rtol=1e-12)
 
 
-@pytest.mark.parametrize("X", [np.eye(3), np.eye(3) + 0.3, cm.datasets.block_diagonal()])
+@pytest.mark.parametrize("X", [np.eye(3), np.eye(3) + 0.3, block_diagonal()])
 def test_data_without_a_unique_solution_are_reported(X):
     with pytest.warns(cm.ConvergenceWarning, match="not unique.*Pass `tau` > 0"):
         result = cm.learn(X, eps=0, tau=0)

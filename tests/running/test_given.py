@@ -290,7 +290,7 @@ def test_plan():
     assert planned.engine == "network simplex, one iteration"
     assert planned.iterations == (1, 1)
     assert 0.0 < planned.total < 60.0
-    assert "1 iteration," in str(planned)
+    assert "for 1 iteration" in str(planned)
     assert cm.plan(X, features=C, eps=0.1, restart=0.2).fits
 
 

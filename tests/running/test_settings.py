@@ -119,7 +119,6 @@ def test_unknown_options_are_refused_by_what_mirrors_learn():
         (cm.choose, "n_split", "n_splits"),
         (cm.learn_landmarks, "n_landmark", "n_landmarks"),
         (cm.learn_landmarks, "epss", "eps"),
-        (cm.learn_trees, "grouppower", "group_power"),
         (cm.neighbor_graph, "serch", "search"),
         (cm.modules, "resolutoin", "resolution"),
         (cm.rank_features, "n_feature", "n_features"),

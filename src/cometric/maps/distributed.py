@@ -99,12 +99,6 @@ def memory_of(block: Block) -> dict[str, Any]:
     return block.memory
 
 
-def worker_memory(phi: ExactMap | EntropicMap, workers: int) -> float:
-    """Bytes of each worker: cost, kernel and packed cost; data; its share of what is stored."""
-    stored, (_, bins) = float(phi.row_memory().sum()), phi.shape
-    return 20.0 * bins**2 + 40.0 * float(phi.histograms.nnz) + stored / workers
-
-
 class DistributedMap:
     """The map that ``make`` creates, computed in blocks on the workers of ``client`` if given.
 

@@ -106,24 +106,6 @@ class QuadraticMap:
         return distances
 
 
-class LaplacianMap(QuadraticMap):
-    """``phi(cost)_ij = <z, L z>``, L the Laplacian of the graph whose weights are the costs.
-
-    With ``z = a_i - a_j`` this is ``sum_kl C_kl (z_k - z_l)^2 / 2``: linear and monotone in C.
-
-    Examples
-    --------
-    >>> from cometric.maps.quadratic import LaplacianMap
-    >>> LaplacianMap([[1, 0], [0, 1]])([[0, 2], [2, 0]])
-    array([[0., 8.],
-           [8., 0.]])
-    """
-
-    def _matrix(self, cost: Matrix) -> Matrix:
-        laplacian: Matrix = np.diag(cost.sum(axis=1)) - cost
-        return laplacian
-
-
 class MahalanobisMap(QuadraticMap):
     """``phi(cost)_ij = |C| <z, K z>^(1/2)`` with the kernel ``K = exp(-C / (scale |C|))``.
 

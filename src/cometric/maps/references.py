@@ -259,13 +259,6 @@ def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
     return Plain(hist, getattr(views, name)(hist))
 
 
-def lsa_vectors(hist: Histograms) -> Matrix:
-    """The vectors whose Euclidean distances are the reference "lsa", one per histogram."""
-    (placed,) = views.lsa(hist).place(hist)
-    vectors: Matrix = placed.rows
-    return vectors
-
-
 # Matrices of distances
 
 

@@ -1,313 +1,182 @@
-"""Estimates of the time of a solve, measured on parts of the problem.
+"""The time of a solve: two calls of each map for some histograms, times a range of iterations.
 
-Two things are measured. Calls of both maps for some of the histograms give the time of a call for
-all of them. Parts with random samples and features, solved to the tolerance, give the number of
-iterations and the time of each, in units of such calls: more than one if pairs need more sweeps,
-less than one if the simplex method starts from good trees, many if every pair is solved at the end.
+A call for some of the histograms gives the time of a call for all of them, by the model
+``Transport.work``. How many calls a solve takes is not measured: the ranges are those of runs on
+data of all kinds (``benchmarks/planning.py``), wide enough for most.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from cometric.core.histograms import Histograms
-from cometric.core.sides import Side
-from cometric.core.types import Matrix, Vector
-from cometric.kernels import threads
-from cometric.maps.exact_pairs import is_metric
-from cometric.maps.norms import is_pair, norm_matrix, norm_name
-from cometric.running.rehearsal import Course, Stopwatch, TimedMap, clock, rehearse
+from cometric.core.types import Matrix
+from cometric.maps.norms import norm_for, norm_matrix
 from cometric.running.run import Run
+from cometric.running.settings import DEFAULT_TOL
 from cometric.transports.base import Lifts
+from cometric.transports.exact import CONTINUATION
 
-SHARE = 0.08
-"""Time of an estimate, as a fraction of the estimated time of the run."""
+SIDES = ("samples", "features")
 
-SHORTEST, LONGEST = 5.0, 30.0
-"""Least and largest number of seconds of an estimate."""
+FEWEST, ENOUGH = 24, 0.1
+"""Histograms of the first calls, and the seconds of a call that are enough to measure it."""
 
-FIRST_WORK = 3e6
-"""Work (see ``work_of``) of a sweep of the first parts, which take less than a second."""
+SAMPLE, GROWTH = 1000, (1.25, 1.75)
+"""Items between which R is computed, and the power of their number with which its time grows."""
 
-PARTS = 2
-"""Number of parts of each size; their differences measure the uncertainty."""
+RESTARTED, LIMIT, WEIGHTED, PLAIN, LARGE_TAU = (2, 10), (2, 6), (5, 20), (15, 50), 0.03
+"""Iterations to a residual of 1e-3: with a restart, also at infinite ``eps``; with a ``tau`` from
+the last number on; with a smaller one."""
 
-FEWEST = 24
-"""Least number of items of a side in a part, if there are as many."""
+SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.4
+"""Sweeps in the last iteration, where every pair is solved, for this ``eps`` (more for smaller
+ones), and those in another one at most, because pairs with large errors get more than one."""
 
-MORE = 1.1
-"""Iterations of the whole problem relative to its parts: it has more pairs that must converge."""
+COLD, CLOSED = (1.25, 6.0), (0.15, 0.8)
+"""Time of an exact solve in calls for all pairs without a start, and that of the closed form."""
 
-MARGIN = 1.3
-"""Factor by which a range extends beyond the measured values."""
+POLICY, POWER = (1, 5), (2, 10)
+"""Iterations with exact transport."""
 
-ON_DEVICES = 3.0
-"""The same for seconds on a device, where small calls may take as long as large ones."""
+PASSES = 6.0
+"""Time of a solver's step for an entry of the metrics, in logarithms."""
 
-REPEAT_BELOW = 0.1
-"""Parts that take fewer seconds are solved up to three times, for the shortest time."""
-
-PROBE = 0.1
-"""Seconds of a call for some histograms that are enough to measure its time."""
-
-MOST_BINS = 500
-"""Largest number of items between which norms are computed for an estimate."""
+NOISE = 1.9
+"""Factor by which a second measurement may differ, on a machine with other work."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds and iterations of a solve, each as (low, likely, high)."""
+def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -> dict[str, Any]:
+    """The fields of :class:`Plan` about time, for these maps; none where there is no model of it.
 
-    seconds: tuple[float, float, float]
-    iterations: tuple[int, int, int]
-    moves: float  # of the couplings, relative to the largest possible number
-    measured: str  # a description of what was solved
-    whole: bool = False  # whether the whole problem was solved
-    serial: float = 0.0  # likely seconds outside of the maps
-    calls: float = 1.0  # of each map per iteration
-
-
-def estimate(run: Run, lifts: Lifts, report: Callable[..., None]) -> Estimate:
-    """Estimate the time of ``run`` with these maps, from larger and larger parts.
-
-    ``report`` is called after each iteration of a part.
+    ``report`` is called after each measurement.
     """
-    if run.problem.fixed:
-        return _estimate_lift(run, lifts)
-    began = clock()
-    setup = sum(_norm_seconds(run, side) for side in (run.problem.samples, run.problem.features))
-    sweeps = [_call_seconds(run, lifts, k) for k in range(2)]
-    goal = FIRST_WORK
-    while True:
-        start = clock()
-        result = _from_parts(run, lifts, setup, sweeps, goal, report)
-        took = clock() - start
-        budget = min(LONGEST, max(SHORTEST, SHARE * result.seconds[1]))
-        growth = 0.9 * (budget - (clock() - began)) / took
-        if result.whole or growth < 1.5:
-            return result
-        goal *= min(growth, 30.0)
+    sides = (run.problem.samples, run.problem.features)
+    known = solver in ("anderson", "policy", "power", "closed", "one")
+    if not known or math.isnan(_work(run, lifts[0], sides[0].histograms)):
+        return {}
+    seconds, total, parts = np.zeros(2), 0.0, []
+    for k in (k for k in range(2) if SIDES[k] != run.problem.fixed):
+        seconds += _norm_seconds(run, k)
+        call, count = _call_seconds(run, lifts[k], k, report)
+        total += call
+        parts.append(f"{count} of {sides[k].hist.shape[0]} {SIDES[k]}")
+    iterations, calls = _range(run.settings, solver)
+    entries = sum(side.hist.shape[0] ** 2 for side in sides) * (not run.problem.fixed)
+    step = PASSES * _logarithm() * entries
+    seconds += total * np.array(calls) + step * np.array(iterations)
+    low, high = seconds.tolist()
+    return {
+        "total": math.sqrt(low * high),
+        "total_range": (low, high),
+        "iterations": iterations,
+        "seconds": total,
+        "measured": f"calls for {' and '.join(parts)}",
+    }
 
 
-def _estimate_lift(run: Run, lifts: Lifts) -> Estimate:
-    """The time of computing one metric from the other, which is given: a single call."""
-    of_samples = run.problem.fixed == "features"
-    side, k = (run.problem.samples, 0) if of_samples else (run.problem.features, 1)
-    setup = _norm_seconds(run, side) if run.problem.formula.has_norm else 0.0
-    cost = run.problem.formula.saturated(run.start[1 - k])
-    seconds = setup + _call_seconds(run, lifts, k, cost)
-    margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
-    return Estimate(
-        (seconds / margin, seconds, seconds * margin),
-        (1, 1, 1),
-        1.0,
-        f"some of the distances between {'samples' if of_samples else 'features'}",
-    )
+def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, float]]:
+    """Least and largest number of iterations, and of calls of both maps that take as long."""
+    if solver in ("one", "closed"):
+        return (1, 1), CLOSED if solver == "closed" else (1 / NOISE, NOISE)
+    exact, eps = settings.transport.freezes, settings.transport.eps
+    if exact:
+        low, high = POLICY if solver == "policy" else POWER
+    elif settings.restart > 0.0:
+        low, high = RESTARTED if eps < math.inf else LIMIT
+    else:
+        low, high = WEIGHTED if settings.tau >= LARGE_TAU else PLAIN
+    digits = math.log(max(settings.tol, 1e-16)) / math.log(DEFAULT_TOL)
+    most = int(settings.max_iter)
+    finer = max(1.0, digits)
+    low, high = min(round(low * finer), most), min(math.ceil(high * finer), most)
+    if exact:
+        stages = 1 + len(CONTINUATION) * (solver == "policy" and settings.formula.is_plain)
+        return (low, high), (stages * COLD[0], stages * COLD[1])
+    if not 0.0 < eps < math.inf:
+        return (low, high), (low, high * MORE)
+    solved = max(1.0, SOLVED_AT / eps) / settings.sweeps
+    return (low, high), (low + solved * SOLVED[0], high * MORE + solved * SOLVED[1])
 
 
-def _from_parts(
-    run: Run,
-    lifts: Lifts,
-    setup: float,
-    sweeps: list[float],
-    goal: float,
-    report: Callable[..., None],
-) -> Estimate:
-    """The estimate from parts with sweeps of work ``goal``, or from the whole if it has no more."""
-    n, m = run.problem.samples.hist.shape
-    count = _count(run, lifts, goal)
-    if count == (n, m):
-        course = _shortest_course(run, lifts, count, 0, report)
-        total, iterations = setup + course.seconds, course.iterations
-        return Estimate(
-            (total / MARGIN, total, total * MARGIN),
-            (iterations, iterations, iterations),
-            course.moves,
-            "the whole problem",
-            whole=True,
-            serial=setup + float(course.rest.sum()),
-            calls=course.calls / 2 / max(1, iterations),
-        )
-    courses = [_shortest_course(run, lifts, count, seed, report) for seed in range(PARTS)]
-    margin = MARGIN if run.settings.torch_device is None else ON_DEVICES
-    few, many = (pick(course.iterations for course in courses) for pick in (min, max))
-    iterations_range = (
-        max(1, math.floor(few / MARGIN)),
-        min(round(MORE * math.sqrt(few * many)), int(run.settings.max_iter)),
-        min(math.ceil(MORE * many * MARGIN), int(run.settings.max_iter)),
-    )
-    low, middle, high = (
-        setup + float(np.mean([_seconds(run, course, sweeps, k) for course in courses]))
-        for k in iterations_range
-    )
-    rest = [_rest_seconds(run, course, iterations_range[1]) for course in courses]
-    return Estimate(
-        (low / margin, middle, high * margin),
-        iterations_range,
-        max(course.moves for course in courses),
-        f"{PARTS} parts of {count[0]} x {count[1]}, solved in {few} and {many} iterations",
-        serial=setup + float(np.mean(rest)),
-        calls=float(np.mean([course.calls / 2 / max(1, course.iterations) for course in courses])),
-    )
-
-
-def _count(run: Run, lifts: Lifts, goal: float) -> tuple[int, int]:
-    """Numbers of samples and features of a part whose sweeps have at most work ``goal``.
-
-    The longer side is reduced first: a part of a short side would lose its structure.
-    """
-    n, m = run.problem.samples.hist.shape
-    limit = max(n, m)
-    while _part_work(run, lifts, (min(n, limit), min(m, limit))) > goal and limit > FEWEST:
-        limit = max(FEWEST, int(0.95 * limit))
-    return min(n, limit), min(m, limit)
-
-
-def _shortest_course(
-    run: Run, lifts: Lifts, count: tuple[int, int], seed: int, report: Callable[..., None]
-) -> Course:
-    """The course of a part, with the shortest times of several runs.
-
-    These differ only by the load of the machine.
-    """
-    tries: list[Course] = []
-    while len(tries) < 3 and sum(course.seconds for course in tries) < REPEAT_BELOW:
-        tries.append(rehearse(run, lifts, count, seed, report))
-    return tries[0].shortened(tries[1:])
-
-
-def _seconds(run: Run, course: Course, sweeps: list[float], iterations: int) -> float:
-    """Seconds of this number of iterations of the whole, extrapolated from a part."""
-    total = _rest_seconds(run, course, iterations)
-    for name, sweep in zip(("samples", "features"), sweeps, strict=True):
-        whole, part = (getattr(problem, name).hist for problem in (run.problem, course.problem))
-        calls = getattr(course, name)
-        if calls.any():  # the closed form calls no map
-            unit = calls[0] if run.settings.transport.freezes else calls[calls > 0].min()
-            total += sweep * _sum(calls / unit, iterations)
-        frozen = getattr(course, f"frozen_{name}")
-        total += _nodes(whole) / _nodes(part) * _sum(frozen, iterations)
-    return total
-
-
-def _rest_seconds(run: Run, course: Course, iterations: int) -> float:
-    """Seconds outside of the maps, which grow as the metrics."""
-    whole, part = (
-        sum(side.hist.shape[0] ** 2 for side in (problem.samples, problem.features))
-        for problem in (run.problem, course.problem)
-    )
-    return float(whole / part) * _sum(course.rest, iterations)
-
-
-def _sum(per_iteration: Vector, iterations: int) -> float:
-    """The sum over this number of iterations, plus the last entry, which is outside of them."""
-    inner = per_iteration[1:-1]
-    typical = float(np.median(inner)) if len(inner) else 0.0
-    return max(0.0, float(per_iteration.sum()) + typical * (iterations + 1 - len(per_iteration)))
-
-
-# Calls of maps
-
-
-def _call_seconds(run: Run, lifts: Lifts, k: int, cost: Matrix | None = None) -> float:
-    """Seconds of a call of the k-th map for all its histograms, from calls for some of them.
+def _call_seconds(run: Run, lift: Any, k: int, report: Callable[..., None]) -> tuple[float, int]:
+    """Seconds of a call of the k-th map for all its histograms, and for how many it was timed.
 
     With the simplex method the first call, without trees to start from; with Sinkhorn a sweep, or
-    a solve if the ``cost`` is given.
+    a solve if a metric is given.
     """
-    lift = lifts[k]
-    sides = run.problem.samples, run.problem.features
-    exact = run.settings.transport.freezes
-    hist = sides[k].histograms
-    cost = _some_cost(sides[1 - k], exact) if cost is None else cost
-    order = np.random.default_rng(0).permutation(hist.shape[0])
-    check = _metric_check(cost, lift.threads) if exact else 0.0
+    hist = getattr(run.problem, SIDES[k]).histograms
+    cost, order = _cost(run, 1 - k), np.random.default_rng(0).permutation(hist.shape[0])
     count = FEWEST
     while True:
         part = hist.take(np.sort(order[:count]))
-        seconds = _call(run, part, lift, cost)
-        if seconds > PROBE or count >= hist.shape[0]:
-            growth = work_of(run, lift, hist) / work_of(run, lift, part)
-            return check + max(0.0, seconds - check) * growth
+        seconds = min(_two_calls(run, lift, part, cost))
+        report()
+        if seconds > ENOUGH or count >= len(order):
+            growth = _work(run, lift, hist) / _work(run, lift, part)
+            return seconds * growth, min(count, len(order))
         count *= 3
 
 
-def _some_cost(bins: Side, exact: bool) -> Matrix:
-    """A cost for measuring a call: l1 distances, if the values matter or are fast to compute."""
-    d = bins.hist.shape[0]
-    if exact or d <= MOST_BINS:
-        cost = norm_matrix(bins.full_histograms, "l1")
-    else:  # Sinkhorn takes the same time for any cost
-        cost = np.random.default_rng(0).uniform(0.5, 1.0, (d, d))
-        cost = np.triu(cost, 1) + np.triu(cost, 1).T
-    cost /= cost.max()
-    return cost
-
-
-def _call(run: Run, hist: Histograms, lift: Any, cost: Matrix) -> float:
-    """Seconds of a call for these histograms, the shortest of a few."""
+def _two_calls(run: Run, lift: Any, part: Histograms, cost: Matrix) -> list[float]:
+    """Seconds of two calls for some histograms, that of ``lift`` being the map of all."""
     transport, resources = run.settings.transport, run.settings.resources()
-    watch = Stopwatch()
-    spent: list[float] = []
-    phi = None
-    while len(spent) < 3 and sum(spent) < PROBE:
-        if phi is None or transport.freezes:  # the simplex method would start from stored trees
-            phi = TimedMap(transport.part_of(lift, hist, resources), watch, "probe")
-            if not transport.freezes:
-                phi(cost)  # the first call initializes the scalings
-        before = watch.spent["probe"]
+    resources = replace(resources, dtype=getattr(lift, "dtype", resources.dtype))
+    if getattr(lift, "stored", cost) is None:  # scalings do not fit
+        resources = replace(resources, memory_limit=0.0)
+    phi, spent = transport.lift(part, resources), []
+    if not transport.freezes and not run.problem.fixed:
+        phi(cost)  # the first call computes the scalings to start from
+    for _ in range(2):
+        began = time.perf_counter()
         phi(cost)
-        spent.append(watch.spent["probe"] - before)
-    return min(spent)
+        spent.append(time.perf_counter() - began)
+        if transport.freezes:  # the next call would start from trees
+            phi = transport.lift(part, resources)
+    return spent
 
 
-def _metric_check(cost: Matrix, count: int) -> float:
-    """Seconds that an exact map takes to check whether a cost is a metric."""
-    with threads(count):
-        began = clock()
-        is_metric(cost)
-        return clock() - began
+def _cost(run: Run, k: int) -> Matrix:
+    """The metric given, or a cost to measure with: l1 distances, if values matter or are few."""
+    side = getattr(run.problem, SIDES[k])
+    d = side.hist.shape[0]
+    if run.problem.fixed:
+        cost = run.problem.formula.saturated(run.start[k])
+    elif run.settings.transport.freezes or d <= SAMPLE:
+        cost = norm_matrix(side.full_histograms, "l1")
+    else:  # a sweep takes the same time for any cost
+        cost = np.random.default_rng(0).uniform(0.5, 1.0, (d, d))
+        cost = np.maximum(cost, cost.T) * (1.0 - np.eye(d))
+    scaled: Matrix = cost / cost.max()
+    return scaled
 
 
-def _norm_seconds(run: Run, side: Side) -> float:
-    """Seconds for R between all items of a side, and for l1 distances, where most runs start."""
-    part, norm = side.full_histograms.take(slice(MOST_BINS)), run.settings.norm
-    began = clock()
-    for name in norm if is_pair(norm) else (norm,):
-        if norm_name(name) != "matrix":
-            norm_matrix(part, name, run.settings.torch_device)
-    if norm_name(norm) != "l1":
-        norm_matrix(part, "l1")
-    return (clock() - began) * _nodes(side.full) / _nodes(part.rows)
+def _work(run: Run, lift: Any, hist: Histograms) -> float:
+    return float(run.settings.transport.work(lift, hist.rows))
 
 
-# How the time of calls grows
+def _norm_seconds(run: Run, k: int) -> tuple[float, float]:
+    """Least and largest seconds for R between all items of a side, and for l1 distances."""
+    hist = getattr(run.problem, SIDES[k]).full_histograms
+    part, norm = hist.take(slice(SAMPLE)), norm_for(run.settings.norm, SIDES[k])
+    began = time.perf_counter()
+    norm_matrix(part, "l1", run.settings.torch_device)
+    if run.problem.formula.has_norm and np.ndim(norm) != 2:
+        norm_matrix(part, norm, run.settings.torch_device, SIDES[k])
+    seconds, growth = time.perf_counter() - began, hist.shape[0] / part.shape[0]
+    return seconds * growth ** GROWTH[0] / NOISE, seconds * growth ** GROWTH[1] * NOISE
 
 
-def work_of(run: Run, lift: Any, hist: Histograms) -> float:
-    """The time of a call of such a map for these histograms, in cells of Sinkhorn problems."""
-    sizes = np.diff(hist.rows.indptr).astype(float)
-    moments = float(sizes.mean()), float((sizes**2).mean())
-    return float(run.settings.transport.work(lift, *hist.shape, *moments))
-
-
-def _part_work(run: Run, lifts: Lifts, count: tuple[int, int]) -> float:
-    """The work of a call of both maps for a part with these numbers of samples and features."""
-    total = 0.0
-    sides = run.problem.samples, run.problem.features
-    for lift, side, (n, d) in zip(lifts, sides, (count, count[::-1]), strict=True):
-        sizes = np.diff(side.hist.indptr) * (d / side.hist.shape[1])
-        moments = float(sizes.mean()), float((sizes**2).mean())
-        total += run.settings.transport.work(lift, n, d, *moments)
-    return total
-
-
-def _nodes(hist: sparse.csr_array) -> float:
-    """Support sizes summed over all pairs: the work of frozen couplings and of norms."""
-    return float(hist.nnz * max(1, hist.shape[0] - 1))
+def _logarithm() -> float:
+    """Seconds of a logarithm in a large matrix."""
+    matrix = np.full((SAMPLE, SAMPLE), 0.5)
+    np.log(matrix)
+    began = time.perf_counter()
+    np.log(matrix)
+    return (time.perf_counter() - began) / matrix.size

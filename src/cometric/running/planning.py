@@ -16,34 +16,28 @@ from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
 from cometric.machine.progress import counting, duration
-from cometric.maps.distributed import worker_memory
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.presets import ALL, preset
-from cometric.running.rehearsal import clock
 from cometric.running.run import Run
 from cometric.running.settings import Settings, mirrors_settings
 from cometric.running.start import NOTHING, given_metrics
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
 
-HOURS = 3600.0
-"""Seconds above which a plan has advice."""
-
-MANY = 1000
-"""Number of items of a side from which on a plan advises to take fewer."""
+HOURS, MANY = 3600.0, 1000
+"""Seconds from which on a plan has advice, and items from which on this is to take fewer."""
 
 BYTES_PER_ENTRY = 120.0
 """Bytes of all copies of a nonzero entry of the data: as read, by rows, by columns, in maps."""
 
-FIRST = 1_000_000
-"""Entries that are read of data outside memory, to estimate how many are not zero."""
+FIRST, IN_MEMORY = 1_000_000, 50_000
+"""Entries that are read of data outside memory, to estimate how many are not zero; and samples from
+which on data better stay there."""
 
-OVERHEAD = 15e6
-"""Bytes of a run of any size, for the allocator and the threads."""
+OVERHEAD = 60e6
+"""Bytes of a run of any size, for libraries, the allocator and the threads."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +52,17 @@ class Plan:
         How the distances will be computed.
     memory, available
         Bytes at the peak, beside the data, and bytes that are free.
-    operations
-        Multiplications and additions of one sweep of both sides; 0 if not known in advance.
-    seconds, sweeps
-        Mean time of a sweep of both sides, and the expected number of sweeps.
-    total, total_range
-        Seconds of the whole call, and a likely range.
-    iterations
-        A likely range of the number of iterations.
     fits
         Whether ``memory`` is available.
-    measured
-        What was solved for the estimate.
+    total, total_range
+        Seconds of the whole call: a range, and its middle. NaN if the time is not estimated:
+        where memory does not suffice, and for transports without a model of their time.
+    iterations
+        The range of iterations on which that of the seconds is based.
+    seconds, measured
+        Seconds of one call of both maps, and for how many items it was timed.
     advice
         What to do if it does not fit, or takes hours.
-    workers, worker_memory
-        With ``client``: the number of its workers, and the bytes that each of them needs.
     """
 
     samples: int
@@ -82,60 +71,43 @@ class Plan:
     engine: str
     memory: float
     available: float
-    operations: float
-    seconds: float
-    sweeps: int
+    fits: bool = True
     total: float = math.nan
     total_range: tuple[float, float] = (math.nan, math.nan)
     iterations: tuple[int, int] = (0, 0)
-    fits: bool = True
+    seconds: float = math.nan
     measured: str = ""
     advice: tuple[str, ...] = ()
-    workers: int = 0
-    worker_memory: float = math.nan
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.samples} samples, {self.features} features, "
-            f"{100 * self.density:.1f} % of the entries nonzero",
-            f"  engine      {self.engine}",
-            f"  memory      {_gigabytes(self.memory)} of {_gigabytes(self.available)} available"
-            f"{'' if self.fits else ': does not fit'}",
-        ]
-        if self.operations:
-            lines.append(f"  operations  {self.operations / 1e9:.3g} billion per sweep")
-        if self.measured:
-            low, high = self.iterations
-            count = counted(low, "iteration") if low == high else f"{low} to {high} iterations"
-            lines.append(
-                f"  time        about {duration(self.total)} "
-                f"({' to '.join(map(duration, self.total_range))}): {count}, "
-                f"{duration(self.seconds)} each on average"
-            )
-            lines.append(f"  measured    {self.measured}")
-        if self.workers:
-            lines.append(
-                f"  cluster     each of {counted(self.workers, 'worker')} needs "
-                f"{_gigabytes(self.worker_memory)}; time is not predicted, see docs/scale.md"
-            )
-        lines += [f"  advice      {line}" for line in self.advice]
-        return "\n".join(lines)
+        low, high = self.iterations
+        count = counted(low, "iteration") if low == high else f"{low} to {high} iterations"
+        time = f"{' to '.join(map(duration, self.total_range))}, for {count}"
+        return "\n".join(
+            [
+                f"{self.samples} samples, {self.features} features, "
+                f"{100 * self.density:.1f} % of the entries nonzero",
+                f"  engine    {self.engine}",
+                f"  memory    {_gigabytes(self.memory)} of {_gigabytes(self.available)} available"
+                f"{'' if self.fits else ': does not fit'}",
+                *[f"  time      {time if self.measured else 'not estimated'}"] * self.fits,
+                *[f"  measured  {self.measured}"] * bool(self.measured),
+                *(f"  advice    {line}" for line in self.advice),
+            ]
+        )
 
 
 @checks_options
 @mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
-    """Estimate what ``learn`` with these arguments takes: engine, memory, iterations, time.
+    """Estimate what ``learn`` with these arguments takes: engine, memory, time.
 
-    Two subproblems, with random samples and features, are solved to the tolerance with
-    the same options, to find the number of iterations and the cost of each in calls of the maps.
-    The time of a call is extrapolated from calls for some of the histograms. The number of
-    iterations of a subproblem is close to that of the whole problem but not equal, so the plan has
-    a range. A plan takes about 8 % of the time it predicts, within limits of about 5 and 30 seconds
-    (and a minute to compile kernels, the first time).
-
-    With ``client``, for exact and entropic transport, ``worker_memory`` is what each of its workers
-    needs. The other fields are those of this process alone.
+    Memory is computed by a formula. For the time two calls of each map are timed for some of the
+    samples and features, and multiplied by a range of iterations that depends on the options: a
+    solve of most data is within the range, the longest time being up to five times the shortest.
+    The measurement takes seconds, or a minute to compile kernels the first time. For trees,
+    quadratic forms and solvers of your own the time is not estimated. With ``client`` a plan is
+    that of this process alone.
 
     Parameters
     ----------
@@ -150,7 +122,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     Returns
     -------
     Plan
-        ``fits`` tells whether there is enough memory; if not, no time is measured.
+        ``fits`` tells whether there is enough memory; if not, no time is estimated.
 
     Examples
     --------
@@ -166,7 +138,6 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         if not outside.fits:
             return outside
         X = X if hasattr(X, "obs_names") else source.to_memory()
-    began = clock()
     problem = Problem.from_data(
         X,
         normalization_steps=settings.normalization_steps,
@@ -174,9 +145,8 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         drop_empty=settings.drop_empty,
         fixed=settings.fixed,
     )
-    client, settings = settings.client, replace(settings.fitted(problem), client=None)
+    settings = replace(settings.fitted(problem), client=None)
     problem = replace(problem, formula=settings.formula)
-    reading = clock() - began
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:
         start = given_metrics(problem, getattr(settings, problem.fixed))
@@ -184,8 +154,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
         memory = memory_for_maps(problem, settings)
     except MemoryError:  # the metrics alone do not fit
         memory = 0.0
-    workers = 0 if client is None or client == "local" else len(client.nthreads())
-    return _plan(Run(settings, problem, nothing, start, memory), reading, progress, workers)
+    return _plan(Run(settings, problem, nothing, start, memory), progress)
 
 
 def _plan_outside(source: Any, settings: Settings) -> Plan:
@@ -193,68 +162,29 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
     n, m = source.shape
     first = source[0 : max(1, min(n, FIRST // m))]
     filled = first.nnz if sparse.issparse(first) else np.count_nonzero(first)
-    density = filled / math.prod(first.shape)
-    saturated = settings.formula.saturate > 0.0
-    memory = OVERHEAD + BYTES_PER_ENTRY * density * n * m
-    memory += dense_memory(n, m, "plain", saturated)
-    available = free_memory()
-    return Plan(
-        samples=n,
-        features=m,
-        density=density,
-        engine="none: the data were not read",
-        memory=memory,
-        available=available,
-        operations=0.0,
-        seconds=math.nan,
-        sweeps=0,
-        fits=memory <= available,
-        advice=("does not fit: `learn` will raise a MemoryError. Instead:", *preset(n)),
-    )
+    density, available = filled / math.prod(first.shape), free_memory()
+    memory = OVERHEAD + float(BYTES_PER_ENTRY * density * n * m)
+    memory += dense_memory(n, m, "plain", settings.formula.saturate > 0.0)
+    fits, engine = memory <= available, "none: the data were not read"
+    planned = Plan(n, m, density, engine, memory, available, fits)
+    return replace(planned, advice=_advice(settings, planned))
 
 
-def _plan(run: Run, reading: float, progress: bool, workers: int) -> Plan:
-    """The plan of a run; ``reading`` are the seconds that reading the data took."""
+def _plan(run: Run, progress: bool) -> Plan:
+    """The plan of a run."""
     settings, hist = run.settings, run.problem.samples.hist
     lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
-    memory = _memory(run, lifts, share_of_moves=1.0)
-    on_cpu = settings.torch_device is None
+    solver, memory = _solver_name(run, lifts), _memory(run, lifts)
+    on_cpu, density = settings.torch_device is None, hist.nnz / math.prod(hist.shape)
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
-    planned = Plan(
-        samples=hist.shape[0],
-        features=hist.shape[1],
-        density=hist.nnz / math.prod(hist.shape),
-        engine=settings.transport.engine(lifts, _solver_name(run, lifts)),
-        memory=memory,
-        available=available,
-        operations=0.0 if run.problem.fixed else settings.transport.operations(run.problem),
-        seconds=math.nan,
-        sweeps=0,
-        fits=memory <= available,
-    )
-    if workers and all(isinstance(lift, ExactMap | EntropicMap) for lift in lifts):
-        memory = sum(worker_memory(lift, workers) for lift in lifts)
-        planned = replace(planned, workers=workers, worker_memory=memory)
-    if planned.fits:
+    engine, fits = settings.transport.engine(lifts, solver), memory <= available
+    planned = Plan(hist.shape[0], hist.shape[1], density, engine, memory, available, fits)
+    if fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with counting(progress, "planning", "iterations of parts of the problem") as report:
-            estimated = estimate(run, lifts, report)
-        low, middle, high = (reading + seconds for seconds in estimated.seconds)
-        planned = replace(
-            planned,
-            memory=_memory(run, lifts, estimated.moves),
-            seconds=estimated.seconds[1] / max(1, estimated.iterations[1]),
-            sweeps=estimated.iterations[1],
-            total=middle,
-            total_range=(low, high),
-            iterations=(estimated.iterations[0], estimated.iterations[2]),
-            measured=estimated.measured,
-        )
-    return replace(planned, advice=_advice(run, planned))
-
-
-# Engines and their memory
+        with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
+            planned = replace(planned, **estimate(run, lifts, solver, report))
+    return replace(planned, advice=_advice(settings, planned))
 
 
 def _solver_name(run: Run, lifts: Lifts) -> str:
@@ -270,7 +200,7 @@ def _solver_name(run: Run, lifts: Lifts) -> str:
     return names.get(type(solver), type(solver).__name__)
 
 
-def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
+def _memory(run: Run, lifts: Lifts) -> float:
     """Bytes at the peak: metrics, solver, maps and copies of the data."""
     n, m = (lift.shape[0] for lift in lifts)
     data = OVERHEAD + BYTES_PER_ENTRY * float(run.problem.samples.hist.nnz)
@@ -280,43 +210,41 @@ def _memory(run: Run, lifts: Lifts, share_of_moves: float) -> float:
         kind = "plain"
     saturated = run.settings.formula.saturate > 0.0
     dense, plain = (dense_memory(n, m, name, saturated) for name in (kind, "plain"))
-    peak = run.settings.transport.peak_memory(lifts, dense, plain, policy, share_of_moves)
+    peak = run.settings.transport.peak_memory(lifts, dense, plain, policy)
     return data + float(peak)
 
 
-# Advice
-
-
-def _advice(run: Run, planned: Plan) -> tuple[str, ...]:
+def _advice(settings: Settings, planned: Plan) -> tuple[str, ...]:
     """Alternatives if the run does not fit into memory, or takes hours."""
-    advice, settings = [], run.settings
-    if not planned.fits:
-        advice.append("does not fit: `learn` will raise a MemoryError. Instead:")
-    elif planned.total > HOURS:
-        advice.append("takes hours. If that is too long:")
-    else:
+    fits = planned.fits
+    exact, on_devices = (
+        bool(getattr(settings.transport, name, False)) for name in ("freezes", "on_devices")
+    )
+    if fits and not planned.total > HOURS:
         return ()
-    if planned.features >= MANY and planned.features >= planned.samples / 4:
-        advice.append(
-            "choose features, e.g. the 1000 most variable: time and memory fall as squares"
-        )
-    if planned.samples >= MANY:
-        advice.extend(preset(max(planned.samples, ALL + 1)))
-    if str(settings.device) == "cpu" and settings.transport.on_devices and planned.fits:
-        advice.append("a GPU with device='cuda'")
-    if not planned.fits and settings.kind_of_memory in ("accelerated", "linear"):
-        size = planned.samples, planned.features
-        power = dense_memory(*size, "plain", settings.formula.saturate > 0.0)
-        if power < planned.available:
-            advice.append(f"solver='power' needs {power / 1e9:.2g} GB and more iterations")
-    if settings.transport.freezes:
-        advice.append(
-            "eps=0.1 (Sinkhorn) instead of 0 (exact): far faster from some hundred items on"
-        )
-    if planned.fits and settings.transport.on_clusters:
-        advice.append("a cluster: learn(..., client=...), see docs/scale.md")
-        advice.append("checkpoint='folder' lets an interrupted run continue")
-    return tuple(advice)
+    power = dense_memory(planned.samples, planned.features, "plain", settings.formula.saturate > 0)
+    lines = {
+        "does not fit: `learn` will raise a MemoryError. Instead:": not fits,
+        "takes hours. If that is too long:": fits,
+        "choose features, e.g. the 1000 most variable: time and memory fall as squares": (
+            planned.features >= max(MANY, planned.samples / 4)
+        ),
+        "learn_landmarks(X) learns from some samples only and finds the neighbors of all": (
+            planned.samples >= MANY
+        ),
+        "the data may stay in their file: pass open_store(path), or a backed AnnData": (
+            planned.samples > IN_MEMORY
+        ),
+        "a GPU with device='cuda'": fits and on_devices and settings.device == "cpu",
+        f"solver='power' needs {power / 1e9:.2g} GB and more iterations": (
+            not fits
+            and settings.kind_of_memory in ("accelerated", "linear")
+            and power < planned.available
+        ),
+        "eps=0.1 (Sinkhorn) instead of 0 (exact): far faster from some hundred items on": exact,
+        "checkpoint='folder' lets an interrupted run continue": fits,
+    }
+    return tuple(line for line, holds in lines.items() if holds)
 
 
 def _gigabytes(count: float) -> str:

@@ -16,7 +16,7 @@ from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
 from cometric.machine.progress import Bar
-from cometric.machine.threads import workers
+from cometric.machine.threads import one_blas_thread, workers
 from cometric.maps.norms import norm_matrices, norm_name, side_norm
 from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
@@ -43,6 +43,7 @@ class Run:
     checkpoint: Checkpoint | None = None
 
     @classmethod
+    @one_blas_thread()  # several waste most of their time on waiting where cores are shared
     def prepare(cls, settings: Settings, problem: Problem) -> Run:
         """A run with its norms and starting metrics; raises if there is not enough memory."""
         memory = memory_for_maps(problem, settings)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,7 @@ from cometric.core.types import (
     divide,
 )
 
-STEP_SIZES: dict[str, Callable[[int], float]] = {
-    "sqrt": lambda t: 1.0 / math.sqrt(t),
-    "harmonic": lambda t: 1.0 / t,
-}
-
-DRAWS = ("parts", "pairs", "block")
+DRAWS = ("parts", "pairs")
 
 FAR = 1.0
 """Residual above which the images of an epoch replace the distances together, at its end."""
@@ -64,16 +59,15 @@ class StochasticIteration:
     """Move a random ``fraction`` of the pairs toward their image, on one side and then the other.
 
     With C the distances of the sampled pairs, v their images and nu the least-squares factor in
-    v = nu C (the adaptive scaling of the paper), an additive update is
-    (1 - alpha) C + alpha v / nu, a multiplicative one C^(1 - alpha) (v / nu)^alpha.
+    v = nu C (the adaptive scaling of the paper), they become (1 - alpha) C + alpha v / nu.
 
     By default alpha = 1: a sampled pair is replaced by its image, and nu is computed from the
     latest values of all pairs. For exact maps and ``tau`` > 0 the full step is a contraction in the
     maximum norm of the logarithms, so entries may be updated in any order, and errors shrink as
     fast per evaluated pair as in the power iteration. Far from the solution, a mixture of old and
     new distances is a poor cost: the images of an epoch then replace the distances together. The
-    steps 1 / sqrt(t) of the paper average out noise that does not arise when values are stored;
-    ``paper()`` has them.
+    steps alpha = 1 / sqrt(t) of the paper average out noise that does not arise when values are
+    stored; ``paper()`` has them.
 
     The ``residual`` is the spread of v / C over the last epoch, the steps that evaluate as many
     pairs as there are. It is an estimate, since each step had another cost: only a full sweep
@@ -83,39 +77,23 @@ class StochasticIteration:
     ----------
     fraction
         Fraction of the pairs of either side that a step evaluates.
-    step_size
-        alpha: a number up to 1, "sqrt" for 1 / sqrt(t), "harmonic" for 1 / t, or a function of the
-        step.
-    multiplicative
-        How a pair moves when alpha < 1.
     draw
         "parts" partitions all pairs at random, once, and visits each part once per epoch, so that
-        the map can reuse its solutions. "pairs" draws new pairs in each step, as in the theorem of
-        the paper, so that an epoch misses a pair with probability 1/e; "block" draws items and
-        takes all pairs between them, as in the code of the paper.
-    alternate
-        Whether a step updates one side, features and samples in turn, or both.
+        the map can reuse its solutions. "pairs" draws new pairs in each step, with the steps of the
+        paper: an epoch misses a pair with probability 1/e.
     random_state
         Seed. The pairs of a step depend only on it and on the number of the step.
     """
 
     fraction: float = 0.1
-    step_size: float | str | Callable[[int], float] = 1.0
-    multiplicative: bool = False
     draw: str = "parts"
-    alternate: bool = False
     random_state: int = 0
     traits: ClassVar[Traits] = Traits(samples_pairs=True, keeps_history=False)
 
     def __post_init__(self) -> None:
-        _check_share("fraction", self.fraction)
-        if isinstance(self.step_size, str) and self.step_size not in STEP_SIZES:
-            raise ValueError(
-                f"`step_size` is {self.step_size!r}; choose 'sqrt', 'harmonic', a number or a "
-                "function of the step."
-            )
-        if not isinstance(self.step_size, str) and not callable(self.step_size):
-            _check_share("step_size", self.step_size)
+        check_number("fraction", self.fraction)
+        if not 0.0 < self.fraction <= 1.0:
+            raise ValueError(f"`fraction` is {self.fraction}; it must be above 0 and at most 1.")
         Count(0).check("random_state", self.random_state)
         if self.draw not in DRAWS:
             raise ValueError(f"`draw` is {self.draw!r}; choose {', '.join(map(repr, DRAWS))}.")
@@ -123,7 +101,7 @@ class StochasticIteration:
     @classmethod
     def paper(cls, fraction: float = 0.1, random_state: int = 0) -> StochasticIteration:
         """The scheme of the paper: additive steps 1 / sqrt(t), adaptive scaling, new draws."""
-        return cls(fraction, "sqrt", draw="pairs", random_state=random_state)
+        return cls(fraction, "pairs", random_state)
 
     def init(self, phi: Coupled, start: Metrics) -> StochasticIterate:
         parts: tuple[list[Part], list[Part]] = ([], [])
@@ -132,7 +110,7 @@ class StochasticIteration:
             lifts = (phi.to_features, phi.to_samples)
             rows = min(rows, *(_pair_count(lift.shape[0]) for lift in lifts))
             parts = self._cut(lifts[0], rows, side=0), self._cut(lifts[1], rows, side=1)
-            if self.step_size == 1.0 and rows > 1:
+            if rows > 1:
                 images = np.zeros_like(start.features), np.zeros_like(start.samples)
         seen = np.full((rows, 5), np.nan)
         return StochasticIterate(
@@ -141,23 +119,20 @@ class StochasticIteration:
 
     def step(self, phi: Coupled, now: StochasticIterate) -> StochasticIterate:
         t = now.steps + 1
-        turn = (t + 1) // 2 if self.alternate else t
         metrics, values = [now.metrics.features, now.metrics.samples], list(now.values)
         seen = [now.features_seen, now.samples_seen]
         images = None if now.images is None else list(now.images)
         for side, lift in enumerate((phi.to_features, phi.to_samples)):
-            if self.alternate and t % 2 == side:
-                continue
-            part, row = self._choose(lift, now.parts[side], turn, side)
+            part, row = self._choose(lift, now.parts[side], t, side)
             cost, metric = metrics[1 - side], metrics[side]
             image, seen[side] = _evaluate(part, row, cost, metric, seen[side])
             values[side] = self._scale(seen[side], row)
             if images is None:
-                metrics[side] = self._move(part, image / values[side], metric, turn)
+                metrics[side] = self._move(part, image / values[side], metric, t)
             else:
                 images[side] = _set(images[side], part, image)
         residual = max(map(_spread, seen))
-        if images is not None and turn % len(seen[0]) == 0 and not (self.alternate and t % 2 == 1):
+        if images is not None and t % len(seen[0]) == 0:
             metrics = [image / image.max() for image in images]
             images = images if residual > FAR else None
         return replace(
@@ -167,7 +142,7 @@ class StochasticIteration:
             features_seen=seen[0],
             samples_seen=seen[1],
             steps=t,
-            sweeps=math.floor(turn * self.fraction),
+            sweeps=math.floor(t * self.fraction),
             residual=residual,
             images=None if images is None else (images[0], images[1]),
         )
@@ -180,12 +155,8 @@ class StochasticIteration:
     def _move(self, part: Part, image: Vector, metric: Matrix, t: int) -> Matrix:
         """The metric with the pairs of a part moved toward their scaled images."""
         i, j = part.pairs.T
-        old, alpha = metric[i, j], self._alpha(t)
-        if self.multiplicative:
-            new = old ** (1.0 - alpha) * image**alpha
-        else:
-            new = (1.0 - alpha) * old + alpha * image
-        moved = _set(metric, part, new)
+        alpha = 1.0 if self.draw == "parts" else 1.0 / math.sqrt(t)
+        moved = _set(metric, part, (1.0 - alpha) * metric[i, j] + alpha * image)
         moved /= moved.max()
         return moved
 
@@ -203,14 +174,9 @@ class StochasticIteration:
             row = int(self._generator(epoch + 1, side).permutation(len(parts))[step])
             return parts[row], row
         n, rng = lift.shape[0], self._generator(t, side)
-        if self.draw == "pairs":
-            count = math.ceil(self.fraction * _pair_count(n))
-            numbers = rng.choice(_pair_count(n), count, replace=False, shuffle=False)
-            index = _pairs(np.sort(numbers), n)
-        else:
-            count = max(2, round(math.sqrt(self.fraction) * n))
-            items = np.sort(rng.choice(n, count, replace=False))
-            index = items[np.stack(np.triu_indices(count, 1), axis=1)]
+        count = math.ceil(self.fraction * _pair_count(n))
+        numbers = rng.choice(_pair_count(n), count, replace=False, shuffle=False)
+        index = _pairs(np.sort(numbers), n)
         return Part(index, partial(lift.pairs, index=index)), (t - 1) % self._epoch
 
     @property
@@ -221,11 +187,6 @@ class StochasticIteration:
         return np.random.Generator(
             np.random.Philox(key=self.random_state, counter=[0, 0, side, number])
         )
-
-    def _alpha(self, t: int) -> float:
-        if isinstance(self.step_size, str):
-            return STEP_SIZES[self.step_size](t)
-        return float(self.step_size(t) if callable(self.step_size) else self.step_size)
 
 
 def _evaluate(
@@ -261,13 +222,6 @@ def _spread(seen: Matrix) -> float:
     if np.isnan(seen).any():
         return math.inf
     return log_width((float(seen[:, 3].min()), float(seen[:, 4].max())))
-
-
-def _check_share(name: str, value: Any) -> None:
-    """Raise unless a number above 0 and at most 1."""
-    check_number(name, value)
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"`{name}` is {value}; it must be above 0 and at most 1.")
 
 
 def _pair_count(n: int) -> int:

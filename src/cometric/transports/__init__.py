@@ -17,7 +17,7 @@ from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
 from cometric.transports.limit import Limit
-from cometric.transports.quadratic import Laplacian, Mahalanobis
+from cometric.transports.quadratic import Mahalanobis
 from cometric.transports.tree import Tree
 from cometric.transports.unbalanced import Unbalanced
 
@@ -25,7 +25,6 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
     "exact": Exact,
     "entropic": Entropic,
     "limit": Limit,
-    "laplacian": Laplacian,
     "mahalanobis": Mahalanobis,
     "unbalanced": Unbalanced,
     "tree": Tree,

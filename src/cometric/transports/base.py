@@ -241,30 +241,21 @@ class Transport:
         return f"{type(self).__name__}, {solver}"
 
     def operations(self, problem: Problem) -> float:
-        """Multiplications and additions of a sweep of both sides; 0 if not known in advance."""
+        """Multiplications and additions of a sweep of both sides; 0 if not known."""
         return 0.0
 
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        """A model of the time of a call, in units of a cell of a Sinkhorn problem.
+    def work(self, lift: Any, hist: sparse.csr_array) -> float:
+        """The time of a call for these histograms, in any unit; NaN where there is no model of it.
 
-        For ``n`` histograms on ``d`` bins, given the mean and the mean square of their support
-        sizes.
+        ``lift`` is a map of the same kind, maybe of other histograms.
         """
-        cells = ((n * mean) ** 2 - n * mean_square) / 2
-        return cells + PAIR * n * (n - 1) / 2
+        return math.nan
 
-    def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> DistanceMap:
-        """A map of some histograms that stores as much per pair as ``lift``, the map of all."""
-        return self.lift(hist, replace(resources, memory_limit=math.inf))
-
-    def peak_memory(
-        self, lifts: Lifts, dense: float, plain: float, policy: bool, moves: float
-    ) -> float:
+    def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
         """Bytes of maps and metrics at the peak.
 
         ``dense`` are the bytes of the metrics and the solver, ``plain`` those with a solver without
-        history; ``moves`` is the measured number of moves of the couplings, relative to the largest
-        possible one.
+        history.
         """
         return dense + self.bytes_promised(lifts)
 
@@ -283,6 +274,12 @@ def product_operations(problem: Problem) -> float:
     """Multiplications and additions of lifts by products of matrices, of both sides."""
     hists = problem.samples.hist, problem.features.hist
     return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
+
+
+def cells_of(hist: sparse.csr_array) -> float:
+    """Entries of the cost between the supports of the two histograms of a pair, of all pairs."""
+    sizes = np.diff(hist.indptr).astype(float)
+    return float(sizes.sum() ** 2 - (sizes**2).sum()) / 2
 
 
 def quadratic_forms(hist: sparse.csr_array, cost: Matrix) -> Vector:

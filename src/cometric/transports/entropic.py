@@ -38,7 +38,7 @@ from cometric.maps.sinkhorn import inner_tolerance
 from cometric.proofs.diagnosis import residual_of_some
 from cometric.solvers.loop import Limits, Solution
 from cometric.solvers.power import PowerIteration
-from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport
+from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport, cells_of
 from cometric.transports.solving import Solving
 
 MARGIN = 0.03
@@ -314,25 +314,17 @@ class Entropic(Transport):
     def operations(self, problem: Problem) -> float:
         return sum(2.0 * float(side.hist.nnz) ** 2 for side in (problem.samples, problem.features))
 
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        squares = n * mean_square
-        cells, pairs = ((n * mean) ** 2 - squares) / 2, n * (n - 1) / 2
+    def work(self, lift: Any, hist: sparse.csr_array) -> float:
+        (n, d), squares = hist.shape, float((np.diff(hist.indptr).astype(float) ** 2).sum())
+        cells, pairs = cells_of(hist), n * (n - 1) / 2
         if _engines([lift]):
-            return cells + PAIR * n
+            return float(cells + PAIR * n)
         if lift.logs:
-            return LOG_CELL * (cells + SELF * squares) + PAIR * pairs
-        return cells + COPY * d * n * mean + SELF * squares + EXPONENTIAL * d * d + PAIR * pairs
+            return float(LOG_CELL * (cells + SELF * squares) + PAIR * pairs)
+        kernels = COPY * d * hist.nnz + EXPONENTIAL * d * d
+        return float(cells + kernels + SELF * squares + PAIR * pairs)
 
-    def part_of(self, lift: Any, hist: Histograms, resources: Resources) -> Any:
-        if not isinstance(lift, EntropicMap):
-            return self.lift(hist, replace(resources, memory_limit=None))
-        part: Any = self.lift(hist, replace(resources, memory_limit=None, dtype=lift.dtype))
-        part.stored = lift.stored
-        return part
-
-    def peak_memory(
-        self, lifts: Lifts, dense: float, plain: float, policy: bool, moves: float
-    ) -> float:
+    def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
         return dense + self.bytes_promised(lifts) + max(map(_copies, lifts))
 
 

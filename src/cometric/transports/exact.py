@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from cometric.transports.base import (
     LowerBounds,
     Resources,
     Transport,
+    cells_of,
     without_parameters,
 )
 from cometric.transports.solving import Solving
@@ -41,8 +42,8 @@ EXACT_CELL = 100.0
 BASES = 2e9
 """Largest number of bytes of trees that a result keeps for its certificate."""
 
-MORE_MOVES = 1.15
-"""Moves of the couplings of the whole problem, relative to an estimate from parts of it."""
+TRIANGLE = 0.5
+"""Time in such cells of the check of the triangle inequality for three bins."""
 
 
 @without_parameters
@@ -146,28 +147,17 @@ class Exact(Transport):
     def engine(self, lifts: Lifts, solver: str) -> str:
         return f"network simplex, {solver} iteration"
 
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        cells = ((n * mean) ** 2 - n * mean_square) / 2
-        return EXACT_CELL * cells + PAIR * n * (n - 1) / 2
+    def work(self, lift: Any, hist: sparse.csr_array) -> float:
+        n, d = hist.shape
+        return float(EXACT_CELL * cells_of(hist) + PAIR * n * (n - 1) / 2 + TRIANGLE * d**3)
 
-    def part_of(self, lift: ExactMap, hist: Histograms, resources: Resources) -> ExactMap:
-        trees, moves = memory_needs(hist)
-        limit = trees + moves
-        if not lift.keeps_trees:
-            limit = 0
-        elif lift.memory_used < sum(lift.memory):
-            limit = REPLAYED * trees if lift.has_room_to_freeze else trees
-        return self.lift(hist, replace(resources, memory_limit=limit))
-
-    def peak_memory(
-        self, lifts: Lifts, dense: float, plain: float, policy: bool, moves: float
-    ) -> float:
+    def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
         trees = float(sum(lift.memory.trees for lift in lifts if lift.keeps_trees))
         if not policy:
             return dense + trees
         if any(lift.memory_used < sum(lift.memory) for lift in lifts):
             return dense + REPLAYED * trees
-        couplings = min(1.0, MORE_MOVES * moves) * float(sum(lift.memory.moves for lift in lifts))
+        couplings = float(sum(lift.memory.moves for lift in lifts))
         # Old couplings, and either the history of a frozen solve or new couplings.
         return trees + max(couplings / 2 + dense, couplings + plain)
 

@@ -27,9 +27,6 @@ from cometric.transports.base import (
 )
 from cometric.transports.solving import Solving
 
-PRODUCT = 5.0
-"""Time of a product, in cells of a Sinkhorn problem."""
-
 DETERMINED = 1e-9
 """Gap between singular values up to which the closed form counts as not unique."""
 
@@ -91,8 +88,9 @@ class Limit(Transport):
     def operations(self, problem: Problem) -> float:
         return product_operations(problem)
 
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        return PRODUCT * n * (mean * (n + d) + n)
+    def work(self, lift: Any, hist: sparse.csr_array) -> float:
+        n, d = hist.shape
+        return float(hist.nnz * (n + d) + 10 * (n * n + d * d))
 
 
 def _image(hist: Any, cost: Matrix, rows: slice) -> Matrix:

@@ -1,18 +1,17 @@
-"""Cheap lifts by quadratic forms instead of transport: graph Laplacians, Mahalanobis distances."""
+"""Cheap lifts by quadratic forms instead of transport: Mahalanobis distances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cometric.core.histograms import Histograms
 from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import is_positive
-from cometric.maps.quadratic import LaplacianMap, MahalanobisMap, QuadraticMap
+from cometric.maps.quadratic import MahalanobisMap, QuadraticMap
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
-from cometric.transports.limit import PRODUCT
 
 
 @dataclass(frozen=True)
@@ -38,35 +37,6 @@ class Quadratic(Transport):
 
     def operations(self, problem: Problem) -> float:
         return product_operations(problem)
-
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        return PRODUCT * (n * (mean * (n + d) + n) + d * d)
-
-
-@dataclass(frozen=True)
-class Laplacian(Quadratic):
-    """Quadratic forms of graph Laplacians, of Auffenberg et al. (arXiv 2507.13094).
-
-    The costs are the weights of a graph between the bins, with the Laplacian L(C)::
-
-        Phi_A(C)_ij = <a_i - a_j, L(C) (a_i - a_j)>,   L(C) = diag(C 1) - C.
-
-    It is linear and monotone in C: an eigenvector problem of a nonnegative matrix. Results are
-    like squared distances, and not metrics.
-
-    Examples
-    --------
-    >>> import cometric as cm
-    >>> X = cm.datasets.torus("unimodal", 12, 10)
-    >>> cm.learn(X, tau=0.1, transport=cm.Laplacian()).converged
-    True
-    """
-
-    name: ClassVar[str] = "the graph Laplacian"
-    monotone: ClassVar[bool] = True
-
-    def lift(self, hist: Histograms, resources: Resources) -> LaplacianMap:
-        return LaplacianMap(hist)
 
 
 @dataclass(frozen=True)

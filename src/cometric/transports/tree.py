@@ -22,9 +22,6 @@ from cometric.transports.solving import Solving
 PATIENCE = 3
 """Iterations without a lower residual after which trees that keep changing are left as they are."""
 
-OVERLAP = 20.0
-"""Time per node of the tree and pair, in thousandths of a cell of a Sinkhorn problem."""
-
 
 @dataclass(frozen=True)
 class Tree(Transport):
@@ -120,9 +117,6 @@ class Tree(Transport):
 
     def engine(self, lifts: Lifts, solver: str) -> str:
         return f"{self}, {solver} iteration"
-
-    def work(self, lift: Any, n: int, d: int, mean: float, mean_square: float) -> float:
-        return OVERLAP * 1e-3 * n * n * d + d * d
 
 
 def _with_change(phi: Coupled, solution: Solution) -> Solution:

@@ -1,33 +1,23 @@
 """The functions of ``wsingular`` 0.1.7, the code of the paper, computed by this package.
 
-A script written for it runs when ``import wsingular`` becomes
-``import cometric.compat.wsingular as wsingular``: names, order of arguments, defaults and torch
-tensors are the same, and so are the numbers, to the float32 rounding of the original. That holds
-for the maps as well: unlike ours, they do not scale ``eps`` and ``tau`` with the largest cost.
-New code should use :func:`cometric.learn`, which stops when it has converged.
+A script runs with ``import cometric.compat.wsingular as wsingular``: names, arguments, defaults and
+numbers are those of the original, to its float32 rounding. What differs, on purpose:
 
-What differs, on purpose:
-
-- Everything is computed in float64, on the CPU; Sinkhorn on the GPU where ``device`` names one.
-  The result has the ``dtype`` and ``device`` that were passed.
-- The solvers solve Sinkhorn problems to a marginal error of 1e-7, in the log domain where ``eps``
-  is small. The maps follow ``stop_threshold`` and ``num_iter_max`` and warn if the threshold was
-  not reached. ``eps=0`` is exact transport.
-- Stochastic solvers take ``n_iter`` steps, not one fewer. Their draws are those of the original,
-  from NumPy's global generator: after ``np.random.seed`` so are the numbers.
-- ``log_loss`` returns losses without a ``writer`` too: Hilbert distances to ``C_ref`` and
-  ``D_ref``, or, without those, of each iterate to the one before.
-- ``check_uniqueness`` can return False, ``viz_TSNE`` works, ``tau`` > 0 without ``R`` takes p = 1.
-- Bad input raises an error that says what is wrong: negative entries, empty rows, rows of
-  ``(A, B)`` that do not sum to 1, rows that are all proportional. NumPy arrays are accepted.
-- Ctrl-C returns the last iterate, with a warning.
-- ``progress_bar`` shows one bar for all iterations.
+- All is computed in float64 on the CPU; the result has the ``dtype`` and ``device`` passed.
+- Sinkhorn problems are solved to a marginal error of 1e-7; ``eps=0`` is exact transport.
+- Stochastic solvers take ``n_iter`` steps, not one fewer, with the draws of the original.
+- ``log_loss`` needs no ``writer``: without ``C_ref`` losses are distances to the iterate before.
+- ``check_uniqueness`` can return False, ``tau`` > 0 without ``R`` takes p = 1, bad input raises
+  errors, and NumPy arrays are accepted.
+- The stochastic maps of ``distance`` and the plot of ``utils`` are not here.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,9 +30,8 @@ except ImportError as missing:
     ) from missing
 
 from cometric.compat.wsingular import distance, utils
-from cometric.compat.wsingular.distance import Lift, OnProgress
-from cometric.compat.wsingular.utils import check_number, to_matrix
 from cometric.core.cones import hilbert_distance, normalize
+from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs
@@ -50,300 +39,139 @@ from cometric.machine.progress import bar_of_pairs
 __version__ = "0.1.7"  # of the original; scripts check it
 
 __all__ = [
-    "distance",
-    "sinkhorn_singular_vectors",
-    "stochastic_sinkhorn_singular_vectors",
-    "stochastic_wasserstein_singular_vectors",
-    "utils",
-    "wasserstein_singular_vectors",
-]
+    "distance", "sinkhorn_singular_vectors", "stochastic_sinkhorn_singular_vectors",
+    "stochastic_wasserstein_singular_vectors", "utils", "wasserstein_singular_vectors",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
     return ["__version__", *__all__]
 
 
-Pair = tuple[torch.Tensor, torch.Tensor]
-PairWithLosses = tuple[torch.Tensor, torch.Tensor, list[float], list[float]]
+def _exact(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function without its parameter ``eps``, which is 0."""
+    signature = inspect.signature(function)
+    others = [part for part in signature.parameters.values() if part.name != "eps"]
+    shorter = signature.replace(parameters=others)
 
+    def call(*given: Any, **named: Any) -> Any:
+        return function(**shorter.bind(*given, **named).arguments, eps=0.0)
 
-def _inverse_root(k: int) -> float:
-    return 1.0 / math.sqrt(k)
-
-
-def wasserstein_singular_vectors(
-    dataset: Any,
-    dtype: torch.dtype,
-    device: Any,
-    n_iter: int,
-    tau: float = 0,
-    p: float = 1,
-    writer: Any = None,
-    small_value: float = 1e-6,
-    normalization_steps: int = 1,
-    C_ref: Any = None,
-    D_ref: Any = None,
-    log_loss: bool = False,
-    progress_bar: bool = False,
-) -> Pair | PairWithLosses:
-    """The pair (C, D) after ``n_iter`` power iterations with exact transport.
-
-    Parameters
-    ----------
-    dataset
-        Nonnegative matrix, samples as rows, or a tuple of histograms (A, B).
-    dtype, device
-        Of the returned tensors.
-    n_iter
-        Number of iterations.
-    tau, p
-        Weight and power of the norm R.
-    writer
-        Its ``add_scalar(name, value, k)`` is called in each iteration with Hilbert distances.
-    small_value, normalization_steps
-        See :func:`utils.normalize_dataset`.
-    C_ref, D_ref
-        Matrices to measure Hilbert distances to.
-    log_loss
-        Return (C, D, loss_C, loss_D).
-    progress_bar
-        Show a progress bar.
-    """
-    histograms = _histograms(dataset, normalization_steps, small_value)
-    form = {"dtype": dtype, "device": device}
-    run = _Run(histograms, (C_ref, D_ref), form, n_iter, 0.0, tau, p, writer, progress_bar)
-    return run.power(log_loss)
+    vars(call).update(__signature__=shorter)
+    call.__name__, call.__doc__ = name, f"``{function.__name__}`` with ``eps=0``."
+    return call
 
 
 def sinkhorn_singular_vectors(
-    dataset: Any,
-    dtype: torch.dtype,
-    device: Any,
-    n_iter: int,
-    tau: float = 0,
-    eps: float = 5e-2,
-    p: float = 1,
-    writer: Any = None,
-    small_value: float = 1e-6,
-    normalization_steps: int = 1,
-    C_ref: Any = None,
-    D_ref: Any = None,
-    log_loss: bool = False,
-    progress_bar: bool = False,
-) -> Pair | PairWithLosses:
-    """The pair (C, D) after ``n_iter`` power iterations with Sinkhorn divergences.
+    dataset: Any, dtype: Any, device: Any, n_iter: int, tau: float = 0, eps: float = 5e-2,
+    p: float = 1, writer: Any = None, small_value: float = 1e-6, normalization_steps: int = 1,
+    C_ref: Any = None, D_ref: Any = None, log_loss: bool = False, progress_bar: bool = False,
+) -> Any:  # fmt: skip
+    """The pair (C, D) after ``n_iter`` power iterations; with ``log_loss`` also their losses.
 
-    ``eps`` is the entropic regularization; all else as in :func:`wasserstein_singular_vectors`.
+    ``dataset`` is a matrix or a pair of histograms (A, B); ``tau`` and ``p`` are the weight and the
+    power of the norm R. ``writer.add_scalar(name, value, k)`` gets the distances to ``C_ref`` and
+    ``D_ref`` and to the iterate before.
     """
-    histograms = _histograms(dataset, normalization_steps, small_value)
-    form = {"dtype": dtype, "device": device}
-    run = _Run(histograms, (C_ref, D_ref), form, n_iter, eps, tau, p, writer, progress_bar)
-    return run.power(log_loss)
-
-
-def stochastic_wasserstein_singular_vectors(
-    dataset: Any,
-    dtype: torch.dtype,
-    device: Any,
-    n_iter: int,
-    tau: float = 0,
-    sample_prop: float = 1e-1,
-    p: float = 1,
-    step_fn: Callable[[int], float] = _inverse_root,
-    mult_update: bool = False,
-    writer: Any = None,
-    small_value: float = 1e-6,
-    normalization_steps: int = 1,
-    C_ref: Any = None,
-    D_ref: Any = None,
-    progress_bar: bool = False,
-) -> Pair:
-    """The pair (C, D) after ``n_iter`` steps that each renew the distances among some items.
-
-    Parameters
-    ----------
-    sample_prop
-        Share of the pairs to renew: those among a share ``sqrt(sample_prop)`` of the items.
-    step_fn
-        Step size as a function of the step, counted from 1.
-    mult_update
-        Take geometric means of old and new instead of arithmetic ones.
-    dataset, dtype, device, n_iter, tau, p, writer, small_value, normalization_steps, C_ref, \
-D_ref, progress_bar
-        As in :func:`wasserstein_singular_vectors`.
-    """
-    histograms = _histograms(dataset, normalization_steps, small_value)
-    form = {"dtype": dtype, "device": device}
-    run = _Run(histograms, (C_ref, D_ref), form, n_iter, 0.0, tau, p, writer, progress_bar)
-    return run.stochastic(sample_prop, step_fn, mult_update)
+    run = _Run(locals())
+    C, D = run.repeat(run.power, range(n_iter))
+    return (C, D, run.C.losses, run.D.losses) if log_loss else (C, D)
 
 
 def stochastic_sinkhorn_singular_vectors(
-    dataset: Any,
-    dtype: torch.dtype,
-    device: Any,
-    n_iter: int,
-    tau: float = 0,
-    eps: float = 5e-2,
-    sample_prop: float = 1e-1,
-    p: float = 1,
-    step_fn: Callable[[int], float] = _inverse_root,
-    mult_update: bool = False,
-    writer: Any = None,
-    small_value: float = 1e-6,
-    normalization_steps: int = 1,
-    C_ref: Any = None,
-    D_ref: Any = None,
-    progress_bar: bool = False,
-) -> Pair:
-    """The pair (C, D) after ``n_iter`` such steps with Sinkhorn divergences.
+    dataset: Any, dtype: Any, device: Any, n_iter: int, tau: float = 0, eps: float = 5e-2,
+    sample_prop: float = 1e-1, p: float = 1, step_fn: Any = lambda k: 1.0 / math.sqrt(k),
+    mult_update: bool = False, writer: Any = None, small_value: float = 1e-6,
+    normalization_steps: int = 1, C_ref: Any = None, D_ref: Any = None, progress_bar: bool = False,
+) -> Any:  # fmt: skip
+    """The pair (C, D) after ``n_iter`` steps that each renew a share ``sample_prop`` of the pairs.
 
-    ``eps`` is the entropic regularization; all else as in
-    :func:`stochastic_wasserstein_singular_vectors`.
+    ``step_fn`` is the step size as a function of the step; ``mult_update`` takes geometric means.
     """
-    histograms = _histograms(dataset, normalization_steps, small_value)
-    form = {"dtype": dtype, "device": device}
-    run = _Run(histograms, (C_ref, D_ref), form, n_iter, eps, tau, p, writer, progress_bar)
-    return run.stochastic(sample_prop, step_fn, mult_update)
+    if not 0 < sample_prop <= 1:
+        raise ValueError(f"`sample_prop` is {sample_prop}; pass a number above 0 and at most 1.")
+    run = _Run(locals())
+    return run.repeat(run.stochastic, range(1, n_iter + 1))
 
 
-def _histograms(dataset: Any, normalization_steps: int, small_value: float) -> Pair:
-    """The histograms (A, B), or those of the rows and columns of a matrix."""
-    if not (isinstance(dataset, tuple | list) and [np.ndim(part) for part in dataset] == [2, 2]):
-        return utils.normalize_dataset(
-            dataset, torch.float64, "cpu", normalization_steps, small_value
-        )
-    A, B = to_matrix(dataset[0], "A"), to_matrix(dataset[1], "B")
-    if A.shape != B.shape[::-1]:
-        raise ValueError(
-            f"`A` has shape {tuple(A.shape)} and `B` has shape {tuple(B.shape)}; "
-            "if A is n x m, B must be m x n."
-        )
-    return A, B
+wasserstein_singular_vectors = _exact(sinkhorn_singular_vectors, "wasserstein_singular_vectors")
+stochastic_wasserstein_singular_vectors = _exact(
+    stochastic_sinkhorn_singular_vectors, "stochastic_wasserstein_singular_vectors"
+)
 
 
 class _Side:
-    """One of the two metrics: its current value, its map, its name."""
+    """One of the two metrics."""
 
-    def __init__(
-        self, name: str, hist: torch.Tensor, eps: float, tau: float, p: float, ref: Any, device: Any
-    ) -> None:
-        R = utils.regularization_matrix(hist, p, torch.float64, "cpu").numpy()
-        self.name, self.tau, self.R = name, tau, R
-        self.lift = Lift(hist, eps, device=device, name={"C": "B", "D": "A"}[name])
-        self.metric: Matrix = R.copy()
-        if not R.any():
-            items = {"C": "columns", "D": "rows"}[name]
-            raise ValueError(
-                f"`dataset` has {items} that are all proportional: all distances would be 0."
-            )
-        self.ref = None if ref is None else to_matrix(ref, f"{name}_ref").numpy()
-        self.value = 1.0  # running estimate of the singular value
-        self.losses: list[float] = []
-
-    def rescale(self, metric: Matrix) -> None:
-        self.metric, _ = normalize(metric)
+    def __init__(self, name: str, hist: Any, eps: float, p: float, ref: Any) -> None:
+        self.name, self.lift = name, distance.Lift(hist, eps)
+        self.R = utils.regularization_matrix(hist, p, torch.float64, "cpu").numpy()
+        self.metric, self.value, self.losses = self.R.copy(), 1.0, list[float]()
+        self.ref = None if ref is None else utils.to_matrix(ref, f"{name}_ref", len(self.R))
 
 
 class _Run:
-    """One call of a solver: what the four of them share."""
+    """A call of a solver; ``options`` are its arguments."""
 
-    def __init__(
-        self,
-        histograms: Pair,
-        refs: tuple[Any, Any],
-        form: dict[str, Any],
-        n_iter: int,
-        eps: float,
-        tau: float,
-        p: float,
-        writer: Any,
-        progress_bar: bool,
-    ) -> None:
-        check_number("n_iter", n_iter, n_iter >= 1 and n_iter == int(n_iter), "a whole number >= 1")
-        check_number("tau", tau, 0 <= tau < math.inf, "a number >= 0")
-        check_number("p", p, p > 0, "a number > 0")
-        (A, B), (C_ref, D_ref) = histograms, refs
-        self.form = form
-        self.n_iter, self.writer, self.progress_bar = int(n_iter), writer, progress_bar
-        self.C = _Side("C", B, eps, tau, p, C_ref, form["device"])
-        self.D = _Side("D", A, eps, tau, p, D_ref, form["device"])
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.o = SimpleNamespace(**options)
+        check_count("n_iter", self.o.n_iter)
+        check_number("tau", self.o.tau)
+        data, steps = self.o.dataset, (self.o.normalization_steps, self.o.small_value)
+        if not isinstance(data, tuple | list) or np.ndim(data[0]) != 2:
+            data = utils.normalize_dataset(data, torch.float64, "cpu", *steps)
+        self.C = _Side("C", data[1], self.o.eps, self.o.p, self.o.C_ref)
+        self.D = _Side("D", data[0], self.o.eps, self.o.p, self.o.D_ref)
 
-    def power(self, log_loss: bool) -> Pair | PairWithLosses:
+    def power(self, k: int) -> None:
         """Lift C to D and D to C, each divided by its maximum."""
+        for side, other in ((self.D, self.C), (self.C, self.D)):
+            image = side.lift(other.metric) + self.o.tau * side.R
+            self._record(k, side, side.metric, image)
+            side.metric, _ = normalize(image)
 
-        def step(k: int, on_progress: OnProgress) -> None:
-            for side, other in ((self.D, self.C), (self.C, self.D)):
-                image = side.lift(other.metric, on_progress) + side.tau * side.R
-                self._record(k, side, side.metric, image)
-                side.rescale(image)
-
-        sizes = [len(side.metric) for side in (self.C, self.D)]
-        pair = self._repeat(step, range(self.n_iter), sizes)
-        return (*pair, self.C.losses, self.D.losses) if log_loss else pair
-
-    def stochastic(self, sample_prop: float, step_fn: Any, mult_update: bool) -> Pair:
+    def stochastic(self, k: int) -> None:
         """Move the distances among some items toward their image over the singular value."""
+        alpha = float(self.o.step_fn(k))
+        self._write("step_size", alpha, k)
+        for side, other, name in ((self.C, self.D, "lambda"), (self.D, self.C, "mu")):
+            size = max(2, int(np.sqrt(self.o.sample_prop) * len(side.metric)))
+            chosen = np.random.choice(len(side.metric), size, replace=False)  # noqa: NPY002, seeds
+            grid = np.ix_(chosen, chosen)
+            image = side.lift(other.metric, chosen) + self.o.tau * side.R[grid]
+            old, moved = side.metric[grid], side.metric.copy()
+            if old.any():  # no estimate from items that are all equal
+                estimate = float((image * old).sum() / (old**2).sum())
+                side.value = (1 - alpha) * side.value + alpha * estimate
+            self._write(name, side.value, k)
+            image /= side.value
+            mean = (1 - alpha) * old + alpha * image
+            moved[grid] = old ** (1 - alpha) * image**alpha if self.o.mult_update else mean
+            np.fill_diagonal(moved, 0.0)
+            self._record(k, side, moved, moved)
+            side.metric, _ = normalize(moved)
 
-        def step(k: int, on_progress: OnProgress) -> None:
-            alpha = float(step_fn(k))
-            self._write("step_size", alpha, k)
-            names = {"C": "lambda", "D": "mu"}
-            for side, other in ((self.C, self.D), (self.D, self.C)):
-                chosen = distance.draw(len(side.metric), sample_prop)
-                image = side.lift.among(other.metric, chosen, on_progress)
-                grid = np.ix_(chosen, chosen)
-                image += side.tau * side.R[grid]
-                old = side.metric[grid]
-                if old.any():  # no estimate from items that are all equal
-                    estimate = float((image * old).sum() / (old**2).sum())
-                    side.value = (1 - alpha) * side.value + alpha * estimate
-                self._write(names[side.name], side.value, k)
-                image /= side.value
-                moved = side.metric.copy()
-                if mult_update:
-                    moved[grid] = old ** (1 - alpha) * image**alpha
-                else:
-                    moved[grid] = (1 - alpha) * old + alpha * image
-                np.fill_diagonal(moved, 0.0)
-                self._record(k, side, moved, moved)
-                side.rescale(moved)
-
-        sizes = [distance.draw_size(len(side.metric), sample_prop) for side in (self.C, self.D)]
-        return self._repeat(step, range(1, self.n_iter + 1), sizes)
-
-    def _repeat(
-        self, step: Callable[[int, OnProgress], None], numbers: range, sizes: list[int]
-    ) -> Pair:
-        """All steps, each of which compares the pairs of ``sizes`` items."""
-        pairs = self.n_iter * sum(map(distance.pair_count, sizes))
-        with bar_of_pairs(self.progress_bar, pairs) as on_progress:
+    def repeat(self, step: Callable[[int], None], numbers: range) -> Any:
+        """The metrics after all steps, or at Ctrl-C."""
+        with bar_of_pairs(self.o.progress_bar, len(numbers), "iteration", "done") as report:
             for done, k in enumerate(numbers):
                 try:
-                    step(k, on_progress)
+                    step(k)
                 except KeyboardInterrupt:
-                    warn(f"interrupted after {done} of {self.n_iter} iterations.")
-                    for side in (self.C, self.D):
-                        side.rescale(side.metric)
+                    warn(f"interrupted after {done} of {len(numbers)} iterations.")
                     break
-        error = max(self.C.lift.error, self.D.lift.error)
-        distance.warn_if_not_converged(error, self.C.lift.tol)
-        return (
-            torch.as_tensor(self.C.metric).to(**self.form),
-            torch.as_tensor(self.D.metric).to(**self.form),
-        )
+                report(done + 1, len(numbers))
+        max((self.C.lift, self.D.lift), key=lambda lift: lift.error).warn_if_not_converged()
+        metrics = (torch.as_tensor(normalize(side.metric)[0]) for side in (self.C, self.D))
+        return tuple(metric.to(self.o.device, self.o.dtype) for metric in metrics)
 
     def _record(self, k: int, side: _Side, metric: Matrix, image: Matrix) -> None:
-        """Log how far ``metric`` is from the reference, and ``image`` from the current metric."""
-        name = side.name
-        change = hilbert_distance(side.metric, image)
-        if side.ref is None:
-            side.losses.append(change)
-        else:
-            side.losses.append(hilbert_distance(metric, side.ref))
-            self._write(f"Hilbert {name},{name}_ref", side.losses[-1], k)
-        self._write(f"Hilbert {name},{name}_new", change, k)
+        pairs: Any = {"ref": (metric, side.ref), "new": (side.metric, image)}
+        losses = {of: hilbert_distance(*pair) for of, pair in pairs.items() if pair[1] is not None}
+        side.losses.append(next(iter(losses.values())))
+        for of, loss in losses.items():
+            self._write(f"Hilbert {side.name},{side.name}_{of}", loss, k)
 
-    def _write(self, name: str, value: float, k: int) -> None:
-        if self.writer is not None:
-            self.writer.add_scalar(name, value, k)
+    def _write(self, *scalar: Any) -> None:
+        if self.o.writer is not None:
+            self.o.writer.add_scalar(*scalar)
