@@ -39,8 +39,8 @@ print(X.shape, "median count per cell:", np.median(np.asarray(X).sum(axis=1)))
 # %%
 # Distances between cells and between genes
 # -----------------------------------------
-# Two cells share several of the few genes, so nearly all of the distance between cells is that of
-# the reference, which sees as much alone. What is learned are distances between genes.
+# Two cells share several of the few genes, so nearly all of the distance is that of the reference,
+# which sees as much alone; ``learn`` also gives distances between genes, and to new cells.
 
 result = cm.learn(X, drop_empty=True)
 print(result)
