@@ -14,7 +14,6 @@ import argparse
 import statistics
 import time
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -434,7 +433,7 @@ def reference(folder):
 
 
 def devices(folder):
-    """One device compared with the same one named twice, all devices, and Dask workers."""
+    """One device compared with the same one named twice, and all devices."""
     count = torch.cuda.device_count()
     places = ["cuda", ["cuda:0", "cuda:0"]]
     if count > 1:
@@ -452,25 +451,6 @@ def devices(folder):
         for place in places:
             result = compared(X, truths.get(what), f"{what} | {place}", device=place)
             truths.setdefault(what, result)
-    if find_spec("distributed") is None:
-        print("distributed is not installed: no workers")
-        return
-    from distributed import Client, LocalCluster
-
-    ends = {}
-    for workers in (1, 2):
-        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
-        with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster) as client:
-            for what, X in sets.items():
-                where = f"{what} | worker processes on one device: {workers}"
-                result = compared(X, truths[what], where, 3, device="cuda", client=client)
-                ends.setdefault(what, []).append(result)
-    for what, (one, two) in ends.items():
-        same = all(
-            np.array_equal(getattr(one, side), getattr(two, side))
-            for side in ("samples", "features")
-        )
-        print(f"{what}: one and two workers have {'the same' if same else 'different'} bytes")
 
 
 def compared(X, truth, where, repeats=5, **options):

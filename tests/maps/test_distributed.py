@@ -133,7 +133,8 @@ def test_after_a_renewal_earlier_costs_are_forgotten(victims, monkeypatch):
 @pytest.mark.slow
 def test_a_block_lost_before_or_after_a_checkpoint_is_computed_again(victims):
     client = victims
-    phi, here = (DistributedEntropicMap(HIST, 0.1, at, sweeps=1) for at in (client, None))
+    make = partial(DistributedEntropicMap, HIST, 0.1, sweeps=1, blocks=5)
+    phi, here = make(client=client), make()
     for cost in costs(2):
         phi(cost), here(cost)
     memory, expected = phi.snapshot(), here.snapshot()

@@ -29,8 +29,8 @@ from cometric.maps.exact import ExactMap
 from cometric.maps.ground import Ground
 from cometric.maps.tiled import TiledMap
 
-BLOCKS, BLOCKS_PER_WORKER = 8, 4
-"""Least number of blocks, and blocks for each worker: their number does not change the result."""
+BLOCKS = 4
+"""Blocks for each worker; more would be balanced better, and take more time for their tasks."""
 
 CALLS = 16
 """Least number of calls between renewals."""
@@ -138,7 +138,7 @@ class DistributedMap:
         self._pairs_only: TiledMap | None = None
         self.error = 0.0
         self.on_progress: Any = None
-        count = blocks or max(BLOCKS, BLOCKS_PER_WORKER * len(self._cluster.check()))
+        count = blocks or BLOCKS * max(1, len(self._cluster.check()))
         self._set_cuts(even_cuts(self._phi.row_work(), count))
 
     def _set_cuts(self, cuts: Index) -> None:
