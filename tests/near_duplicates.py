@@ -108,7 +108,6 @@ def quadratic(kind, cost, z):
     """Quadratic forms of the differences z of all pairs."""
     M = {
         "limit": -0.5 * cost,
-        "laplacian": np.diag(cost.sum(axis=1)) - cost,
         "mahalanobis": np.exp(-cost / (0.5 * cost.max())),
     }[kind].astype(np.longdouble)
     forms = np.einsum("ijk,kl,ijl->ij", z, M, z).astype(float)

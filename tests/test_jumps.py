@@ -9,8 +9,8 @@ from jumps import WAYS, jumps
 # data how much of it there is, one finds misspelled options, one checks `n_threads`, one says what
 # to pass instead of `Exact(0.1)` or `Limit(0.1)`, three are for lists of devices, two choose the
 # precision and start threads, two each check the parameters of a solver; fourteen of tiles give
-# strips of pairs to workers.
-MOST = {"exact": 79, "entropic": 85, "limit": 73, "tiles": 92, "anndata": 84, "shell": 105}
+# blocks of rows to workers.
+MOST = {"exact": 79, "entropic": 85, "limit": 73, "tiles": 95, "anndata": 85, "shell": 105}
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 
 

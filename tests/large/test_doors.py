@@ -406,9 +406,12 @@ for folder in sys.argv[2:]:
     lock(Path(folder))
 if sys.argv[1] == "fork":
     import os
+    ready, done = os.pipe()
     child = os.fork()
-    if child == 0:
+    if child == 0:  # its locks are gone
+        os.write(done, b"x")
         time.sleep(600)
+    os.read(ready, 1)
     print(child, flush=True)
 print("locked", flush=True)
 time.sleep(600)

@@ -128,7 +128,7 @@ def float32_multiples():
 @pytest.mark.parametrize("search", ["exhaustive", "index"])
 @pytest.mark.parametrize("form", [np.asarray, Source])
 @pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.filterwarnings("ignore:`X` has:UserWarning")
+@pytest.mark.filterwarnings("ignore:`X` (has|holds):UserWarning")
 def test_learned_samples_have_the_learned_distances(search, form, steps):
     rows = float32_multiples()
     result = cm.learn(rows, normalization_steps=steps)

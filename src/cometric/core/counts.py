@@ -39,7 +39,7 @@ def are_logarithms(X: Any) -> bool:
     if sparse.issparse(matrix) and matrix.ndim == 2:
         rows = sparse.csr_array(matrix[:ROWS] if matrix.format == "csr" else matrix)[:ROWS]
     elif isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind == "f":
-        rows = sparse.csr_array(matrix[:ROWS])
+        rows = sparse.csr_array(matrix[:ROWS].astype(np.float64))
     else:
         return False
     if is_whole(rows):
@@ -57,7 +57,8 @@ def _are_logarithms(row: Any) -> bool:
 
 def _are_multiples(row: Any) -> bool:
     """Whether positive numbers, some not far larger than the smallest, are multiples of it."""
-    multiples = row / row.min()
+    with np.errstate(over="ignore"):
+        multiples = row / row.min()
     multiples = multiples[(multiples > 1.0 + CLOSE) & (multiples < MULTIPLE)]
     off = np.abs(multiples - np.rint(multiples))
     return len(off) > 0 and float(off.max()) < CLOSE
