@@ -23,7 +23,6 @@ from cometric.machine.interruption import Interruption
 from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
-from cometric.maps.norms import norm_name
 from cometric.running.run import Run
 from cometric.running.settings import DEFAULT_TOL, Settings
 from cometric.running.weights import AUTO, AUTO_NORM
@@ -193,7 +192,8 @@ def learn(
     )
     _warn_of_numbers(problem)
     settings = settings.fitted(problem)
-    if norm_name(settings.norm) == AUTO_NORM and are_logarithms(X):
+    by_default = isinstance(settings.norm, str) and settings.norm == AUTO_NORM
+    if by_default and are_logarithms(X):
         warn(
             "`X` holds logarithms of counts, log(1 + x). Distances from counts are better: pass "
             "these, or `np.expm1(X)`, whose rows are proportional to them."
