@@ -1,6 +1,7 @@
 """What a result says, and what survives being saved."""
 
 import gc
+import json
 import os
 import pickle
 import zipfile
@@ -376,3 +377,18 @@ def test_a_name_in_data_without_names_is_refused():
         ValueError, match="The names of features are numbers .'0', '1'.*: pass one of"
     ):
         result.nearest("film")
+
+
+def test_files_of_version_0_2_have_its_reference(tmp_path):
+    """Which stored no ``overlap`` and ``chosen``, and called its reference "local"."""
+    counts = np.random.default_rng(0).poisson(2.0, (30, 20)) + 1.0
+    result = learn(counts, tau="0.2")
+    result.save(tmp_path / "r.npz")
+    with np.load(tmp_path / "r.npz") as stored:
+        header = json.loads(bytes(stored["header"]))
+    header["parameters"]["norm"] = "local"
+    del header["parameters"]["overlap"], header["parameters"]["chosen"]
+    rewritten(tmp_path / "r.npz", json.dumps(header).encode())
+    loaded = load(tmp_path / "r.npz")
+    assert loaded.parameters.norm == "local-0.2"
+    assert_array_equal(loaded.transform(counts[:3] + 1.0), result.transform(counts[:3] + 1.0))

@@ -305,7 +305,7 @@ def sign(folder, path):
     rewrite(folder, lambda content: content["files"].update({path.name: mark}))
 
 
-@pytest.mark.parametrize("schema", [[1, 1], [3, 0], None, "2.0", []])
+@pytest.mark.parametrize("schema", [[2, 1], [4, 0], None, "2.0", []])
 def test_another_schema_is_refused_and_not_skipped(schema, tmp_path):
     start(tmp_path)
     rewrite(tmp_path, lambda content: content.update(schema=schema))
@@ -315,7 +315,7 @@ def test_another_schema_is_refused_and_not_skipped(schema, tmp_path):
 
 def test_a_later_minor_schema_is_read(tmp_path):
     start(tmp_path)
-    rewrite(tmp_path, lambda content: content.update(schema=[2, 7], something="new"))
+    rewrite(tmp_path, lambda content: content.update(schema=[3, 7], something="new"))
     assert_same(cm.resume(tmp_path), cm.learn(X, 0.1, 0.1))
 
 

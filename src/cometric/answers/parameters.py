@@ -48,7 +48,7 @@ class Parameters:
         return cls(
             eps=number(stored, "eps"),
             tau=number(stored, "tau"),
-            norm=str(stored["norm"]),
+            norm=_norm_of(stored),
             solver=str(stored["solver"]),
             tol=number(stored, "tol"),
             max_iter=int(stored["max_iter"]),
@@ -84,6 +84,14 @@ class Parameters:
         names = self.norm.split(", ")  # of a pair, one for each side
         norm = self.norm if len(names) == 1 else tuple(names)
         return Formula(self.tau, self.restart, norm, self.saturate)
+
+
+def _norm_of(stored: Mapping[str, Any]) -> str:
+    """The norm. Version 0.2, which stored no ``chosen``, meant another reference by "local"."""
+    names = str(stored["norm"]).split(", ")
+    if "chosen" not in stored:
+        names = ["local-0.2" if name == "local" else name for name in names]
+    return ", ".join(names)
 
 
 def number(stored: Mapping[str, Any], name: str) -> float:

@@ -25,7 +25,7 @@ from cometric.saving.folder import (
 )
 from cometric.saving.state import Arrays
 
-SCHEMA = (2, 1)
+SCHEMA = (3, 0)
 """Readers refuse another first number, and ignore fields that a later second number adds."""
 
 ADDED = {"saturate": 0.0, "samples": None, "features": None, "overlap": None, "chosen": False}
