@@ -8,9 +8,9 @@ from scipy import sparse
 import cometric as cm
 from cometric.kernels.scoring import view_squares
 from cometric.kernels.shortlist import SCALE, pack, shortlist
+from cometric.large.index import Shortlist
 from cometric.large.neighbors import store_samples
 from cometric.large.samples import Samples
-from cometric.large.shortlist import Shortlist
 
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=3).X
 
@@ -85,13 +85,31 @@ def test_the_candidates_of_lowest_score_are_chosen(options):
         (images - samples._center) @ samples.histograms(members)[0].T.toarray()
     )
     rough = transport - samples.base.scale * potentials @ samples.coordinates[members].T
-    scores += np.maximum(rough, 0.0) - np.maximum(exact, 0.0)
+    scores += rough - np.maximum(exact, 0.0)
     scores[rows[:, None] == members] = np.inf
     chosen = Shortlist(samples).best(rows, potentials, members, 8)
     assert (np.diff(chosen, axis=1) > 0).all()
     places = np.searchsorted(members, chosen)
     found = np.sort(np.take_along_axis(scores, places, axis=1), axis=1)
     assert_allclose(found, np.sort(scores, axis=1)[:, :8], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("norm", ["lsa", "cosine"])
+def test_other_references_are_replaced_by_squares_of_dense_vectors(norm):
+    result = cm.learn(X[:50], eps=0.1, restart=0.3, norm=norm, tol=1e-3, drop_empty=True)
+    samples = Samples(result, store_samples(result, X, np.inf))
+    samples.collect(map(samples.place, samples.blocks()), np.inf)
+    rows, members = np.arange(3, 70), np.arange(90)
+    potentials = samples.potentials(rows)[1]
+    scores = samples.p[rows, None] + (samples.q - samples.mean)[members]
+    scores -= samples.base.scale * potentials @ samples.coordinates[members].T
+    gaps = samples.vectors[rows, None].astype(float) - samples.vectors[members]
+    scores += samples.slope * (gaps**2).sum(axis=2)
+    scores[np.arange(len(rows)), rows] = np.inf
+    chosen = Shortlist(samples).best(rows, potentials, members, 8)
+    found = np.sort(np.take_along_axis(scores, chosen, axis=1), axis=1)
+    assert samples.slope > 0.0
+    assert_allclose(found, np.sort(scores, axis=1)[:, :8], rtol=1e-4, atol=1e-6)
 
 
 def test_no_more_are_chosen_than_there_are():

@@ -195,7 +195,8 @@ def shortlist(
     ``parts`` (n, d) and ``of_candidates`` (candidates, d) belong to a local reference: for each of
     its distances the root of its weight over its scale, the noise, one over the spread, and the
     squared lengths of the vectors of all distances but the first two. ``dots`` (distances,
-    candidates, rows) are the inner products of these. Without parts, the reference is the l1 norm.
+    candidates, rows) are the inner products of these. Without parts, ``weight`` is that of
+    the l1 norm, 0 for other references.
     """
     n, stride = len(best), products.shape[1]
     flat_products, flat_dots = products.reshape(products.size), dots.reshape(dots.size)
@@ -243,8 +244,7 @@ def shortlist(
                 moved = multiply_add(
                     load(flat_products, place), spread(np.float32(-1)), load(own_p, at)
                 )
-                moved = maximum(add(moved, spread(item(q, c))), spread(np.float32(0)))
-                score = multiply_add(norm, spread(weight), moved)
+                score = multiply_add(norm, spread(weight), add(moved, spread(item(q, c))))
                 store(scores, at, score)
                 hit |= any_below(score, load(top, at))
             if hit:

@@ -225,8 +225,10 @@ class Samples:
 
     @property
     def common_entries(self) -> tuple[Index, NDArray[np.int32], Any, Any]:
-        """Samples as CSR rows with two values per entry, for these sums."""
+        """Samples as CSR rows with two values per entry, for these sums; no entries without."""
         one = self._arrays["one"]
+        if not self.has_common_sums:
+            return np.zeros(len(self.p) + 1, np.int64), np.empty(0, np.int32), one[:0], one[:0]
         return (*self._pattern, self._arrays.get("two", one), self._arrays.get("three", one))
 
     # -------------------------------------------------------------------------- helpers

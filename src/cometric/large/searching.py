@@ -18,7 +18,7 @@ from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import map_in_order
 
 SCORED = {True: 300, False: 1000}
-"""Candidates of each sample whose scores are computed, with and without a :class:`Shortlist`."""
+"""Candidates of each sample whose scores are computed, with and without sums over features."""
 
 FIRST = 4
 """Distances of a sample in the first round, in thirds of the number of neighbors."""
