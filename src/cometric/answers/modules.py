@@ -67,11 +67,10 @@ def modules(
     First the background is removed: features whose values are no more alike in neighboring samples
     than elsewhere, by Moran's I. The features are split at random into two halves, each tested on
     the graph of the 15 nearest neighbors in 20 principal components of the other. A feature is
-    background if its I is below ``coherence``, or less than 3
-    standard deviations above its mean for shuffled samples: typically features with the same share
-    in all samples, and rare, scattered ones. The others are joined to their nearest features, by
-    the learned distances, with the weights of :func:`smooth`, and this graph is clustered by the
-    Leiden algorithm.
+    background if its I is below ``coherence``, or less than 3 standard deviations above its mean
+    for shuffled samples: typically features with the same share in all samples, and rare, scattered
+    ones. The others are joined to their nearest features, by the learned distances, with the
+    weights of :func:`smooth`, and this graph is clustered by the Leiden algorithm.
 
     Parameters
     ----------
