@@ -36,8 +36,8 @@ RESTARTED, LIMIT, WEIGHTED, PLAIN, LARGE_TAU = (2, 10), (2, 6), (5, 20), (15, 50
 at least ``LARGE_TAU``; with a smaller one."""
 
 SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.4
-"""Sweeps of the last iteration, which solves every pair, at ``eps`` = ``SOLVED_AT`` (more at smaller
-ones); and the most sweeps of other iterations, where pairs with large errors get extra ones."""
+"""Sweeps of the last iteration, which solves every pair, at this ``eps`` (more at smaller ones);
+and the most sweeps of other iterations, where pairs with large errors get extra ones."""
 
 COLD, CLOSED = (1.25, 6.0), (0.15, 0.8)
 """Ranges of time, in cold calls for all pairs: an exact solve, and the closed form."""

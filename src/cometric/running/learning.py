@@ -320,7 +320,7 @@ def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
 
 
 def _learn(run: Run, saved: Saved | None = None) -> Result:
-    """Learn; if an ``eps`` chosen by the data makes distances negative, retry with a smaller one."""
+    """Learn; if an ``eps`` chosen by the data gives negative distances, retry with a smaller."""
     folder = run.settings.checkpoint
     result = run.learn() if folder is None else _learn_with_checkpoints(run, saved)
     careful = run.settings.careful
