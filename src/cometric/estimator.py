@@ -197,7 +197,7 @@ class WassersteinSingularVectors(
         return self.result_.certify(n_threads=self.n_threads)
 
     def _count_with_self(self) -> int:
-        """One more than ``n_neighbors``, which the graph of scikit-learn does not count."""
+        """``n_neighbors`` plus one: like scikit-learn, it does not count the sample itself."""
         check_neighbors(self.n_neighbors, len(self.sample_distances_) - 1)
         return self.n_neighbors + 1
 

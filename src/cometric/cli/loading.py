@@ -159,7 +159,7 @@ class Loaded(NamedTuple):
             return values
         if sketches.has_landmarks(self.data, self.key):
             if groups:
-                sketches.labels_of_landmarks(self.data, values, self.key)  # warns of groups without any
+                sketches.labels_of_landmarks(self.data, values, self.key)  # warns
             values = values[sketches.landmark_rows(self.data, self.key, "comparing labels")]
         return values[self.result.problem.samples.kept]
 

@@ -147,7 +147,7 @@ def coordinates(
             ) from None
         start *= 10 / np.abs(start).max()
         with warnings.catch_warnings():
-            # It warns that a seed means one thread, and that distances cannot be inverted.
+            # UMAP warns that a seed means one thread, and that distances cannot be inverted.
             warnings.simplefilter("ignore")
             embedded = UMAP(
                 metric="precomputed",
