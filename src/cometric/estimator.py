@@ -60,8 +60,8 @@ class WassersteinSingularVectors(
     mode
         "distances", or "knn" for a sparse graph of the nearest training samples only.
     n_neighbors
-        With ``mode="knn"``: the number of neighbors beside the nearest one, which for a training
-        sample is itself, as in scikit-learn's ``KNeighborsTransformer``.
+        With ``mode="knn"``: the number of neighbors in addition to the nearest one, which for a
+        training sample is itself, as in scikit-learn's ``KNeighborsTransformer``.
 
     Attributes
     ----------

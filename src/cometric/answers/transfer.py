@@ -24,10 +24,10 @@ from cometric.core.nearest import (
 from cometric.core.types import Index, Matrix, Vector
 
 UNLABELED = -1
-"""The code of an item whose label is not known."""
+"""The code of unlabeled items."""
 
 SURE, NOVEL = 0.9, 0.95
-"""Confidence from which a label counts as sure, and novelty from which an item counts as new."""
+"""Least confidence of a sure label, and the novelty above which an item counts as new."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -226,7 +226,7 @@ BASELINES: dict[str, Method] = {
 
 
 def _checked(candidates: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The candidates, or an error that names one that is not valid."""
+    """The candidates; raises if one is not valid."""
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
             f"`candidates` is {shown(candidates)}; pass options of `learn` by name, such as "

@@ -50,7 +50,7 @@ METAVARS = {
     "int": "NUMBER",
     "float": "NUMBER",
 }
-"""What the help shows for a value, by the name or the type of the option."""
+"""Placeholders for values in the help, by the name or the type of the option."""
 
 HELP = {
     "data": "Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
@@ -95,7 +95,7 @@ HELP = {
     "quiet": "Show no progress and no warnings.",
     "debug": "Show the traceback of an error.",
 }
-"""The help of options that are not those of ``learn``."""
+"""Help texts of options other than those of ``learn``."""
 
 
 class Option(NamedTuple):

@@ -104,7 +104,7 @@ def scale(values: Any) -> tuple[Normalize, str]:
 
 
 def color_bar(ax: Axes, drawn: Any, label: str = "", *, extend: str = "neither") -> None:
-    """The color scale of what was drawn, beside the axes."""
+    """Draw the color bar of ``drawn`` next to the axes."""
     ax.figure.colorbar(drawn, ax=ax, shrink=0.8, extend=extend, label=label)
 
 

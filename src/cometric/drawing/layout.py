@@ -38,7 +38,7 @@ MODULE_COLORS = (
     "#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
     "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3",
 )  # fmt: skip
-"""Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
+"""Colors of modules, different from those of labels; the first nine are after Paul Tol."""
 
 MANY_NUMBERS = 30
 """Numbers with more distinct values than this are a color scale, not groups."""

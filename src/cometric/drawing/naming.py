@@ -19,7 +19,7 @@ FONT = 8
 """Size of names in points."""
 
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
-"""Directions from a point in which its name is tried, in turn."""
+"""Directions to try for a name, in this order."""
 
 BORDER = 4.0
 """Points of type between a name and the border of the axes."""

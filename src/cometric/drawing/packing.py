@@ -60,9 +60,9 @@ def log_codes(values: Vector) -> tuple[Index, float, float]:
 def pack_masses(A: sparse.csr_array, B: sparse.csr_array, columns: Index) -> dict[str, Any]:
     """Both families of histograms on the union of their supports, sample by sample.
 
-    Only the features ``columns`` are packed. ``start`` and ``index`` are those of a CSR matrix of
-    all samples and features; ``samples`` are the shares of the samples, ``features`` those of the
-    features, in the codes of :func:`log_codes`.
+    Only the features ``columns`` are packed. ``start`` and ``index`` are the row pointers and
+    column indices of a CSR matrix over all samples and features; ``samples`` and ``features`` are
+    the masses in the histograms of either side, as :func:`log_codes`.
     """
     used = np.zeros(A.shape[1], bool)
     used[columns] = True

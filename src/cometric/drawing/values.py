@@ -35,7 +35,7 @@ class Values:
 
 
 def read_values(X: Any, problem: Problem, names: list[str]) -> Values:
-    """The values of a matrix, whose features are ``names``, or of a data frame or an AnnData."""
+    """The values of a matrix with features ``names``, of a data frame, or of an AnnData."""
     own: list[str] | None = None
     if hasattr(X, "var_names") and hasattr(X, "X"):
         own, X = [str(name) for name in X.var_names], X.X

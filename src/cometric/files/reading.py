@@ -111,7 +111,7 @@ def place(
 def read_labels(
     path: Path, column: str, names: Sequence[str], option: str = "labels"
 ) -> list[str | float]:
-    """The label of each name, from a table whose first column has the names; NaN without one.
+    """The label of each name, from a table with the names in its first column; NaN if missing.
 
     ``option`` is what messages call the ``column``.
     """

@@ -25,7 +25,7 @@ from cometric.files.reading import check_not_empty, errors_naming, missing, open
 from cometric.files.tables import kind_of
 
 STORES = (".h5ad", ".zarr", ".npy")
-"""File extensions whose rows can be read without reading all of the file."""
+"""Extensions of files that can be read by rows."""
 
 ENTRIES = 10_000_000
 """Most entries of dense rows to read at a time."""

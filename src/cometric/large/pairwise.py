@@ -1,4 +1,4 @@
-"""All distances between samples on disk, for those that do not fit into memory."""
+"""All distances between samples, stored on disk: for data too large for memory."""
 
 from __future__ import annotations
 

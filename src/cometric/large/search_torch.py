@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result
 
 BLOCK = 8192
-"""Samples whose neighbors are sought at a time."""
+"""Samples to search neighbors of at a time."""
 
 SLOTS = 1024
 """Pairs kept by the first filter for each sample, at least; twice as many as distances allowed."""

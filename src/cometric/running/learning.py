@@ -252,7 +252,7 @@ def resume(
     Returns
     -------
     Result
-        On the CPU with the same bits as that of an uninterrupted run.
+        On the CPU, bitwise identical to that of an uninterrupted run.
 
     Examples
     --------

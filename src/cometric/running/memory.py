@@ -122,6 +122,6 @@ def _warn_of_time(problem: Problem, settings: Settings) -> None:
 
 
 def _remedies(n: int, m: int) -> list[str]:
-    """What to do about data that are too large."""
+    """Advice for data that are too large."""
     landmarks = ["learn from landmarks (learn_landmarks)"] if n >= MANY or m < MANY else []
     return [f"take {SELECT if m >= MANY else 'fewer samples or features'}", *landmarks]

@@ -51,7 +51,7 @@ class Plan:
     engine
         How the distances will be computed.
     memory, available
-        Bytes at the peak, beside the data, and bytes that are free.
+        Peak bytes in addition to the data, and free bytes.
     fits
         Whether ``memory`` is available.
     total, total_range

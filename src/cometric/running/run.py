@@ -72,7 +72,7 @@ class Run:
                 saved = self.checkpoint is not None and self.checkpoint.flush()
             finally:
                 for lift in lifts:
-                    if hasattr(lift, "close"):  # workers of a cluster drop what they store
+                    if hasattr(lift, "close"):  # workers of a cluster free their memory
                         lift.close()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:

@@ -367,7 +367,7 @@ class Settings:
         return cls(**known | others)
 
     def _find_weights(self, transport: Transport | None) -> Weights:
-        """What ``eps``, ``tau``, ``restart`` and ``norm`` stand for."""
+        """The weights that ``eps``, ``tau``, ``restart`` and ``norm`` stand for."""
         eps = self.eps
         if transport is not None:
             if eps not in (AUTO, transport.eps):

@@ -85,7 +85,7 @@ def weights_of(
     exact: bool,
     fixed: bool,
 ) -> Weights:
-    """What the options of ``learn`` stand for.
+    """The weights that the options of ``learn`` stand for.
 
     ``sampled`` stands for stochastic iteration, ``exact`` for exact transport, and ``fixed`` for a
     given metric. R is l1, for which bounds are proved, if ``sampled``, if ``exact`` with a number

@@ -1,4 +1,4 @@
-"""Distances of new cells (or genes) to those of a reference: where they are stored."""
+"""Storing and reading distances of new cells (or genes) to a reference, and their labels."""
 
 from __future__ import annotations
 

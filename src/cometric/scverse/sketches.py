@@ -53,7 +53,7 @@ def graph_keys(neighbors_key: str) -> tuple[str, str]:
 
 
 def proved_key(key: str) -> str:
-    """The name of the column of ``obs`` that tells whose neighbors are proved."""
+    """The name of the column of ``obs`` that marks cells with proved neighbors."""
     return f"{key}_proved"
 
 

@@ -104,9 +104,9 @@ def rank_features(
     adata
         Data with metrics that :func:`learn` or :func:`landmarks` stored.
     groupby
-        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups are
-        those of the landmarks, and there is a warning about groups that have none. Cells without a
-        label (NaN) are left out.
+        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups consist
+        of landmarks only, with a warning about groups without any. Cells without a label (NaN) are
+        left out.
     n_features
         Genes of each group to list; None: all.
     key
