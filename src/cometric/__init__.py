@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# Public names and where they live; loaded when first used, so that importing us costs nothing.
+# Public names and their modules, loaded on first use, so that importing us is fast.
 _HOMES = {
     "learn": "running.learning",
     "resume": "running.learning",
@@ -62,7 +62,7 @@ _HOMES = {
     "Status": "core.types",
 }
 
-# `cm.plot` finds those too that bring other libraries, `from cometric import *` does not.
+# Modules that load other libraries: found as `cm.plot`, but most not in `from cometric import *`.
 _MODULES = {"baselines", "datasets", "plot", "report", "scores", "scverse"}
 
 if TYPE_CHECKING:

@@ -228,7 +228,7 @@ def _truncated(matrix: Any, n_components: int, random_state: int | None) -> Matr
 
     _check_components(n_components, min(matrix.shape))
     model = TruncatedSVD(n_components, random_state=random_state)
-    with np.errstate(invalid="ignore"):  # its share of the variance, which is 0 for equal samples
+    with np.errstate(invalid="ignore"):  # explained variance: 0 / 0 for equal samples
         vectors: Matrix = model.fit_transform(matrix)
     return vectors
 
@@ -242,7 +242,7 @@ def _length_1(vectors: Matrix) -> Matrix:
 
 
 def _one_minus_cosine(vectors: Any) -> Matrix:
-    """By a matrix product, sparse if the vectors are; zero vectors are at distance 1 from all."""
+    """One minus the cosines, by a matrix product; zero vectors are at distance 1 from all."""
     from sklearn.preprocessing import normalize
 
     unit = normalize(vectors.astype(np.float64))

@@ -137,7 +137,7 @@ def pbmc68k_reduced(path: str | Path | None = None) -> AnnData:
             )
         path = Path(spec.origin).parent / "datasets" / "10x_pbmc68k_reduced.h5ad"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an older file format
+        warnings.simplefilter("ignore")  # about an older file format
         whole = anndata.read_h5ad(path)
         cells = whole.raw.to_adata() if whole.raw is not None else whole
     column = "bulk_labels" if "bulk_labels" in cells.obs else "cell_type"
@@ -178,8 +178,8 @@ def pbmc3k(
         folder scanpy downloads the counts and the cell types of its tutorial, and no markers are
         added.
     n_top_genes, flavor
-        Of ``scanpy.pp.highly_variable_genes``: "cell_ranger", "seurat" (on the logarithms) or
-        "seurat_v3" (on the counts).
+        Passed to ``scanpy.pp.highly_variable_genes``: "cell_ranger", "seurat" (on the logarithms)
+        or "seurat_v3" (on the counts).
     select
         A boolean column of the table of cell types: the cells to use. None uses all that pass
         the filters and have a type.

@@ -60,8 +60,8 @@ class WassersteinSingularVectors(
     mode
         "distances", or "knn" for a sparse graph of the nearest training samples only.
     n_neighbors
-        With ``mode="knn"``: the number of neighbors beside the nearest one, which for a training
-        sample is itself, as in scikit-learn's ``KNeighborsTransformer``.
+        With ``mode="knn"``: the number of neighbors in addition to the nearest one, which for a
+        training sample is itself, as in scikit-learn's ``KNeighborsTransformer``.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class WassersteinSingularVectors(
         return self.result_.certify(n_threads=self.n_threads)
 
     def _count_with_self(self) -> int:
-        """One more than ``n_neighbors``, which the graph of scikit-learn does not count."""
+        """``n_neighbors`` plus one: like scikit-learn, it does not count the sample itself."""
         check_neighbors(self.n_neighbors, len(self.sample_distances_) - 1)
         return self.n_neighbors + 1
 

@@ -56,7 +56,7 @@ def __dir__() -> list[str]:
 
 
 MAX_NAMES = 40
-"""Up to this many rows of a matrix are labeled."""
+"""Label at most this many rows of a matrix."""
 
 NAMES_ON_A_MAP = 30
 """Most names on a map of features, by default."""
@@ -95,8 +95,8 @@ def convergence(result: Result, ax: Axes | None = None, *, against: str = "itera
 def choice(choice: Any, ax: Axes | None = None) -> Axes:
     """The losses of all candidates of a :class:`~cometric.Choice`, the smallest at the top.
 
-    Bars are standard errors of the difference to the first candidate, which has the dashed line;
-    random neighbors, which are far off, are left out.
+    Bars are standard errors of the difference to the first candidate (dashed line). Random
+    neighbors, whose loss is far larger, are left out.
     """
     rows = [row for row in choice.table if row.name != "random"][::-1]
     ax = canvas.axes(ax, (6.6, 0.8 + 0.28 * len(rows)))
@@ -208,7 +208,7 @@ def embedding(
         their module, samples by the module whose score is largest, or as background if even this
         score is below a tenth of the module's highest in any sample.
     mark
-        Items, by name or number, or one of them, whose names are written beside their points.
+        An item or several, by name or number, to mark by a ring and the name.
     names
         Names of the items, instead of those in the data.
     n_names
@@ -416,7 +416,7 @@ def _check_modules(value: Any) -> None:
 def _explained(
     result: Result, i: int | str, j: int | str, of: str, names: Sequence[Any] | None, top: int
 ) -> Explanation:
-    """The explanation of two items that differ, with other names for its bins where given."""
+    """The explanation of two items, with ``names`` for its bins; raises if no mass moves."""
     check_is_result(result)
     check_count("top", top)
     explanation = result.explain(i, j, of=of)
@@ -467,7 +467,7 @@ def _draw_changes(ax: Axes, explanation: Explanation, top: int) -> None:
 
 
 def _groups(metric: Matrix, labels: Any) -> list[tuple[str, Index]]:
-    """Labels in the order of a clustering of their mean distances, members in their own."""
+    """Groups in the order of a clustering of their mean distances, members likewise."""
     if labels is None:
         return [("", leaf_order(metric))]
     largest = by_size(labels)

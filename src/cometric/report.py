@@ -73,7 +73,7 @@ PCA_COMPONENTS = 10
 OnProgress = Callable[[int, int], None]
 
 Embed = Callable[[Matrix, Callable[[float], None]], Matrix]
-"""Places in the plane from distances; its second argument is called with the share done."""
+"""Positions in the plane from distances; its second argument is called with the fraction done."""
 
 
 def write(
@@ -183,7 +183,7 @@ def write(
 
 @dataclass(frozen=True)
 class _Given:
-    """What the user passed about the items, checked, and the modules."""
+    """Names, labels, clusters and values passed by the user, checked, and the modules."""
 
     words: Words
     names: dict[str, list[str]]  # by side, as are the labels
@@ -203,7 +203,7 @@ class _Map:
 
     of: str
     total: int  # number of items, drawn or not
-    items: Index  # the numbers of those drawn, as in all that follows
+    items: Index  # numbers of the items drawn, which the fields below are for
     names: list[str]
     places: Matrix
     distances: Matrix
@@ -270,7 +270,7 @@ def _places(metric: Matrix, embed: Embed, report: OnProgress) -> Matrix:
 def _columns(
     result: Result, of: str, given: _Given, items: Index, metric: Matrix
 ) -> list[Groups | Numbers]:
-    """What some of the items of a side can be colored by."""
+    """The columns by which these items of a side can be colored."""
     clusters = given.clusters if of == "samples" else []
     columns = [column.take(items) for column in given.labels[of] + clusters]
     found = given.clusters if of == "samples" else given.modules
@@ -312,7 +312,7 @@ def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]
 
 
 def _embedded(A: sparse.csr_array) -> Index:
-    """The features whose masses are in the page, those with the most mass if there is a limit."""
+    """The features with masses in the page: the heaviest, up to ``MAX_ENTRIES`` entries."""
     order = np.argsort(-A.sum(axis=0), kind="stable")
     entries = np.cumsum(np.diff(A.tocsc().indptr)[order])
     return np.sort(order[: int(np.searchsorted(entries, MAX_ENTRIES, side="right"))])
@@ -408,7 +408,7 @@ def _typical(
 ) -> list[dict[str, Any]]:
     """For each group of samples, its nearest feature, and the neighbors of that feature.
 
-    If new features have no distances, its most enriched one.
+    If distances to groups cannot be computed, its most enriched feature.
     """
     rows: list[dict[str, Any]] = []
     known, codes = main.known, main.codes[main.known]
@@ -480,7 +480,7 @@ def _facts(
 
 
 def _agreement(distances: Matrix, labels: Groups) -> tuple[float, float]:
-    """The mean share of the nearest labeled items that have the label of an item; and by chance."""
+    """Mean share of the nearest labeled items with the label of the item; the same by chance."""
     known, count = labels.known, min(NEAREST, len(labels.known) - 1)
     codes = labels.codes[known]
     near = np.array([nearest_to(distances[i][known], count, k) for k, i in enumerate(known)])

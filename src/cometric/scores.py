@@ -90,8 +90,8 @@ def set_auroc(
     names
         The name of each item, for example of a gene.
     sets
-        Names of the members of each set; those not in ``names`` are left out, as are sets of
-        which fewer than ``min_size`` or ``folds`` remain, and sets of all items.
+        Names of the members of each set; those not in ``names`` are left out. Then sets with fewer
+        members than ``min_size`` or ``folds``, and sets of all items, are left out.
     folds
         Number of parts of a set, at least 2.
     """
@@ -193,13 +193,13 @@ def _voting(ranks: Matrix, inside: Index, folds: int, random_state: int) -> floa
     for hidden in np.array_split(np.random.default_rng(random_state).permutation(inside), folds):
         votes = ranks[:, np.setdiff1d(inside, hidden)].mean(axis=1)
         order = rankdata(np.concatenate([votes[hidden], votes[outside]]))[: len(hidden)]
-        below = order.sum() - 0.5 * len(hidden) * (len(hidden) + 1)  # outsiders that come before
+        below = order.sum() - 0.5 * len(hidden) * (len(hidden) + 1)  # nonmembers ranked before
         areas.append(1.0 - below / (len(hidden) * len(outside)))
     return float(np.mean(areas))
 
 
 def _checked(distances: Matrix, labels: Any = None) -> Matrix:
-    """The distances as a square float64 matrix; raises if the labels are not as many."""
+    """The distances as a square float64 matrix; raises if the number of labels differs."""
     matrix: Matrix = np.asarray(distances, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"`distances` has shape {matrix.shape}; pass a square matrix.")

@@ -20,7 +20,7 @@ from cometric.large.landmarks import Sketch, learn_landmarks
 from cometric.running.settings import mirrors_settings
 
 ROWS = 200
-"""New samples that are compared with all training samples at a time."""
+"""New samples compared with all training samples at a time."""
 
 
 class NeighborsTransformer(
@@ -29,11 +29,11 @@ class NeighborsTransformer(
 ):
     """The nearest neighbors of each sample, under a metric that is learned from landmarks.
 
-    It has the protocol that ``sc.pp.neighbors`` expects of a transformer::
+    It can be the transformer of ``sc.pp.neighbors``::
 
         sc.pp.neighbors(adata, transformer=cm.NeighborsTransformer(n_neighbors=15), use_rep="X")
 
-    and that of scikit-learn's ``KNeighborsTransformer(mode="distance")``, except that the sample
+    It works like scikit-learn's ``KNeighborsTransformer(mode="distance")``, except that the sample
     itself counts as one of the ``n_neighbors``, as in scanpy.
 
     Parameters

@@ -10,11 +10,11 @@ from cometric.core.kinds import shown
 
 
 def check_is_result(value: Any) -> None:
-    """Raise unless this is what ``learn`` returned."""
+    """Raise unless ``value`` is a :class:`Result`."""
     if isinstance(value, Result):
         return
     kind = type(value).__name__
-    if isinstance(getattr(value, "result", None), Result):  # of landmarks, or modules
+    if isinstance(getattr(value, "result", None), Result):  # a Sketch, or Modules
         remedy = "pass its attribute `result`"
     elif hasattr(value, "obs_names"):
         remedy = "pass `cometric.scverse.get.result(adata)`, after `cometric.scverse.tl.learn`"
@@ -24,7 +24,7 @@ def check_is_result(value: Any) -> None:
 
 
 def check_labels(labels: Any) -> None:
-    """Raise if the labels are a single text, which would be the name of a column."""
+    """Raise unless ``labels`` are many; a single string is probably a column name."""
     if isinstance(labels, str):
         raise ValueError(
             f"`labels` is {labels!r}; pass the label of each sample, such as "
@@ -35,5 +35,5 @@ def check_labels(labels: Any) -> None:
 
 
 def without_dropped(argument: str, of: str) -> str:
-    """What to do about values of all ``of``, where the empty ones were dropped."""
+    """Advice for values that still include dropped samples or features."""
     return f"If empty {of} were dropped: `{argument}[result.problem.{of}.kept]`."

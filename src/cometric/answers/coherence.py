@@ -1,4 +1,4 @@
-"""How coherent each feature is: how much more alike it is in near samples than in others."""
+"""Moran's I of each feature: how much more alike its values are in neighboring samples."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cometric.core.nearest import nearest
 from cometric.core.types import Matrix, Vector
 
 FEWEST = 4
-"""The variance of Moran's I needs this many samples, and each half this many features."""
+"""Fewest samples for the variance of Moran's I, and fewest features in each half."""
 
 N_NEIGHBORS = 15
-"""Nearest samples that a sample is joined with."""
+"""Nearest neighbors of each sample in the graph."""
 
 N_COMPONENTS = 20
-"""Principal components of a half of the features, by which samples are compared."""
+"""Principal components of each half of the features, for finding neighbors."""
 
 SMALL = 200
-"""Up to this many samples, or features, all singular vectors are computed."""
+"""Up to this many samples or features, use a full SVD."""
 
 
 class Coherence(NamedTuple):
@@ -51,11 +51,11 @@ def standardization(values: sparse.csr_array) -> Standard:
 def split_coherence(
     values: sparse.csr_array, standard: Standard, random_state: int = 0
 ) -> Coherence:
-    """The coherence of each column of ``values``, samples by features, on a graph made without it.
+    """Coherence of each feature (column) on a neighbor graph built without that feature.
 
-    The features are divided into two halves at random. Those of each half are judged by the graph
-    of the nearest samples that the other half gives. With one graph from all of them, features
-    would be compared with neighbors that they chose themselves, and noise would look coherent.
+    The features are split at random into two halves, each tested on the neighbor graph of the
+    other. On one graph of all features, noise would look coherent: each feature would help to
+    choose the neighbors that it is compared with.
     """
     m = values.shape[1]
     half = np.random.default_rng(random_state).permutation(m) < m // 2
@@ -96,7 +96,7 @@ def _principal_components(values: sparse.csr_array, standard: Standard) -> Matri
 
 
 def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:
-    """Weights between items: 1 if each is among the nearest of the other, 1/2 if one is."""
+    """Symmetric neighbor weights: 1 for mutual neighbors, 1/2 for one direction only."""
     n = len(distances)
     index, _ = nearest(distances, min(n_neighbors, n - 1), skip_self=True)
     parts = np.full(index.size, 0.5), index.ravel(), np.arange(0, index.size + 1, index.shape[1])
@@ -112,7 +112,7 @@ def coherence(profiles: sparse.csr_array, graph: sparse.csr_array) -> Coherence:
         I = (n / sum_ij w_ij) (sum_ij w_ij z_i z_j) / (sum_i z_i^2).
 
     Its mean and variance under all permutations of the columns are known in closed form (Cliff
-    and Ord), so nothing is drawn at random. A constant row gets 0 and 0.
+    and Ord), so no permutations are drawn. A constant row gets 0 and 0.
     """
     n = profiles.shape[1]
     if n < FEWEST:

@@ -1,4 +1,4 @@
-"""Which given sets of features are enriched in which groups: hypergeometric tests."""
+"""Hypergeometric tests for the enrichment of given feature sets in modules."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from cometric.files.sets import Sets, read_sets
 
 
 class Enriched(NamedTuple):
-    """A module and a set of features that have members in common."""
+    """A module and a set of features with common members."""
 
     module: int
     name: str  # of the module
     set: str
     shared: tuple[str, ...]  # members of both, the most central first
-    size: int  # of the set: its members among the learned features, which are tested
+    size: int  # members of the set among the learned features, which are tested
     p: float  # hypergeometric
     q: float  # adjusted by Benjamini and Hochberg, over all modules and sets
-    given: int  # members of the set in all
+    given: int  # all members of the set, learned or not
 
     def __str__(self) -> str:
         return f"module {self.module} ({self.name}): {self.set}, {self.summary}"
 
     @property
     def summary(self) -> str:
-        """How many members of the set are in the module, were tested, and are in the set."""
+        """Numbers of shared, tested and all members of the set, and the q-value."""
         counts = f"{len(self.shared)} of {self.size} tested ({self.given} in the set)"
         return f"{counts}, q = {self.q:.1g}"
 
@@ -45,8 +45,8 @@ def enriched(
 ) -> tuple[Enriched, ...]:
     """The pairs of module and set that share members, the smallest p-value first.
 
-    ``members`` are the numbers of the items of each module, ``names`` those of the modules and
-    ``items`` those of all items, which are the universe of the test.
+    ``members`` are the item numbers of each module, ``names`` the module names, and ``items`` the
+    names of all items, the universe of the test.
     """
     from scipy.stats import false_discovery_control, hypergeom
 
@@ -75,7 +75,7 @@ def enriched(
 def _membership(
     sets: dict[str, list[str]], items: Sequence[str], min_size: int
 ) -> dict[str, NDArray[np.bool_]]:
-    """Which items are in each set that has at least ``min_size`` of them."""
+    """A mask over the items for each set with at least ``min_size`` of them."""
     inside = {name: np.isin(items, members) for name, members in sets.items()}
     large = {name: mask for name, mask in inside.items() if mask.sum() >= min_size}
     if not large:

@@ -18,20 +18,20 @@ from cometric.core.types import Index, Metrics, Vector
 from cometric.transports.base import Transport
 
 SHOWN = 10
-"""Number of flows printed, those with the most mass; an entropic plan has hundreds."""
+"""Number of flows printed, heaviest first; an entropic plan has hundreds."""
 
 WHOLE = 1e-6
-"""Mass that a plan may miss, by rounding and tolerance, without being unbalanced."""
+"""Missing mass up to this is due to rounding and tolerance, not to unbalanced transport."""
 
 SHOWN_CHANGES = 6
-"""Number of losses printed, the largest, and of gains."""
+"""Number of losses and of gains printed, largest first."""
 
 SHOWN_ALIKE = 5
-"""Number of names printed of bins that were merged with one."""
+"""Number of merged bins named for each bin."""
 
 
 class Change(NamedTuple):
-    """How much more or less mass the second item has on one bin than the first.
+    """The difference in mass of two items on one bin.
 
     ``change`` is ``second - first``: negative for a loss, positive for a gain. ``distance`` is the
     mean distance moved by the mass that leaves the bin (loss) or arrives there (gain), and
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 class Flow(NamedTuple):
     """Mass that moves from one bin to another, and its share of the transport cost.
 
-    ``cost`` is that of a unit of mass.
+    ``cost`` is per unit of mass.
     """
 
     source: str
@@ -74,8 +74,8 @@ class Explanation:
     stays
         The mass that does not move.
     unmatched
-        The mass of each item that takes no part in the plan, positive for unbalanced transport
-        only: it was cheaper to leave it than to move it. It does not count in ``distance``.
+        The mass of each item outside the plan, positive for unbalanced transport only, where
+        leaving mass can be cheaper than moving it. Not counted in ``distance``.
     flows
         A :class:`Flow` for each pair of bins between which mass moves, the costliest first. With
         eps > 0 the plan is entropic, hence blurred: every bin sends a little mass to every other,
@@ -87,10 +87,10 @@ class Explanation:
         the cost of the plan it includes the norm R, if there is one, and is scaled to a maximum
         of 1; if a metric was given, it is in the units of that metric.
     meaning
-        What this distance is, in two parts: before and after its value.
+        Two phrases, printed before and after ``learned``.
     alike
-        For each bin that stands for several with proportional counts, the names of the others; its
-        mass is that of all of them.
+        For each bin merged from several with proportional counts, the names of the others; its
+        mass is their sum.
     """
 
     items: tuple[str, str]
@@ -247,7 +247,7 @@ def explain(
 
 
 def _meaning(problem: Problem, of: str) -> tuple[str, str]:
-    """What the distances of a side are, and their scale."""
+    """Phrases for the kind of distance (learned, given, computed) and for its scale."""
     if problem.fixed == of:
         return "given distance", "not learned"
     norm = "with the norm" if problem.formula.has_norm else "without a norm"
@@ -271,7 +271,7 @@ def _changes(
     costs: Vector,
     bins: list[str],
 ) -> list[Change]:
-    """Net losses and gains, the largest first, and the cost of the mass that moves there."""
+    """Net losses and gains, the largest first, with mean distances and shares of the cost."""
     first, second = pair.toarray()
     change = second - first
     left, arrived, cost_left, cost_arrived = (

@@ -29,13 +29,13 @@ BYTES = 1e9
 """Bytes for the pairs of one block; less if less memory is free."""
 
 NUMBERS_PER_CALL = 25_000_000
-"""Largest number of pairs in one call, times the mean support size of histograms."""
+"""Limit on the pairs per call times the mean support size of the histograms."""
 
 ROUGH = 1e-5
-"""Marginal error from which on few pairs are solved in float32, whose rounding is a tenth of it."""
+"""From this tolerance of marginals on, few pairs use float32, whose rounding is a tenth of it."""
 
 BELOW_ZERO = 1e-6
-"""Distances below minus this, times the largest learned one, are not due to rounding."""
+"""Negative distances beyond this share of the largest learned one are not due to rounding."""
 
 
 def extend(
@@ -93,7 +93,7 @@ def on_gpu(result: Result, of: str, device: Any) -> bool:
     norm = name_for(result.parameters.norm, of)
     if not result.problem.formula.has_norm or (norm, of) != ("local", "samples"):
         return True
-    torch_device(device)  # or an error
+    torch_device(device)  # raises if not available
     warn(
         f"`device` is {str(device)!r}, but the reference 'local' between samples runs on the CPU, "
         "which is used instead. For a GPU, learn with norm='local-0.2' or 'l1', for example."
@@ -110,7 +110,7 @@ def _blocks(rows: int, columns: int, bins: float) -> Iterator[slice]:
 
 
 class HeldDistances:
-    """Phi_A(C) / mu between any histograms, with the learned C held fixed.
+    """Phi_A(C) / mu between any histograms, for the learned C.
 
     With ``of="features"``: Phi_B(D) / lam. ``hist`` are histograms over the distinct bins, ``full``
     the same over all bins, for the norm.
@@ -150,9 +150,10 @@ class HeldDistances:
     def on(
         self, hist: sparse.csr_array, full: sparse.csr_array, places: Any = None, own: Any = None
     ) -> HeldDistances:
-        """The same distances between other histograms, few pairs of each.
+        """The same distances between other histograms, for few pairs of each.
 
-        ``places`` are those of a reference, ``own`` the self terms of entropic transport, if known.
+        ``places`` are their coordinates in the reference, ``own`` their self terms of entropic
+        transport, if known.
         """
         other = copy(self)
         other.hist, other.full = hist, full
@@ -210,7 +211,7 @@ def warn_if_above(error: float, tol: float) -> None:
 
 
 def held_cost(result: Result, of: str) -> tuple[Matrix, float]:
-    """The learned cost between the distinct bins, saturated, and mu; for features, lam."""
+    """The learned, saturated cost between distinct bins, and mu (lam for features)."""
     lam, mu = result.values
     bins, cost, value = result.problem.features, result.features, mu
     if of == "features":

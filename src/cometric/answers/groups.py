@@ -21,18 +21,18 @@ SHRINK = 0.1
 """Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
 
 MAX_MEMBERS = 2_000
-"""Most members of all groups in a report: more would take longer than the rest of it."""
+"""Most samples of all groups compared in a report: more would take longer than the rest of it."""
 
 
 class Ranked(NamedTuple):
-    """A feature and a group of samples."""
+    """A feature ranked for a group of samples."""
 
     group: str
     feature: str
     distance: float  # to the group
     times: float  # mean share in the group over that in the rest, shrunk toward 1
     inside: float  # mean share of the feature in the samples of the group
-    outside: float  # and in the other samples that have a label
+    outside: float  # the same in the other labeled samples
 
 
 @checks_options
@@ -122,7 +122,7 @@ def distances_to_groups(
     n_threads: int | None = None,
     progress: bool = False,
 ) -> Matrix:
-    """Distances of each group, to which these ``samples`` belong, to each feature, (count, m)."""
+    """Distances from ``count`` groups to all features; ``group`` has the group of each sample."""
     side = result.problem.samples
     rows = np.flatnonzero(side.kept)[samples]
     members = sparse.csr_array(
@@ -135,9 +135,9 @@ def distances_to_groups(
 
 
 def distances_to_some(result: Result, samples: Index, group: Index, count: int) -> Matrix | None:
-    """The same for at most ``MAX_MEMBERS`` of these samples, drawn from each group.
+    """The same for at most ``MAX_MEMBERS`` of these samples, evenly from the groups.
 
-    None if new features have no distances: theirs were given, or are combined with a matrix.
+    None if distances between features were given, or their R is a matrix: new ones have none.
     """
     try:
         check_norm(result, "features")

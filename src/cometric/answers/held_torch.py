@@ -1,4 +1,4 @@
-"""Distances under learned metrics on torch tensors, as :class:`HeldDistances` on the CPU."""
+"""Distances under a learned metric on a torch device: the twin of :class:`HeldDistances`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result
 
 PAIRS = 4_000_000
-"""Pairs of one call."""
+"""Most pairs per call."""
 
 
 class TensorDistances:
-    """Phi_A(C) / mu between any histograms, with the learned C held fixed, on a torch device."""
+    """Phi_A(C) / mu between any histograms, for the learned C, on a torch device."""
 
     def __init__(
         self,

@@ -36,19 +36,19 @@ COHERENT = 0.05
 """Features below this coherence are background by default."""
 
 DEVIATIONS = 3.0
-"""A coherence counts if it is this many standard deviations above that of shuffled samples."""
+"""A coherence counts if this many standard deviations above its mean for shuffled samples."""
 
 NARROWEST, WIDEST = 8, 20
-"""Width of a column of a table; longer names are cut if they stay distinct."""
+"""Least and largest column width of a table; longer names are cut if they stay distinct."""
 
 NAMED = 3
-"""Members in the name of a module."""
+"""Number of members that name a module."""
 
 N_COMPARED = 16
-"""Nearest distances of an item that decide about its place among the others."""
+"""Nearest distances by which items are ordered."""
 
 FEWEST = 3
-"""With fewer items than this in the foreground there is no graph to cluster."""
+"""Fewest foreground items to cluster."""
 
 
 @checks_options
@@ -64,14 +64,13 @@ def modules(
 ) -> Modules:
     """Modules of features that are near one another: gene programs, word topics.
 
-    First the background is removed: features whose values are no more alike in near samples than
-    in others, as measured by Moran's I. The features are divided into two halves at random, and
-    those of one half are judged by the graph of the 15 nearest samples in 20 principal components
-    of the other half. A feature is background if its I is below ``coherence``, or less than 3
-    standard deviations above its mean for shuffled samples: typically features with the same share
-    in all samples, and rare, scattered ones. The others are joined to their nearest features, by
-    the learned distances, with the weights of :func:`smooth`, and this graph is clustered by the
-    Leiden algorithm.
+    First the background is removed: features whose values are no more alike in neighboring samples
+    than elsewhere, by Moran's I. The features are split at random into two halves, each tested on
+    the graph of the 15 nearest neighbors in 20 principal components of the other. A feature is
+    background if its I is below ``coherence``, or less than 3 standard deviations above its mean
+    for shuffled samples: typically features with the same share in all samples, and rare, scattered
+    ones. The others are joined to their nearest features, by the learned distances, with the
+    weights of :func:`smooth`, and this graph is clustered by the Leiden algorithm.
 
     Parameters
     ----------
@@ -118,8 +117,8 @@ def modules(
             f"`result` has {counted(n_judges, judges[:-1])}; modules of {of} need at least "
             f"{FEWEST_JUDGES}."
         )
-    # The halves, ties and the search depend on the order of items, so the content decides about
-    # it. Repeats, which nothing tells apart, count as one item.
+    # The halves, ties and the search depend on the order of items. Order them by content, so that
+    # the order in the data does not matter; repeats count as one item.
     side: Side = getattr(result.problem, of)
     order = _order_of_content(result, of)
     items = order[np.sort(np.unique(side.labels[order], return_index=True)[1])]
@@ -182,7 +181,7 @@ class Modules:
     of
         "features" or "samples".
     result
-        The result whose features these are.
+        The result in which they were found.
     """
 
     labels: Index
@@ -213,9 +212,9 @@ class Modules:
     def scores(self, X: Any = None) -> Matrix:
         """The score of each sample for each module, (n, number of modules).
 
-        A score is the mean over the features of the module, each standardized: the root of its
-        share of the sample, minus the mean of that in the learned data, divided by the standard
-        deviation there. So 0 is average, and all features have the same weight.
+        A score is the mean over the module's features of the square root of their share of the
+        sample, standardized by mean and standard deviation in the learned data. So 0 is average,
+        and all features have the same weight.
 
         Parameters
         ----------
@@ -228,7 +227,7 @@ class Modules:
         return _scores(_profiles(side), self.members, self._standard)
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
-        """The mean score of each module over the samples of each label, missing ones left out."""
+        """The mean score of each module over the samples of each label, without unlabeled ones."""
         other = other_side(self.of)
         if X is not None:
             return tabulate(self.scores(X), self.names, labels, other)
@@ -273,7 +272,7 @@ def tabulate(
 ) -> ModuleTable:
     """The mean of each column of ``scores`` over the rows of each label.
 
-    ``of`` is what the rows are; ``remedy`` is what to do about another number of labels.
+    ``of`` names the rows; ``remedy`` ends the message about a wrong number of labels.
     """
     check_labels(labels)
     groups, number = groups_of(labels)
@@ -304,22 +303,22 @@ def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
 
 
 def _profiles(side: Side) -> sparse.csr_array:
-    """Roots of the masses of all items of a side, repeats included."""
+    """Square roots of the masses of all items of a side, repeats included."""
     return sparse.csr_array(side.item_histograms).sqrt()
 
 
 def _order_of_content(result: Result, of: str) -> Index:
     """The items of a side in an order that does not depend on their positions in the data.
 
-    By the distances to their nearest items, rounded so that the last bits do not matter; then by
-    their shares of the items of the other side, and by their names.
+    Sorted by distances to the nearest items, rounded so that the last bits do not matter; then by
+    the sum of squares of their shares, then by name.
     """
     metric = to_numpy(getattr(result, of))
     near = nearest(metric, min(N_COMPARED, len(metric) - 1), skip_self=True)[1]
     near = np.rint(near * (2.0**30 / metric.max()))
     shares = sparse.csr_array(getattr(result.problem, other_side(of)).item_histograms.T)
     parts = np.split(shares.data**2, shares.indptr[1:-1])
-    sums = [fsum(part) for part in parts]  # correctly rounded: in any order the same
+    sums = [fsum(part) for part in parts]  # correctly rounded, so independent of the order
     names = np.unique(getattr(result.problem, of).item_names, return_inverse=True)[1]
     order: Index = np.lexsort([names, sums, *near.T[::-1]])
     return order
@@ -371,7 +370,7 @@ def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
 
 
 def _by_size(labels: Index, min_size: int) -> Index:
-    """The labels renumbered, the largest group first; below ``min_size`` they are background."""
+    """Labels renumbered, the largest group first; those below ``min_size`` become background."""
     kinds, counts = np.unique(labels[labels != BACKGROUND], return_counts=True)
     order = [g for g in np.argsort(-counts, kind="stable") if counts[g] >= min_size]
     renumbered = np.full(len(labels), BACKGROUND, dtype=np.int64)

@@ -13,7 +13,7 @@ from cometric.core.formula import Formula
 from cometric.core.validation import require
 
 CAREFUL = 0.1
-"""``eps`` where the one that the data chose, which is larger, made distances negative."""
+"""The smaller ``eps`` to retry with if the one chosen by the data gives negative distances."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Parameters:
     restart: float = 0.0
     transport: Any = None  # the Transport; by default the one for eps
     saturate: float = 0.0
-    overlap: float | None = None  # features that two samples share, if `restart` was chosen by it
-    chosen: bool = False  # whether `eps` was, too
+    overlap: float | None = None  # mean number of features two samples share, if it chose `restart`
+    chosen: bool = False  # whether it chose `eps`, too
 
     def __post_init__(self) -> None:
         if self.transport is None:
@@ -60,7 +60,7 @@ class Parameters:
         )
 
     def __str__(self) -> str:
-        """How distances are computed, and why if the data chose it; without the solver."""
+        """How distances are computed, with reasons for what the data chose; without the solver."""
         transport = str(self.transport)
         if not (self.transport.parameters() or math.isnan(self.eps)):
             transport = f"eps = {self.eps:g}"
@@ -95,7 +95,7 @@ def _norm_of(stored: Mapping[str, Any]) -> str:
 
 
 def number(stored: Mapping[str, Any], name: str) -> float:
-    """A number of a file by its name; raises if it is something else."""
+    """A stored value as a float; raises unless it is a real number."""
     require(isinstance(stored[name], Real), f"{name} is {stored[name]!r}")
     return float(stored[name])
 

@@ -36,10 +36,10 @@ from cometric.proofs.lifting import LiftCheck
 from cometric.transports.base import Resources, Transport
 
 SCHEMA, READABLE = 3, (2, 3)
-"""Versions of the files that are written, and read; version 2 stores eps, but no transport."""
+"""File versions written and read; version 2 stores eps, but no transport."""
 
 TABLES = "For a table, write `samples` or `features`, for example with `numpy.savetxt`."
-"""What to do with a name of a file that does not end in ``.npz``."""
+"""Advice for file names that do not end in ``.npz``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +71,8 @@ class Result:
         For exact transport, the optimal trees of the last sweep, from which :meth:`certify` starts;
         None if they take more than 2 GB, and in a result that was saved or copied.
     change
-        If trees still changed at the end (``transport=Tree()``): the mean change of a distance in
-        one more iteration, relative to the mean distance, of the side where it is larger.
+        For ``transport=Tree()``, if trees still changed at the end: the mean change of a distance
+        in one more iteration, relative to the mean distance; the larger of the two sides.
     """
 
     samples: Matrix
@@ -88,7 +88,7 @@ class Result:
     change: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the bases, which take memory and save time only."""
+        """The state without ``bases``, which only save time."""
         return {**self.__dict__, "bases": None}
 
     @property
@@ -146,7 +146,7 @@ class Result:
         return "\n".join(lines)
 
     def _describe_change(self) -> list[str]:
-        """What it means that trees still change, and what to do."""
+        """By how much distances still change, and what to do; empty if trees do not change."""
         if self.change is None:
             return []
         size = f"{100 * self.change:.2g} % on average in one more iteration"
@@ -213,8 +213,8 @@ class Result:
         ----------
         items
             A feature, by name or number, or a list of them; they are not listed themselves. A
-            number is a row of ``features``. If the data have no names, their numbers in the data
-            are the names, as text: "12" is another feature than 12 if empty ones were dropped.
+            number is a row of ``features``. Without names, features are named by their number in
+            the data, as text: "12" and 12 differ if empty features were dropped.
         k
             Largest number of features to return.
         of
@@ -343,9 +343,9 @@ class Result:
 
     @property
     def identity(self) -> str:
-        """A checksum of all that distances of new items depend on: what is saved, but for times.
+        """A checksum of all that distances of new items depend on: what is saved, except history.
 
-        Files and folders of distances have it, so that those of another result are refused.
+        Stored with distances, so that those of another result are refused.
         """
         arrays = self.to_arrays()
         del arrays["history"]

@@ -65,7 +65,7 @@ def smooth(
     Returns
     -------
     array or csr_array
-        Of the shape of ``X``, sparse if ``X`` is. A data frame or AnnData with the same names, if
+        The shape of ``X``, sparse if ``X`` is. A data frame or AnnData with the same names, if
         ``X`` is one. Samples and features that are empty, and were left out by
         ``learn(X, drop_empty=True)``, stay empty.
 
@@ -112,7 +112,7 @@ def named_as(X: Any, matrix: Any) -> Any:
 def _weights_of(
     distances: Any, side: str, of: str, count: int, n_neighbors: int | None
 ) -> sparse.csr_array:
-    """The weights of the items of one side of the data, ``count`` in number."""
+    """The weights T of the ``count`` items of one side."""
     if not isinstance(distances, Result):
         given = distances if of != "both" else _pair(distances)[SIDES.index(side)]
         return neighbor_weights(_read(given, side, count), n_neighbors)
@@ -129,7 +129,7 @@ def _weights_of(
 
 
 def _check_order(names: Any, result: Result, side: str) -> None:
-    """Raise if the data have the learned items in another order: neighbors go by position."""
+    """Raise if the items are not in the learned order: neighbors are matched by position."""
     if in_other_order(names, getattr(result.problem, side)):
         raise ValueError(
             f"`X` has its {side} in another order than the data that `distances` was learned from. "
@@ -147,7 +147,7 @@ def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_arra
 
 
 def weights_of(index: Index, near: Matrix) -> sparse.csr_array:
-    """The matrix T, from the numbers and distances of the nearest of each item, itself left out."""
+    """The matrix T, from the neighbors of each item and their distances, itself left out."""
     n = len(index)
     weights = gaussian_weights(np.column_stack([np.zeros(n), near]))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -162,7 +162,7 @@ def _rows(index: Index, weights: Matrix) -> sparse.csr_array:
 
 
 def _spread(weights: sparse.csr_array, kept: Any) -> sparse.csr_array:
-    """Weights of all items, from those of the kept ones; the others stay as they are."""
+    """Weights of all items, from those of the kept ones; dropped items are not averaged."""
     where = np.flatnonzero(kept)
     spread = sparse.coo_array(weights)
     others = np.flatnonzero(~kept)
@@ -175,7 +175,7 @@ def _spread(weights: sparse.csr_array, kept: Any) -> sparse.csr_array:
 def largest_entries(X: sparse.csr_array, share: float) -> sparse.csr_array:
     """The largest entries of each row that have this share of its sum, scaled to the same sum.
 
-    Entries equal to the smallest of these stay as well, and so does the largest of each column.
+    Ties with the smallest of these are kept, too, and so is the largest entry of each column.
     """
     top = np.zeros(X.shape[1])
     np.maximum.at(top, X.indices, X.data)

@@ -24,10 +24,10 @@ from cometric.core.nearest import (
 from cometric.core.types import Index, Matrix, Vector
 
 UNLABELED = -1
-"""The code of an item whose label is not known."""
+"""The code of unlabeled items."""
 
 SURE, NOVEL = 0.9, 0.95
-"""Confidence from which a label counts as sure, and novelty from which an item counts as new."""
+"""Least confidence of a sure label, and the novelty above which an item counts as new."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +48,7 @@ class Transfer:
         The label of each column of ``shares``.
     novelty
         The share of the labeled items whose neighbors are nearer, on average, than those of the new
-        item. Near 1 for items of a kind that the labeled ones do not have. None if it is not known
-        how far these are from one another.
+        item. Near 1 for items unlike all labeled ones. None without ``within``.
     """
 
     labels: NDArray[Any]
@@ -85,11 +84,10 @@ def transfer_labels(
     """Labels of new items, by a weighted vote of their nearest labeled items.
 
     The weight of a neighbor at distance d is exp(-2 (d / r)^2), with r the distance to the farthest
-    of the ``n_neighbors`` nearest. The label with the largest sum of weights wins, and its
-    share s of all weights becomes the confidence: with ``within``, each labeled item is
-    also given a label by its neighbors, itself left out, and the confidence is the frequency
-    with which labels with the share s are then right, as a nondecreasing function of s (isotonic
-    regression). Without ``within`` it is s itself.
+    of the ``n_neighbors`` nearest. The label with the largest sum of weights wins, with a share s
+    of all weights. Without ``within``, the confidence is s. With it, the confidence is calibrated:
+    each labeled item is also given a label by its neighbors, itself left out, and isotonic
+    regression on s estimates how often such labels are right.
 
     The confidence is meaningful only for items of the labeled kinds. Other items also get one of
     these labels, often with high confidence; their ``novelty`` is near 1.
@@ -144,7 +142,7 @@ def transfer_labels(
 
 
 def _available(across: Any, within: Any) -> int:
-    """How many neighbors each new item has at least, and each labeled one beside itself."""
+    """Number of neighbors that every new item has, and every labeled one if ``within`` is given."""
     count = int(across.shape[1]) - (within is not None)
     return min(count, fewest_stored(across)) if sparse.issparse(across) else count
 
@@ -186,7 +184,7 @@ def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
 
 
 def _encode(labels: Any, count: int) -> tuple[NDArray[Any], Index]:
-    """The distinct labels in order, and the number of that of each item."""
+    """The distinct labels in order, and the code of each item's label."""
     values = np.asarray(labels, dtype=object)
     if values.shape != (count,):
         raise ValueError(

@@ -45,7 +45,7 @@ def vectors_of(result: Result, of: str, X: Any = None) -> sparse.csr_array:
     tree = _distinct_tree(result, other_side(of))
     lengths = tree.lengths * (formula.transport_weight / value)
     if formula.has_norm and result.parameters.norm == "l1":
-        # The l1 norm of a difference of histograms: as if the edges of the leaves were longer.
+        # Adding the l1 norm of a difference of histograms lengthens the edges of the leaves.
         lengths[: tree.n_leaves] += HeldDistances(result, of, side.hist, side.full).weight
     items = side if X is None else result.problem.read_new(X, of)
     return replace(tree, lengths=lengths).vectors(items.hist)[items.labels]

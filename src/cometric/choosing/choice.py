@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 from cometric.choosing.hiding import ERRORS
 
 RANDOM = "random"
-"""The baseline that takes other samples at random for neighbors."""
+"""The baseline with random neighbors."""
 
 ALONE = "R alone"
-"""The baseline that is R of the default settings, without transport."""
+"""The baseline R of the default settings, without transport."""
 
 RESOLUTION = 0.05
-"""The difference of two losses that matters, as a share of the distance to random neighbors; see
+"""The smallest difference of losses that matters, as a share of the gap to random neighbors; see
 docs/notes/choosing.md."""
 
 
 class Row(NamedTuple):
-    """One candidate: its loss, and how much larger than another loss it can be."""
+    """One candidate: its loss, compared with those of others."""
 
     name: str
     learned: bool  # otherwise a baseline
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     error: float  # standard error of the loss
     difference: float  # to the first candidate; negative is better
     difference_error: float  # its standard error, from differences sample by sample
-    behind: float  # at most this much above the loss of any other, by two standard errors
+    behind: float  # largest excess over another loss, plus two standard errors
     seconds: float  # of all splits
 
 
@@ -62,7 +62,7 @@ class Choice:
 
     @property
     def best(self) -> str:
-        """The name of the candidate with the smallest loss, which may be so by chance."""
+        """The name of the candidate with the smallest loss, perhaps by chance."""
         return self.table[0].name
 
     @property
@@ -74,8 +74,9 @@ class Choice:
     def picked(self) -> str | None:
         """The name of the candidate to use, or None if the losses cannot decide.
 
-        The first, if no other can be ahead by a twentieth of the distance to random neighbors.
-        Another, if it is ahead of the first by more than that, and can be behind none by as much.
+        With a margin of a twentieth of the gap to random neighbors, and two standard errors: the
+        first, unless it may be worse than another by the margin; else another, if it is better than
+        the first by the margin, and cannot be worse than any by as much.
         """
         margin = RESOLUTION * self._range
         known = [row for row in self.table if row.behind < margin]
@@ -88,7 +89,7 @@ class Choice:
     def settings(self) -> dict[str, Any]:
         """Options for ``cm.learn(X, **choice.settings)``: those of the candidate that was picked.
 
-        Those of the first, if that is a baseline or there is none.
+        If that is a baseline or None, those of the first.
         """
         return dict(self.candidates.get(self.picked or "", self.candidates[self.first]))
 
@@ -126,11 +127,11 @@ class Choice:
 
     @property
     def _range(self) -> float:
-        """From the smallest loss to that of random neighbors."""
+        """The gap between the smallest loss and that of random neighbors."""
         return self.row(RANDOM).loss - self.table[0].loss
 
     def _percent(self, row: Row) -> str:
-        """How far behind another this candidate may be, as a share of the distance to random."""
+        """``behind`` as a percentage of the gap to random neighbors."""
         return f"{100.0 * row.behind / self._range:.0f} %" if self._range > 0.0 else "-"
 
     def plot(self, ax: Any = None) -> Any:

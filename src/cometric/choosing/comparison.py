@@ -33,10 +33,10 @@ from cometric.running.learning import learn
 from cometric.running.settings import Settings, options
 
 CANDIDATES: dict[str, dict[str, Any]] = {"default": {}, "0.2": {"tau": "0.2"}}
-"""The settings that are compared by default, by name: those of ``learn``, and of version 0.2."""
+"""Default candidates, by name: the defaults of ``learn``, and those of version 0.2."""
 
 QUICK: dict[str, Any] = {"tol": 0.05, "max_iter": 30, "dtype": "float32"}
-"""How candidates are learned, where they do not say otherwise: neighbors need no more."""
+"""Options for candidates that do not set them: neighbors need no more accuracy."""
 
 NOT_COMPARED = ("samples", "features", "client", "progress", "callback")
 CHECKPOINTS = ("checkpoint", "checkpoint_every")
@@ -49,7 +49,7 @@ MOST_SAMPLES, MOST_FEATURES = 500, 500
 """Size of the part of the data to learn from, unless another is passed."""
 
 MOST_ENTRIES = 40_000
-"""Nonzero entries of that part: with more, there are fewer samples and features in it."""
+"""Most nonzero entries of that part; with more, it has fewer samples and features."""
 
 LEAST_FEATURES = 4
 """Least number of features that can be split."""
@@ -111,9 +111,9 @@ def choose(
     Notes
     -----
     With the defaults it takes half a minute to two minutes on two cores, for data of any size that
-    fits into memory. Time grows with ``n_splits`` and about as the square of ``n_samples`` and of
-    ``n_features``. Candidates are learned to ``tol=0.05`` in single precision, unless they have
-    these options themselves.
+    fits into memory. Time grows with ``n_splits`` and roughly with the squares of ``n_samples`` and
+    ``n_features``. Candidates are learned to ``tol=0.05`` in single precision, unless they set
+    these options.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def choose(
             for k, (name, distances_of) in enumerate(methods.items(), start=1):
                 began = time.perf_counter()
                 with warnings.catch_warnings():
-                    # Repeated samples, or more iterations are needed: the loss will tell.
+                    # About repeated samples or convergence: the loss shows whether they matter.
                     warnings.simplefilter("ignore", UserWarning)
                     distances = distances_of(half.visible)
                 losses[name][s, half.samples] = prediction_losses(
@@ -187,7 +187,7 @@ def table_of(
 
 
 def methods_of(candidates: Mapping[str, Mapping[str, Any]], **common: Any) -> dict[str, Method]:
-    """The functions of candidates that learn, by name; ``common`` are defaults of their options."""
+    """The learning functions of candidates, by name; ``common`` are default options."""
     return {
         name: partial(_learned, {**QUICK, **common, **given}) for name, given in candidates.items()
     }
@@ -202,7 +202,7 @@ def _random(rng: np.random.Generator, X: sparse.csr_array) -> Matrix:
 
 
 def _of_logarithms(distances_of: Callable[..., Matrix], *components: int) -> Method:
-    """A baseline of log-normalized data, with this many components or all that there are."""
+    """A baseline on log-normalized data, with at most this many components."""
     return lambda X: distances_of(
         baselines.log_normalized(X), *(min(k, *X.shape) for k in components)
     )
@@ -219,14 +219,14 @@ BASELINES: dict[str, Method] = {
     "PCA-30": _of_logarithms(baselines.pca, 30),
     "tf-idf": _of_logarithms(baselines.tfidf),
 }
-"""Distances that are compared as well, by name: functions of the visible half of the data."""
+"""Baselines, by name: functions of the visible half of the data that return distances."""
 
 
 # Options and data
 
 
 def _checked(candidates: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The candidates, or an error that names one that is not valid."""
+    """The candidates; raises if one is not valid."""
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
             f"`candidates` is {shown(candidates)}; pass options of `learn` by name, such as "

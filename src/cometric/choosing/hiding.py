@@ -32,8 +32,8 @@ def subsample(
 ) -> tuple[Index, Index]:
     """Random samples in random order, and the features that vary the most between them.
 
-    The variance is that of the roots of masses, so that a few large ones do not decide. All
-    samples and features have some mass in this part of ``X``.
+    The variance is that of square roots, so that a few large masses do not dominate. Samples and
+    features that are empty in this part of ``X`` are left out.
     """
     rows = rng.permutation(np.flatnonzero(np.diff(X.indptr) > 0))[:n_samples]
     if not len(rows):
@@ -56,7 +56,7 @@ def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) 
         visible, hidden = visible[samples], hidden[samples]
         used = np.flatnonzero(visible.sum(axis=0) > 0)
         vectors = np.empty((len(samples), 0))
-        if len(samples) > 1:  # the caller refuses fewer
+        if len(samples) > 1:  # the caller raises for fewer
             n_components = min(COMPONENTS, *hidden.shape)
             vectors = baselines.lsa_vectors(baselines.log_normalized(hidden), n_components)
         yield Split(samples, visible[:, used], vectors)
@@ -86,7 +86,7 @@ def standard_error(values: Matrix) -> float:
 
     Splits share samples, and all samples of a split share the hidden features: the variances of
     the means by sample and of the means by split are added. This counts the variance within
-    both twice, so the error is rather too large than too small.
+    both twice, so the error tends to be too large.
     """
     values = values[:, ~np.isnan(values).all(axis=0)]
     variance = 0.0

@@ -60,14 +60,14 @@ RED, YELLOW = "1;31", "33"
 
 
 class UsageError(Exception):
-    """A command line that is not valid."""
+    """An invalid command line."""
 
 
 class Console:
     """The output of one run of the command line, and the warnings so far."""
 
     def __init__(self, words: Collection[str]) -> None:
-        # Needed before options are parsed, for messages about those that are not valid.
+        # Read before parsing, for messages about invalid options.
         self.json, self.debug = "--json" in words, "--debug" in words
         self.quiet = "--quiet" in words or "-q" in words
         self.warnings: list[str] = []
@@ -165,7 +165,7 @@ class Console:
         return code
 
     def _explain(self, message: str) -> None:
-        """Say what names in a message stand for, unless it was said before."""
+        """Explain the names in a message, unless explained before."""
         notes = []
         if self.source is not None and "`X`" in message:
             notes.append(f"`X` is {self.source[0]}.")

@@ -180,9 +180,9 @@ def landmarks(
 
 @contextmanager
 def _interruptible(folder: Path | None, output: Path | None = None) -> Iterator[None]:
-    """An interruption says how to continue from the folder, or where the partial result is.
+    """Add to an interruption how to continue from the folder, or where the partial result is.
 
-    That is beside the output, under another name: it is not a final result.
+    The partial result is saved beside the output, under another name.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The files of commands: groups of their options, and what is read from or written to them."""
+"""Input and output files of commands: the options for them, reading and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 TABLES = (".csv", ".tsv")
-"""Endings of tables."""
+"""File extensions of tables."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Output:
     force: bool = False
 
     def check(self, *endings: str) -> list[Path]:
-        """The files to write, if there is an output; raises, before any work, if they cannot be."""
+        """The files to write, if any; raises, before any work, if they cannot be written."""
         files = [] if self.output is None else [self.output]
         for path in files:
             writing.check(path, endings, files, force=self.force)
@@ -127,9 +127,9 @@ class Loaded(NamedTuple):
     def labels(
         self, name: str, table: Path | None, option: str = "labels", groups: bool = False
     ) -> Any:
-        """A column of ``.obs``, or of a table, without dropped samples; after landmarks, theirs.
+        """The labels of the learned samples (or landmarks), from ``.obs`` or a table.
 
-        If they are ``groups``, numbers, and a column without any label, are refused.
+        For ``groups``, real numbers, and columns without any label, are refused.
         """
         import pandas as pd
 
@@ -148,7 +148,7 @@ class Loaded(NamedTuple):
             meant = suggestion(name, self.data.obs)
             raise ValueError(f"`{option}` is {name!r}; `{self.path}` has {columns}.{meant}")
         else:
-            values = self.data.obs[name].array  # which has the order of categories
+            values = self.data.obs[name].array  # keeps the order of categories
         if groups and pd.isna(values).all():
             raise ValueError(f"`{option}` is {name!r}, which has no labels: all are missing.")
         if groups and pd.api.types.is_float_dtype(values):
@@ -159,7 +159,7 @@ class Loaded(NamedTuple):
             return values
         if sketches.has_landmarks(self.data, self.key):
             if groups:
-                sketches.labels_of_landmarks(self.data, values, self.key)  # warns of those without
+                sketches.labels_of_landmarks(self.data, values, self.key)  # warns
             values = values[sketches.landmark_rows(self.data, self.key, "comparing labels")]
         return values[self.result.problem.samples.kept]
 
@@ -171,7 +171,7 @@ class New(Data):
     drop_empty: bool = False
 
     def read_for(self, known: Loaded, console: Console) -> tuple[AnnData, Any]:
-        """The data, and the matrix to use: the one the result was learned from, if there."""
+        """The data, and the matrix to use: by default that of the result, if present."""
         from cometric.scverse import slots
 
         data = reading.read(self.data, transpose=self.transpose)
@@ -194,7 +194,7 @@ class New(Data):
         return data, matrix
 
     def _without_unknown(self, result: Result, data: AnnData, matrix: Any) -> tuple[AnnData, Any]:
-        """New samples, except those that have no mass on anything learned; warns of these."""
+        """New samples without those that have no mass on learned features; warns of these."""
         rows, columns = read_names(matrix)
         counts, features = read_matrix(matrix, "X", least=(1, 1)), result.problem.features
         places = find_bins(
@@ -218,4 +218,4 @@ def _place(layer: str | None, use_raw: bool) -> str:
 
 
 GROUPS = {group.__name__: group for group in (Data, Output, MaybeOutput, Learned, New)}
-"""Groups of options, whose fields are options of a command that has a parameter of this class."""
+"""Groups of options: a command with a parameter of this class gets its fields as options."""

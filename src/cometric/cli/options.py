@@ -1,7 +1,7 @@
-"""Commands and their options, made of the functions that run them and of the list of settings.
+"""Commands and their options, derived from the functions that run them and from the settings.
 
-An option has the name that it has in Python, with dashes; some have a shorter name, too. Texts
-become numbers where they look like numbers: the functions that get the values check them.
+Options have their Python names, with dashes; some have a short name, too. Texts that look like
+numbers become numbers; the functions that get the values check them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cometric.cli.loading import GROUPS
 from cometric.running import settings
 
 PLACES = {"result": "RESULT", "data": "DATA"}
-"""Arguments that have a place instead of a name."""
+"""Positional arguments."""
 
 SHORT = {
     "output": "-o",
@@ -50,7 +50,7 @@ METAVARS = {
     "int": "NUMBER",
     "float": "NUMBER",
 }
-"""What the help shows for a value, by the name or the type of the option."""
+"""Placeholders for values in the help, by the name or the type of the option."""
 
 HELP = {
     "data": "Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
@@ -95,11 +95,11 @@ HELP = {
     "quiet": "Show no progress and no warnings.",
     "debug": "Show the traceback of an error.",
 }
-"""The help of options that are not those of ``learn``."""
+"""Help texts of options other than those of ``learn``."""
 
 
 class Option(NamedTuple):
-    """An option, or an argument in a fixed place."""
+    """An option, or a positional argument."""
 
     name: str  # in Python
     flags: tuple[str, ...]
@@ -136,8 +136,9 @@ COMMANDS: dict[str, Command] = {}
 def command(*further: Option, **help: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Make a command of a function: its parameters, after the console, are the options.
 
-    Those without a default are required. A group of :data:`GROUPS` stands for its
-    fields, and ``further`` options for ``**options``; ``help`` replaces that of :data:`HELP`.
+    Those without a default are required. A parameter whose class is in :data:`GROUPS` gives an
+    option for each field; ``further`` options are passed as ``**options``; ``help`` replaces texts
+    of :data:`HELP`.
     """
 
     def make(function: Callable[..., int]) -> Callable[..., int]:
@@ -157,7 +158,7 @@ def command(*further: Option, **help: str) -> Callable[[Callable[..., int]], Cal
 
 
 def borrowed(function: Callable[..., Any], names: str, **help: str) -> list[Option]:
-    """Options with the names and defaults that a function of Python has."""
+    """Options with the names and defaults of these parameters of a function."""
     parameters = inspect.signature(function).parameters
     return [_option(parameters[name], help) for name in names.split()]
 
@@ -172,7 +173,7 @@ def learning(*without: str) -> list[Option]:
 
 
 def value(text: str) -> int | float | str:
-    """The number that a text stands for, or the text."""
+    """The text as a number, if it is one; otherwise unchanged."""
     for kind in (int, float):
         try:
             return kind(text)

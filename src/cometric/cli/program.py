@@ -20,7 +20,7 @@ ABOUT = (
 )
 
 COMPILING_ALL = "compiling all kernels, once: one to four minutes on two cores"
-"""What ``warmup`` says in place of the message of a single call."""
+"""Shown by ``warmup`` instead of the message about the first call."""
 
 
 class Formatter(HelpFormatter):
@@ -75,7 +75,7 @@ def _run_command(console: Console, name: str, *words: str) -> int:
         setattr(console, switch, values.pop(switch))
     # The remedy in a message may be an option of `learn` that this command does not have.
     console.options = {option.name for option in command.options + COMMANDS["learn"].options}
-    from cometric.kernels.compiling import announce_compilation  # loads Numba: not for the help
+    from cometric.kernels.compiling import announce_compilation  # loads Numba: not for help
 
     with announce_compilation(
         lambda text: console.say(COMPILING_ALL if name == "warmup" else text)

@@ -56,7 +56,7 @@ def neighbors(
         known = learned.load()
         data = known.data
         if data is not None and of == "samples" and sketches.has_landmarks(data, key):
-            # The samples are all of the data, whose neighbors are stored.
+            # All samples of the data, not only landmarks: their neighbors are stored.
             names = get.names(data, key=key)
             check_neighborhood(n_neighbors, len(names), "sample")
             near = slots.nearest_cells(data, get.distances(data, key=key), n_neighbors - 1, key)

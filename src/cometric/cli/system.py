@@ -22,19 +22,19 @@ from cometric.machine.progress import duration
 LINUX = hasattr(os, "sched_getaffinity")
 
 QUIET_SECONDS = 5.0
-"""Parts of the compilation that are done sooner after the last line are not announced."""
+"""Least seconds between two lines of progress."""
 
 LIBRARIES = (
     "numpy scipy numba scikit-learn psutil threadpoolctl tqdm torch anndata igraph scanpy "
     "matplotlib umap-learn jinja2 dask zarr POT pandas h5py"
 )
-"""Libraries of the package and of its optional parts, and two on which reading data depends."""
+"""Required and optional libraries, and two that read data."""
 
 EXTENSIONS = ("sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
 """Vector extensions that change how fast kernels are, in the order of a report."""
 
 VARIABLES = ("NUMBA_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_VISIBLE_")
-"""Beginnings of environment variables that change what is computed where."""
+"""Prefixes of environment variables that affect threads, kernels and devices."""
 
 
 @command()
@@ -70,7 +70,7 @@ def warmup(console: Console) -> Exit:
     parts = _parts()
     for done, call in enumerate(parts, start=1):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about results that nobody sees
+            warnings.simplefilter("ignore")  # about results that are discarded
             call()
         now = time.perf_counter()
         if now - said >= QUIET_SECONDS:
@@ -83,7 +83,7 @@ def warmup(console: Console) -> Exit:
 
 
 def _parts() -> list[Callable[[], Any]]:
-    """Small calls that together need the kernels of all commands."""
+    """Small calls that together compile the kernels of all commands."""
     sparse, dense = (60, 40, 0.3), (140, 130, 0.9)  # dense data have other kernels
     X = cometric.datasets.simulate_counts(140, 130, types=3, density=0.9).X
     transports = cometric.Tree(), cometric.Unbalanced(0.1, rho=1.0)
@@ -145,7 +145,7 @@ def _blas() -> str:
 
 
 def _memory() -> str:
-    """Free memory, all of it, and the limit of a container or batch system."""
+    """Free memory, total memory, and the limit of a container or batch system."""
     import psutil
 
     total, limit = psutil.virtual_memory().total, memory_limit()

@@ -1,1 +1,1 @@
-"""What plots and the report share, and the page of the report."""
+"""Code shared by plots and the report, and the page of the report."""

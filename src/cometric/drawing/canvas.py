@@ -1,4 +1,4 @@
-"""The one place where figures, colors, scales and legends of all plots are made."""
+"""Figures, colors, scales and legends of all plots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
 
 LARGER = 1.8
-"""Factor of the area of the markers other than the first, whose shapes are hard to see if small."""
+"""Factor of the area of all markers but the first: their shapes are hard to see if small."""
 
 BACKGROUND = "background"
 """The label of items that belong to no module."""
@@ -29,13 +29,13 @@ IN_NO_GROUP = (BACKGROUND, MISSING)
 GRAY = "0.82"
 
 SCALE, FLOWS = "viridis", "viridis_r"
-"""Colors of values, and of the distances that flows of mass take: the darker, the farther."""
+"""Colormaps of values, and of the distances of flows: the darker, the farther."""
 
 TAILS = 0.02
-"""Values in this share at either end of a color scale have the first or the last color."""
+"""Share of the values to clip at either end of a color scale."""
 
 ALL_COUNT = 50
-"""Scales of fewer values than this run from the smallest to the largest."""
+"""Fewer values than this are not clipped."""
 
 DOT = 30.0
 """Area of a point in a legend, in square points of type."""
@@ -76,10 +76,10 @@ def legend(ax: Axes, title: str | None = None, markers: float = 1.0) -> None:
 
 
 def limits(values: Any) -> tuple[float, float]:
-    """The values of the first and the last color, by quantiles of those that are finite.
+    """The ends of a color scale, by quantiles of the finite values.
 
-    Where most values are equal, as those of a gene that few cells have, the last color is at a
-    quantile of the others. Few values all get colors of their own.
+    If most values are equal, such as the zeros of a rare gene, the upper end is a quantile of the
+    larger ones. Few values are not clipped.
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
@@ -104,7 +104,7 @@ def scale(values: Any) -> tuple[Normalize, str]:
 
 
 def color_bar(ax: Axes, drawn: Any, label: str = "", *, extend: str = "neither") -> None:
-    """The color scale of what was drawn, beside the axes."""
+    """Draw the color bar of ``drawn`` next to the axes."""
     ax.figure.colorbar(drawn, ax=ax, shrink=0.8, extend=extend, label=label)
 
 
@@ -152,7 +152,7 @@ def _by_category(
     order: Sequence[str],
     palette: Sequence[str],
 ) -> None:
-    """A color and a marker for each label; what is in no group in gray, below the others."""
+    """A color and a marker for each label; items in no group are gray, below the others."""
     groups = dict(by_size(values))
     kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind not in IN_NO_GROUP]
     for g, label in enumerate(kinds):

@@ -1,4 +1,4 @@
-"""What ``color=`` of a map stands for: values, an item of the other side, or modules."""
+"""The colors of a map from ``color=``: values, an item of the other side, or modules."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> C
 
 
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
-    """All items, in the order in which their names are worth writing."""
+    """All items, by the priority of their names on a map."""
     weights = _weights(result, of)
     first: list[int] = []
     if colors.modules is not None and colors.modules.of == of:
@@ -99,7 +99,7 @@ def _by_module(result: Result, of: str, modules: Modules) -> Colors:
 
 
 def _shares(side: Side, item: int) -> Vector:
-    """The share that a bin, before merging of repeats, has of each item of a side."""
+    """The share of a bin (before repeats are merged) in each item of a side."""
     column: Vector = side.full[:, [item]].toarray()[:, 0].astype(np.float64)
     return column[side.labels]
 

@@ -19,7 +19,7 @@ from cometric.drawing.packing import pack, pack_numbers
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of each item; with ``background`` the last one has the items that are in no group.
+    """The group of each item; if ``background``, the last group means ungrouped.
 
     ``colors`` are the numbers of the groups in their palette, by default 0, 1, 2, and so on.
     """
@@ -68,7 +68,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number of each item, NaN if it is missing."""
+    """A number per item, NaN if missing."""
 
     name: str
     values: Vector
@@ -102,7 +102,7 @@ def _column(name: str, values: Any, argument: str, side: Side, of: str) -> Group
     ordered = None
     if hasattr(values, "dtype") and array.ndim == 1:
         ordered = categories_of(values if hasattr(values.dtype, "categories") else labels)
-    if array.shape == side.kept.shape:  # empty items that were dropped included
+    if array.shape == side.kept.shape:  # including dropped items
         array, labels = array[side.kept], labels[side.kept]
     array = checked(values if isinstance(values, str) else array, argument, len(side.labels), of)
     if _is_scale(array):

@@ -1,4 +1,4 @@
-"""The picture of the convergence in the report: places of points, levels and ticks."""
+"""The convergence plot of the report: coordinates of points, levels and ticks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 WIDTH, HEIGHT = 560.0, 240.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 40.0
 LEAST = 2.0**-52
-"""An exact zero has no logarithm; this stands for it."""
+"""Residuals of 0, which have no logarithm, are replaced by this."""
 
 
 def convergence(records: Sequence[tuple[int, float, float]], tol: float) -> dict[str, Any] | None:
-    """Places of the residuals in a picture of the convergence, or None if there are too few.
+    """Coordinates of the residuals in the convergence plot, or None if there are too few.
 
     A record is an iteration, its residual and the seconds until then.
     """

@@ -26,7 +26,7 @@ OUTSIDE = 0.01
 """The share of items, at each end of an axis, that may lie outside the frame; at least one."""
 
 MANY = 1_500
-"""Of more items than this the t-SNE map takes fewer and longer steps."""
+"""With more items than this, t-SNE takes fewer and longer steps."""
 
 EXAGGERATION = 12.0
 """Attraction is multiplied by this in the first iterations, so that groups can move."""
@@ -38,7 +38,7 @@ MODULE_COLORS = (
     "#332288", "#44AA99", "#CC6677", "#999933", "#88CCEE", "#882255", "#DDCC77", "#117733",
     "#AA4499", "#4477DD", "#8C5A2B", "#F4845F", "#D4242A", "#B9A3E3",
 )  # fmt: skip
-"""Other colors than those of labels, and more of them; the first nine are after Paul Tol."""
+"""Colors of modules, different from those of labels; the first nine are after Paul Tol."""
 
 MANY_NUMBERS = 30
 """Numbers with more distinct values than this are a color scale, not groups."""
@@ -85,10 +85,10 @@ def checked(items: Any, argument: str, n: int, of: str) -> NDArray[Any]:
 
 
 def color_limits(metric: Matrix, vmax: float | None) -> tuple[float, float]:
-    """The distances of the first and the last color, without outliers.
+    """The ends of a color scale for distances, without outliers.
 
-    A fixed quantile of the distances would not do for the last: k outliers among n items are in a
-    share 2k / n of all pairs.
+    The upper end is not a fixed quantile: k outliers among n items are in a share 2k / n of all
+    pairs.
     """
     if vmax is not None:
         check_number("vmax", vmax)
@@ -147,7 +147,7 @@ def coordinates(
             ) from None
         start *= 10 / np.abs(start).max()
         with warnings.catch_warnings():
-            # That a seed means one thread, and that distances cannot be inverted.
+            # UMAP warns that a seed means one thread, and that distances cannot be inverted.
             warnings.simplefilter("ignore")
             embedded = UMAP(
                 metric="precomputed",

@@ -14,7 +14,7 @@ MODULES = "modules"
 """The name of the column of modules."""
 
 MAX_SCORES = 24
-"""Modules whose scores are offered as colors of samples."""
+"""Most modules whose scores can color samples."""
 
 
 def find_modules(result: Result, given: Modules | bool | None) -> tuple[Modules | None, str]:

@@ -13,19 +13,19 @@ from matplotlib.transforms import Bbox
 from cometric.core.types import Index, Matrix, Vector
 
 GRID = 6
-"""Without modules, names are taken in turn from the squares of a grid of this many a side."""
+"""Without modules, names are taken in turn from the squares of a ``GRID`` x ``GRID`` grid."""
 
 FONT = 8
 """Size of names in points."""
 
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
-"""Directions from a point in which its name is tried, in turn."""
+"""Directions to try for a name, in this order."""
 
 BORDER = 4.0
 """Points of type between a name and the border of the axes."""
 
 REACH = (4.0, 14.0)
-"""Distances from a point, in points of type, at which its name is tried; the last has a line."""
+"""Distances of names from their points to try, in points of type; the last gets a line."""
 
 
 def in_turn(groups: Iterable[Sequence[int] | Index]) -> list[int]:
@@ -56,9 +56,8 @@ def write_names(
 ) -> list[int]:
     """Write the names of all ``marked`` items and of ``most`` others; returns those written.
 
-    A name goes where it overlaps no other name and stays inside the axes. Where that is nowhere,
-    an item is passed over, unless it is marked. Marked items have a ring; the others are tried in
-    this order.
+    A name must overlap no other name and stay inside the axes; items without such a place are
+    skipped, unless marked. Marked items get a ring; the others are tried in ``order``.
     """
     if not marked and not most:
         return []
@@ -103,7 +102,7 @@ def write_names(
 def _free(
     point: Vector, width: float, height: float, taken: list[Bbox], inside: Bbox, pixels: float
 ) -> tuple[tuple[int, int], float, Bbox] | None:
-    """Direction, distance and box of the first place of a name that is free, or None."""
+    """Direction, distance and box of the first free place for a name, or None."""
     for reach in REACH:
         for right, up in DIRECTIONS:
             x = point[0] + pixels * reach * right + width * (right - 1) / 2

@@ -15,7 +15,7 @@ SMALLEST = 1e-6
 """Masses below this share of the largest count as zero in the page."""
 
 LEVELS = 255
-"""Codes of a number in one byte; 0 stands for zero, or for a missing value."""
+"""Largest code of a number in one byte; 0 stands for zero, or for a missing value."""
 
 
 def pack(values: Any, dtype: Any) -> str:
@@ -40,10 +40,10 @@ def pack_numbers(values: Any) -> dict[str, Any]:
 
 
 def log_codes(values: Vector) -> tuple[Index, float, float]:
-    """Positive numbers in one byte each, equally far apart by their logarithms.
+    """Positive numbers in one byte each, on a logarithmic scale.
 
-    Returns the codes, 0 for what is below ``SMALLEST`` of the largest, and the numbers of codes 1
-    and 255. The relative error is at most 2.8 %, less if the values span fewer decades.
+    Returns the codes (0 below ``SMALLEST`` of the largest), and the values of codes 1 and 255. The
+    relative error is at most 2.8 %, less if the values span fewer decades.
     """
     top = float(values.max(initial=0.0))
     if not top > 0.0:
@@ -58,11 +58,11 @@ def log_codes(values: Vector) -> tuple[Index, float, float]:
 
 
 def pack_masses(A: sparse.csr_array, B: sparse.csr_array, columns: Index) -> dict[str, Any]:
-    """Both families of histograms on their common support, sample by sample.
+    """Both families of histograms on the union of their supports, sample by sample.
 
-    Only the features ``columns`` are packed. ``start`` and ``index`` are those of a CSR matrix of
-    all samples and features; ``samples`` are the shares of the samples, ``features`` those of the
-    features, in the codes of :func:`log_codes`.
+    Only the features ``columns`` are packed. ``start`` and ``index`` are the row pointers and
+    column indices of a CSR matrix over all samples and features; ``samples`` and ``features`` are
+    the masses in the histograms of either side, as :func:`log_codes`.
     """
     used = np.zeros(A.shape[1], bool)
     used[columns] = True

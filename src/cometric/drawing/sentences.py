@@ -26,7 +26,7 @@ BARELY = 1.25
 
 @dataclass(frozen=True)
 class Facts:
-    """What the summary is made of."""
+    """Names and numbers for the summary."""
 
     labels: str | None  # name of the main labels given, or None
     groups: int  # their number, or that of the clusters
@@ -69,7 +69,7 @@ def learned(result: Result, facts: Facts) -> list[str]:
 
 
 def certainty(result: Result, facts: Facts, check: Check | None) -> list[str]:
-    """How far to trust it."""
+    """How far the result can be trusted."""
     words = [_trust(result)]
     if isinstance(check, Certificate) and np.isfinite(check.samples_error):
         worst = max(check.samples_error, check.features_error)

@@ -38,8 +38,8 @@ def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
 def heat_map(ax: Axes, values: Matrix, rows: Sequence[str], columns: Sequence[str]) -> Any:
     """A table around 0 as colors, similar rows side by side; returns the image.
 
-    The scale is symmetric and ends at the median, over rows, of their largest absolute values: a
-    row of much larger values than the others, such as that of a rare group, does not use it up.
+    The scale is symmetric and ends at the median, over rows, of their largest absolute values, so
+    that one row of large values, such as that of a rare group, does not dominate it.
     """
     differences = np.abs(values[:, None] - values[None]).sum(axis=2)
     order = leaf_order(differences)

@@ -55,7 +55,7 @@ def leaf_ranks(tree: MetricTree) -> Index:
 
 
 def payload(tree: MetricTree) -> dict[str, Any]:
-    """The tree as the page reads it, its depths as parts of the largest."""
+    """The tree in the format of the page, with depths relative to the largest."""
     depths = tree.depths
     top = float(depths.max())
     return {

@@ -1,4 +1,4 @@
-"""Values of features in samples, which the report colors samples by."""
+"""Values of features, by which the report colors samples."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Values:
     names: list[str]
 
     def take(self, rows: Index, first: list[str], most: int) -> Values:
-        """The values of some samples, of as many features as have at most ``most`` entries.
+        """The values of some samples, for as many features as fit into ``most`` entries.
 
-        The features ``first`` come first; among these and the others those with the larger sums.
+        Features in ``first`` are preferred, then those with larger sums.
         """
         part = sparse.csc_array(self.matrix[rows])
         preferred = np.isin(np.array(self.names, dtype=object), np.array(first, dtype=object))
@@ -35,7 +35,7 @@ class Values:
 
 
 def read_values(X: Any, problem: Problem, names: list[str]) -> Values:
-    """The values of a matrix, whose features are ``names``, or of a data frame or an AnnData."""
+    """The values of a matrix with features ``names``, of a data frame, or of an AnnData."""
     own: list[str] | None = None
     if hasattr(X, "var_names") and hasattr(X, "X"):
         own, X = [str(name) for name in X.var_names], X.X

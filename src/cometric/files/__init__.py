@@ -1,1 +1,1 @@
-"""Reading users' data, writing results, and the files of our own that runs continue from."""
+"""Reading users' data, and writing results and checkpoints."""

@@ -1,8 +1,8 @@
 """Users' data from files, as an AnnData.
 
 anndata, h5py, pandas, SciPy and NumPy read them, and the files are trusted as far as these
-libraries trust them. An error of theirs becomes a ``ValueError`` of one line that names the file.
-The numbers themselves are checked by :class:`cometric.Problem`.
+libraries trust them. Their errors become a ``ValueError`` of one line that names the file.
+:class:`cometric.Problem` checks the numbers themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 ALIKE = 0.75
-"""Least similarity of a file name that a message suggests, without extensions."""
+"""Least similarity, without extensions, of a file name to suggest."""
 
 
 def read(path: str | Path, *, transpose: bool = False) -> AnnData:
@@ -111,7 +111,7 @@ def place(
 def read_labels(
     path: Path, column: str, names: Sequence[str], option: str = "labels"
 ) -> list[str | float]:
-    """The label of each name, from a table whose first column has the names; NaN without one.
+    """The label of each name, from a table with the names in its first column; NaN if missing.
 
     ``option`` is what messages call the ``column``.
     """
@@ -276,7 +276,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def read_market(path: Path) -> sparse.csr_matrix:
-    """The transpose of the matrix in a ``.mtx`` file: rows of it are columns there."""
+    """The transpose of the matrix in a ``.mtx`` file, which has features as rows."""
     from scipy.io import mmread  # on use: it takes milliseconds to load
 
     opener: Any = gzip.open if path.suffix == ".gz" else open
@@ -287,7 +287,7 @@ def read_market(path: Path) -> sparse.csr_matrix:
     with warnings.catch_warnings():
         # SciPy 1.18 announces that another class will be returned; it is converted here.
         warnings.filterwarnings("ignore", "The default value for `spmatrix`", DeprecationWarning)
-        # SciPy crashes at NUL, and where a file was cut off: it reads on behind the last newline.
+        # SciPy crashes at NUL, and reads past the end of a file without a final newline.
         return sparse.csr_matrix(mmread(io.BytesIO(text + b"\n")).T)
 
 
@@ -298,11 +298,11 @@ def _genes(
     ids: Sequence[str],
     kinds: Sequence[str],
 ) -> AnnData:
-    """Only the gene expression, where 10x also measured antibodies; names made unique."""
+    """Gene expression only, without other 10x features such as antibodies; names are unique."""
     import pandas as pd
 
     genes = np.array(kinds) == "Gene Expression"
-    if not genes.any():  # older files do not say
+    if not genes.any():  # older files have no types
         genes[:] = True
     unique = _anndata().utils.make_index_unique(pd.Index(np.array(names, dtype=object)[genes]))
     data = _named(X[:, genes], samples, unique)

@@ -25,10 +25,10 @@ from cometric.files.reading import check_not_empty, errors_naming, missing, open
 from cometric.files.tables import kind_of
 
 STORES = (".h5ad", ".zarr", ".npy")
-"""File extensions whose rows can be read without reading all of the file."""
+"""Extensions of files that can be read by rows."""
 
 ENTRIES = 10_000_000
-"""Size limit of the dense rows that are read at a time."""
+"""Most entries of dense rows to read at a time."""
 
 GAP = 4096
 """Picked rows with at most this many entries in between are read together."""
@@ -37,8 +37,8 @@ GAP = 4096
 def as_rows(X: Any, name: str = "X") -> Any:
     """A row source for data outside memory, or None if ``X`` is in memory.
 
-    Known are AnnData objects that are backed or lazy, groups and datasets of h5py and Zarr, Dask
-    arrays, NumPy memory maps and CSR matrices on them.
+    Accepts backed or lazy AnnData objects, groups and datasets of h5py and Zarr, Dask arrays,
+    NumPy memory maps, and CSR matrices on these.
     """
     if isinstance(X, Source):
         return X
@@ -96,7 +96,7 @@ def of_group(group: Any, name: str) -> CsrRows:
 
 
 class Source:
-    """What all row sources have: names of rows and columns, if any, and all rows at once."""
+    """The base class of row sources; names of rows and columns are optional."""
 
     sample_names: list[str] | None = None
     feature_names: list[str] | None = None
@@ -107,7 +107,7 @@ class Source:
 
 
 class CsrRows(Source):
-    """Rows of a CSR matrix whose arrays are on the disk; the pointers are held in memory."""
+    """Rows of a CSR matrix on disk; only its row pointers are in memory."""
 
     def __init__(
         self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int], name: str
@@ -194,7 +194,7 @@ class DenseRows(Source):
 
 
 class DaskRows(Source):
-    """Rows of a Dask array, dense or with sparse blocks; one row of blocks is in memory."""
+    """Rows of a Dask array with dense or sparse blocks; one row of blocks is in memory."""
 
     def __init__(self, array: Any, name: str) -> None:
         if array.ndim != 2 or any(np.isnan(size) for axis in array.chunks for size in axis):
@@ -268,7 +268,7 @@ def _numbers(rows: Any, n: int) -> Index:
 
 
 def _is_mapped(array: Any) -> bool:
-    """Whether the memory of an array is a file."""
+    """Whether an array is memory-mapped."""
     while array is not None:
         if isinstance(array, mmap.mmap | np.memmap):
             return True
@@ -291,7 +291,7 @@ class Store:
     obs_names: list[str]
     var_names: list[str]
     file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
-    own_genes: bool = False  # whether the columns are those of `raw`, and others than those of X
+    own_genes: bool = False  # whether the columns are those of `raw`, and differ from those of X
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -314,7 +314,7 @@ class Store:
 def open_store(
     path: str | Path, *, layer: str | None = None, use_raw: bool = False
 ) -> Iterator[Store]:
-    """The matrix in a file, of which rows are read when they are needed.
+    """The matrix in a file, with rows read on demand.
 
     Parameters
     ----------
@@ -326,8 +326,8 @@ def open_store(
     Returns
     -------
     context manager
-        Of a store, for :func:`learn_landmarks`, :func:`neighbor_graph` and :func:`plan`: ``X``,
-        ``obs_names`` and ``var_names``, as in an AnnData. The file is closed at the end.
+        It gives a store for :func:`learn_landmarks`, :func:`neighbor_graph` and :func:`plan`, with
+        ``X``, ``obs_names`` and ``var_names`` as in an AnnData, and closes the file at the end.
 
     Examples
     --------

@@ -19,8 +19,8 @@ def read_sets(sets: Any) -> dict[str, list[str]]:
     """The sets by name.
 
     A line of a GMT file has the name of a set, a description and the members, separated by tabs.
-    A JSON file has an object of lists of names. Objects in objects are sets of several
-    collections: they are called "collection: set".
+    A JSON file has an object of lists of names. Nested objects are collections; their sets are
+    named "collection: set".
     """
     if isinstance(sets, Mapping):
         return _flatten(sets, "`sets`")

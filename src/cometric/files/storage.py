@@ -1,4 +1,4 @@
-"""Files of our own, results and checkpoints: complete or absent, locked, and checked when read.
+"""Files of results and checkpoints: written atomically, locked, and checked when read.
 
 They hold arrays and JSON, never pickles. An archive of a few kilobytes can unpack to terabytes, and
 the header of an array can promise anything, so sizes are checked before memory is allocated.
@@ -27,7 +27,7 @@ HEADERS = {
 }
 
 LOCK = ".lock"
-"""The file that is locked; it holds the number of the process and the name of its machine."""
+"""The lock file; it contains the process id and the host name."""
 
 _held: set[int] = set()
 
@@ -39,7 +39,7 @@ class TooLarge(ValueError):
 def read_arrays(file: IO[bytes], path: str | os.PathLike[str], limit: float) -> dict[str, Any]:
     """All arrays of an open ``.npz`` file, by name; messages call it ``path``.
 
-    They take at most ``limit`` bytes, none holds objects, and each is as long as its header says.
+    Raises if they take more than ``limit`` bytes, or hold objects, or contradict their headers.
     """
     with zipfile.ZipFile(file) as archive:
         size = sum(member.file_size for member in archive.infolist())
@@ -65,7 +65,7 @@ def _check_array(file: IO[bytes], size: int, path: str | os.PathLike[str]) -> No
     if dtype.hasobject:
         raise ValueError(f"`{path}` holds Python objects, which could run code; it is not read.")
     count = math.prod(shape)
-    # Items of no bytes, or two negative sizes, would make any number of items out of nothing.
+    # With items of zero bytes, or two negative sizes, the size check below would prove nothing.
     if min(shape, default=0) < 0 or (count and not dtype.itemsize):
         raise ValueError(f"`{path}` is damaged: an array has shape {shape} of {dtype}.")
     if count * dtype.itemsize != size - file.tell():
@@ -73,7 +73,7 @@ def _check_array(file: IO[bytes], size: int, path: str | os.PathLike[str]) -> No
 
 
 def check_target(path: Path) -> None:
-    """Raise unless a file can have this path: it is not a folder, and lies in one."""
+    """Raise if ``path`` is a folder, or its parent is not."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not path.parent.is_dir():
@@ -84,9 +84,9 @@ def check_target(path: Path) -> None:
 def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
     """A temporary file in the folder of ``path``, renamed to ``path`` once it is on the disk.
 
-    Until then readers see the previous file, which stays if writing fails. ``temporary`` is its
-    name; the default is one that no other thread or process uses. That takes only the beginning
-    of a long name, since names have at most 255 bytes.
+    Until then readers see the previous file, which stays if writing fails. ``temporary`` is the
+    name of the temporary file, by default unique to the thread and process; it uses only the
+    beginning of a long name, since names have at most 255 bytes.
     """
     path = check_path(path)
     check_target(path)
@@ -107,7 +107,7 @@ def replacing(path: Path, temporary: str | None = None) -> Iterator[IO[bytes]]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, on systems where that takes a call of its own."""
+    """Make a rename durable, where that needs an ``fsync`` of the folder."""
     if os.name != "posix":
         return
     try:
@@ -126,7 +126,7 @@ def _sync_folder(folder: Path) -> None:
 def lock(folder: Path, error: type[ValueError] = ValueError) -> int | None:
     """A handle for :func:`unlock`; raises ``error`` if another run has the lock.
 
-    The operating system releases the locks of a process that dies. None where it has none.
+    The operating system releases the locks of a process that dies. None on systems without locks.
     """
     try:
         import fcntl

@@ -47,7 +47,7 @@ def is_formula(name: str) -> bool:
 
 
 def open_text(path: Path) -> IO[str]:
-    """A file open as text in UTF-8, decompressed if it is called ``.gz``; newlines of any kind."""
+    """A file open as text in UTF-8, decompressed if it ends in ``.gz``; newlines of any kind."""
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     file: IO[str] = opener(path, "rt", encoding="utf-8-sig")
     return file
@@ -84,7 +84,7 @@ def read_table(path: Path) -> Table:
     layout = layout_of(path)
     columns = range(layout.width)
     text_columns = {0: str} if layout.named else {}
-    # Given as text with newlines "\n": the parser of pandas may loop forever at a "\r" alone.
+    # Opened as text, with newlines "\n": the parser of pandas may loop forever at a lone "\r".
     with open_text(path) as text:
         try:
             table = pd.read_csv(
@@ -104,19 +104,19 @@ def read_table(path: Path) -> Table:
             raise
     samples = [unquoted(name) for name in table.pop(0)] if layout.named else None
     values = table.to_numpy()
-    if np.isinf(values).any():  # pandas 3.1 does not refuse 1e400
+    if np.isinf(values).any():  # pandas 3.1 reads 1e400 as infinite
         _find_text_cell(path, layout)
     return Table(values, samples, layout.features)
 
 
 def precision(version: str) -> dict[str, Any]:
-    """What makes pandas read every digit; since 3.1 it always does, and warns of the option."""
+    """Options for pandas to read every digit; since 3.1 it always does, and the option warns."""
     new = tuple(map(int, version.split(".")[:2])) >= (3, 1)
     return {} if new else {"float_precision": "round_trip"}
 
 
 def layout_of(path: Path) -> Layout:
-    """How a table is written; raises if its lines do not fit together."""
+    """How a table is written; raises if its first two lines do not fit together."""
     with table_rows(path) as rows:
         filled = filter(_filled, rows)
         header: list[str] = next(filled, [])
@@ -157,7 +157,7 @@ def numbered(word: str, number: int, name: str | None) -> str:
 
 
 def _filled(cells: list[str]) -> bool:
-    """Whether this is a row: pandas skips lines of white space."""
+    """Whether the cells are a row: like pandas, skip lines of white space."""
     return len(cells) > 1 or bool("".join(cells).strip())
 
 

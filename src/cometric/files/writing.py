@@ -1,4 +1,4 @@
-"""Results and tables written to files: complete or not at all, never over another by accident."""
+"""Writing results and tables: atomically, and never over an existing file by accident."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """The separator of each kind of table that is written; ``.gz`` may follow."""
 
 COPIED = 2**24
-"""Bytes of a file that are copied at a time."""
+"""Bytes to copy at a time."""
 
 
 class WriteError(OSError):
@@ -44,7 +44,7 @@ def targets(output: Path) -> list[Path]:
 
 
 def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: bool) -> None:
-    """Raise, before any work, if the output could not be written after it.
+    """Raise, before any work, if the output could not be written.
 
     The extension of ``output`` must be a ``known`` one, and none of ``paths``, the files to be
     written, may exist unless ``force``.
@@ -65,7 +65,7 @@ def check(output: Path, known: Iterable[str], paths: Iterable[Path], *, force: b
 
 @contextmanager
 def aside(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place under ``path`` when complete, or else a :class:`WriteError`."""
+    """A file that is renamed to ``path`` when complete; failures are a :class:`WriteError`."""
     with failures(path), replacing(path) as file:
         yield file
 
@@ -101,7 +101,7 @@ def save_anndata(data: AnnData, path: Path) -> None:
 def save_copy(source: Path, path: Path, added: dict[str, dict[str, Any]]) -> None:
     """Copy an ``.h5ad`` file and write ``added`` to the copy, by slot (``obs``, ``uns``) and name.
 
-    The file is copied as bytes: none of its data are in memory.
+    The file is copied as bytes, without reading its data into memory.
     """
     import h5py
 
@@ -152,7 +152,7 @@ def _add(copy: Any, added: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def _size(value: Any) -> float:
-    """Bytes of all arrays in nested dictionaries, about."""
+    """Approximate bytes of all arrays in nested dictionaries."""
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
     if sparse.issparse(value):

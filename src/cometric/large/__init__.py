@@ -1,1 +1,1 @@
-"""Methods for data whose matrix of all distances does not fit into memory."""
+"""Methods for data too large for a full distance matrix."""

@@ -48,7 +48,7 @@ class Bounds:
         self.dense = distances.has_reference  # bounds of all samples are in memory
 
     def lowest(self, rows: slice, count: int) -> tuple[Matrix, Index]:
-        """The ``count`` lowest bounds of the samples ``rows``, in order, and their partners."""
+        """The ``count`` lowest bounds of each of the samples ``rows``, in order, and candidates."""
         image = self._scale * self._image(rows)
         parts = (image, self._p, self._q, self._means)
         largest = max(float(np.abs(part).max(initial=0.0)) for part in parts)
@@ -69,7 +69,7 @@ class Bounds:
 class ExhaustiveSearch:
     """Compares candidates in the order of their bounds, until the others are proved farther.
 
-    With ``first`` > 0, the samples before it are new, and those from it on are the candidates.
+    With ``first`` > 0, samples before this index are new, and those from it on are candidates.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ExhaustiveSearch:
         return tuple(parts[part] for part in BLOCK_PARTS)
 
     def block(self, rows: slice) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
-        """Neighbors, their distances, whether they are proved, and the number of candidates."""
+        """Neighbors, their distances, whether they are proved, and how many were compared."""
         k, limit = self._k, self._limit
         low, index = self._bounds.lowest(rows, min(limit + 1, self._others))
         if low.shape[1] == limit:  # all other samples are candidates
@@ -133,7 +133,7 @@ class ExhaustiveSearch:
         return np.take_along_axis(index, order, axis=1), near, proved, compared
 
     def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
-        """The fraction of the distances ``near`` that are those of true neighbors."""
+        """The fraction of true neighbors of ``queries`` among those at distances ``near``."""
         hits = 0
         with bar_of_pairs(progress, len(queries), "sample", "measuring recall") as report:
             for done, (i, row) in enumerate(zip(queries, near, strict=True), 1):

@@ -1,4 +1,4 @@
-"""The feature metric from some of the samples, and a neighbor graph of all, without n x n."""
+"""A feature metric learned from some samples, and a neighbor graph of all, in O(n) memory."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def learn_landmarks(
 ) -> Sketch:
     """The feature metric learned from some samples, and a neighbor graph of all samples.
 
-    For data whose n x n distances do not fit into memory: it needs memory in proportion to n times
+    For data whose n x n distances do not fit into memory: memory grows with n times
     ``n_neighbors``.
 
     Parameters
@@ -250,10 +250,10 @@ def _origin(
     settings: Settings,
     request: Request,
 ) -> str:
-    """A checksum of all that a sketch depends on."""
+    """A checksum of everything that determines a sketch."""
     stored = settings.to_json("answer")
     given = {name: getattr(settings, name) for name in stored}
-    matrices = {  # whose JSON does not say which
+    matrices = {  # whose JSON is only "matrix"
         name: value
         for name, value in given.items()
         if isinstance(value, tuple | list) or hasattr(value, "shape")
@@ -364,7 +364,7 @@ def check_landmarks(count: Any, n: int, name: str = "landmarks") -> None:
 
 
 def draw_landmarks(matrix: Any, count: Any, method: str, random_state: int | None) -> Index:
-    """Numbers of ``count`` samples, and of more if these do not have mass on all features."""
+    """Numbers of ``count`` samples, and of more until all features have mass in them."""
     if sparse.issparse(matrix):
         matrix = store_rows([sparse.csr_array(matrix)], matrix.shape[1], np.inf)
     n = matrix.shape[0]
@@ -382,9 +382,9 @@ def draw_landmarks(matrix: Any, count: Any, method: str, random_state: int | Non
 
 
 def _distinct(drawn: Index, n: int, random_state: int | None) -> Index:
-    """The samples drawn, once each, and others at random instead of those drawn again.
+    """The samples drawn, with repeats replaced by other random samples.
 
-    Once there is a landmark at every distinct histogram, k-means++ draws any sample, also again.
+    Once every distinct histogram has a landmark, k-means++ may draw a sample again.
     """
     chosen = np.unique(drawn)
     others = np.setdiff1d(np.arange(n), chosen)
@@ -395,7 +395,7 @@ def _distinct(drawn: Index, n: int, random_state: int | None) -> Index:
 
 
 def _projected(matrix: StoredRows) -> Matrix:
-    """Histograms in a random projection that nearly keeps their distances."""
+    """Histograms in a random projection that nearly preserves distances."""
     n, m = matrix.shape
     directions = np.random.default_rng(0).standard_normal((m, min(SKETCH, m)))
     parts = []
@@ -409,7 +409,7 @@ def _parts(n: int) -> list[slice]:
 
 
 def _cover(matrix: StoredRows, chosen: Index) -> Index:
-    """The samples chosen, and for each feature without mass there the one with the most."""
+    """The samples chosen, and for each feature that is 0 in them the sample with the most of it."""
     n, m = matrix.shape
     covered = np.zeros(m, bool)
     covered[matrix.take(chosen).indices] = True
@@ -426,7 +426,7 @@ def _cover(matrix: StoredRows, chosen: Index) -> Index:
         best[columns[larger]], holder[columns[larger]] = values[larger], rows[larger]
     extra: list[int] = []
     for k in missing:
-        if covered[k] or holder[k] < 0:  # by an added sample; an empty feature
+        if covered[k] or holder[k] < 0:  # covered by an added sample, or empty
             continue
         extra.append(int(holder[k]))
         covered[matrix.take([holder[k]]).indices] = True

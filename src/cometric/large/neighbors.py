@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result
 
 EXHAUSTIVE = 5000
-"""Samples up to which "auto" is an exhaustive search."""
+"""Up to this many samples, "auto" is an exhaustive search."""
 
 LEAST_EPS = 0.01
-"""Regularization from which on there are bounds."""
+"""Least ``eps`` for which lower bounds are used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def neighbor_graph(
 
 @dataclass(frozen=True)
 class Request:
-    """Options of :func:`neighbor_graph`, checked; those that are compared change its result."""
+    """Checked options of :func:`neighbor_graph`; those with ``compare=False`` keep its result."""
 
     n_neighbors: int
     max_candidates: int | None
@@ -282,10 +282,10 @@ def nearest_known(
     n_threads: int | None = None,
     progress: bool = False,
 ) -> sparse.csr_matrix:
-    """The same as ``result.transform(X, n_neighbors=n_neighbors)``, from few of all distances.
+    """The same as ``result.transform(X, n_neighbors=n_neighbors)``, computing fewer distances.
 
-    A distance is computed only if its lower bound does not prove that ``n_neighbors`` learned
-    samples are nearer. For transports that have such bounds: see :func:`has_bounds`.
+    A distance is skipped if its lower bound proves that ``n_neighbors`` learned samples are nearer.
+    Needs a transport with such bounds, see :func:`has_bounds`.
     """
     new, known = result.problem.read_new(X), result.problem.samples
     check_neighbors(n_neighbors, len(known.labels))
@@ -306,7 +306,7 @@ def nearest_known(
 
 
 def _with_copies(index: Index, near: Matrix, labels: Index, k: int) -> tuple[Index, Matrix]:
-    """The k nearest samples, from the nearest distinct ones; ``labels`` are those of each."""
+    """The k nearest samples, from the nearest distinct ones; ``labels`` maps samples to these."""
     copies = [np.flatnonzero(labels == item) for item in range(int(labels.max()) + 1)]
     rows = []
     for items, values in zip(index, near, strict=True):
@@ -318,9 +318,9 @@ def _with_copies(index: Index, near: Matrix, labels: Index, k: int) -> tuple[Ind
 
 
 def has_bounds(result: Result) -> bool:
-    """Whether lower bounds of distances between samples can replace most of them.
+    """Whether lower bounds can save computing most distances between samples.
 
-    Not where distances are negative, or pairs unsolved: :meth:`Result.transform` then warns.
+    False if distances are negative, or pairs unsolved: :meth:`Result.transform` then warns.
     """
     transport = result.parameters.transport
     doubtful = result.status in (Status.NOT_PSD, Status.INNER_NOT_CONVERGED)
@@ -330,7 +330,7 @@ def has_bounds(result: Result) -> bool:
 def shape_of(X: Any) -> tuple[int, int]:
     """The numbers of samples and of features."""
     shape = getattr(X, "shape", None)
-    if shape is None or len(shape) != 2:  # a list, or what is not a matrix
+    if shape is None or len(shape) != 2:  # a list, or not a matrix
         shape = read_matrix(X, "X", texts=COUNT_SAME_WORDS).shape
     n, m = shape
     return int(n), int(m)
@@ -350,7 +350,7 @@ def store_samples(result: Result, X: Any, limit: float) -> StoredRows:
 
 
 def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> Iterator[Any]:
-    """The learned features of chunks of samples; a warning if the first chunk has others."""
+    """Chunks of samples over the learned features; warns if the features of the first differ."""
     start = 0
     for chunk in chunks:
         differences = describe_differences(chunk, places, names, learned, "samples")

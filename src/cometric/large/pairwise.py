@@ -1,4 +1,4 @@
-"""All distances between samples on disk, for when they do not fit into memory."""
+"""All distances between samples, stored on disk: for data too large for memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def distances_to_zarr(
 
 
 def _fill(tiles: _Tiles, distances: HeldDistances, progress: bool) -> Any:
-    """Compute the tiles that are not stored; the complete array."""
+    """The complete array, after computing the missing tiles."""
     n, edge = tiles.array.shape[0], tiles.array.chunks[0]
     with bar_of_pairs(progress, n * (n + 1) // 2) as report:
         for rows, columns in _tiles(n, edge):
@@ -97,8 +97,8 @@ def _fill(tiles: _Tiles, distances: HeldDistances, progress: bool) -> Any:
 class _Tiles:
     """A Zarr array of distances, with a file of the checksums of its tiles.
 
-    Each line holds the place of a tile and a checksum of its entries and of the run. It is written
-    after the tile: one that is not as its last line says is computed again.
+    Each line has the position of a tile, and a checksum of its entries and of the run. It is
+    written after the tile; a tile that does not match its last line is computed again.
     """
 
     def __init__(self, folder: Path, origin: str, distances: HeldDistances) -> None:
@@ -110,7 +110,7 @@ class _Tiles:
             self._known = dict(line.split(" ", 1) for line in lines if " " in line)
 
     def has(self, rows: slice, columns: slice) -> bool:
-        """Whether both halves of a tile are stored as they were computed."""
+        """Whether a tile and its mirror image are stored and intact."""
         known = self._known.get(_place(rows, columns))
         if known is None:
             return False
@@ -125,7 +125,7 @@ class _Tiles:
     def store(self, rows: slice, columns: slice, tile: Matrix) -> None:
         self.array[columns, rows] = tile.T
         self.array[rows, columns] = tile
-        with open(self._path, "a", encoding="ascii") as file:  # a line of a killed run may be torn
+        with open(self._path, "a", encoding="ascii") as file:  # the last line may be cut off
             file.write(f"\n{_place(rows, columns)} {self._checksum(tile)}\n")
 
     def _checksum(self, tile: Matrix) -> str:
@@ -137,7 +137,7 @@ def _place(rows: slice, columns: slice) -> str:
 
 
 def _check_place(path: Path) -> None:
-    """Raise unless this is a Zarr array, an empty folder, or nothing; or if Zarr is missing."""
+    """Raise unless ``path`` is a Zarr array, an empty folder or new, and Zarr is installed."""
     try:
         import zarr  # noqa: F401
     except ImportError:
@@ -187,7 +187,7 @@ def _open(path: Path, origin: str, distances: HeldDistances) -> Any:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether an array was being created here when its process was killed."""
+    """Whether the file is left from a process that was killed while creating the array."""
     return path.suffix == ".partial" or path.name in (LOCK, CHECKSUMS)
 
 

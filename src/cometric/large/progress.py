@@ -15,7 +15,7 @@ from cometric.core.kinds import Folder, check_path
 from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
 FORMAT = 2
-"""Changes when what earlier versions stored, here or in Zarr, can no longer be continued."""
+"""Version of the stored parts, here and in Zarr; runs of another version cannot be continued."""
 
 MANIFEST = "run.json"
 
@@ -26,8 +26,8 @@ CHECKSUM = "checksum"
 class Progress:
     """Named parts of a run, each stored when it is complete; without a folder, none.
 
-    To be used in a ``with`` block, at the end of which other runs may use the folder. All parts
-    have a checksum of their content and of the run: others are not loaded.
+    Use it in a ``with`` block, which unlocks the folder at its end. Each part has a checksum of its
+    content and of the run; damaged parts and those of other runs are not loaded.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class Progress:
     def bind(self, origin: Callable[[], str]) -> None:
         """Bind all parts from here on to a checksum of what they depend on.
 
-        The first is that of the run: a folder of a run with another one is refused. It is not
-        computed without a folder.
+        The first checksum identifies the run: a folder of another run is refused. Without a folder,
+        nothing is computed.
         """
         if self.folder is None:
             return
@@ -70,7 +70,7 @@ class Progress:
             self._check_manifest(self.folder / MANIFEST)
 
     def _check_manifest(self, path: Path) -> None:
-        """Raise if this folder is of another run; of a new one it gets the manifest."""
+        """Raise if the folder belongs to another run; write the manifest of a new one."""
         if not path.exists():
             with replacing(path) as file:
                 file.write(json.dumps({"format": FORMAT, "run": self._origin}).encode())
@@ -88,7 +88,7 @@ class Progress:
             )
 
     def seed(self, random_state: int | None) -> int | None:
-        """The seed; for None with a folder a random one, the same whenever the run continues."""
+        """The seed; with a folder, None becomes a random one, stored for when the run continues."""
         if random_state is not None or self.folder is None:
             return random_state
         stored = self.load("seed")
@@ -96,11 +96,11 @@ class Progress:
             stored = {"seed": np.random.default_rng().integers(2**31)}
             self.save("seed", stored)
         seed = int(stored["seed"])
-        self.bind(lambda: str(seed))  # parts of a seed that is lost are of no use
+        self.bind(lambda: str(seed))  # parts made with a lost seed are useless
         return seed
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The arrays of a part; None if it is not stored, or is not as it was stored."""
+        """The arrays of a part; None if it is missing or damaged, or from another run."""
         if self.folder is None:
             return None
         path = self.folder / f"{name}.npz"
@@ -124,17 +124,17 @@ class Progress:
                 np.savez(file, **stored)
 
     def _checksum(self, name: str, arrays: dict[str, Any]) -> str:
-        """Of a part of this run: neither damaged parts nor those of other runs have it."""
+        """The checksum of a part of this run; damaged parts and other runs have another one."""
         return digest({**arrays, CHECKSUM: np.array(f"{self._origin} {name}")})
 
 
 def _is_leftover(name: str) -> bool:
-    """Whether this is left of a process that was killed before it wrote a manifest."""
+    """Whether the file is left from a process that was killed before it wrote a manifest."""
     return name == LOCK or (name.startswith(f".{MANIFEST}.") and name.endswith(".part"))
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """The content of a manifest; of a damaged one that of no run."""
+    """The content of a manifest; a damaged one matches no run."""
     try:
         content = json.loads(manifest.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Samples read in chunks of rows, and stored compressed: the dense matrix is never in memory."""
+"""Samples read in chunks of rows and stored as CSR: the dense matrix is never in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 16_000_000
 """Entries of a chunk of rows, zeros included."""
 
 SHARE = 0.25
-"""Part of the memory limit that one stored array may take; a larger one goes to a file."""
+"""Fraction of the memory limit that one stored array may take; a larger one goes to a file."""
 
 
 def is_source(X: Any) -> bool:
@@ -102,7 +102,7 @@ class LongArray:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Compressed rows, in float32 if no value changes by it."""
+    """The rows of a CSR matrix, in float32 if that is exact."""
 
     indptr: Index
     indices: NDArray[np.int32]
@@ -138,7 +138,7 @@ class StoredSource:
 
 
 def store_rows(chunks: Any, m: int, limit: float) -> StoredRows:
-    """Chunks of rows, stored one after the other; ``limit`` are bytes of each array."""
+    """Chunks of rows joined into one matrix; ``limit`` is the bytes of an array in memory."""
     sizes, indices = [], LongArray(np.int32, limit)
     data: LongArray | None = None
     for chunk in chunks:

@@ -2,10 +2,10 @@
 
 Three filters, each for fewer pairs than the one before:
 
-1. Products of float16 numbers give a lower bound of every distance, lowered by all that rounding
-   can change (``kernels/nearest_torch.py``). Each sample keeps some thousand of the lowest; the
+1. Products of float16 numbers give a lower bound of every distance, lowered by the largest possible
+   rounding error (``kernels/nearest_torch.py``). Each sample keeps some thousand of the lowest; the
    highest of these is a bound for all other samples.
-2. For those kept, the bound is computed again in float64, with the exact norm or reference.
+2. The bounds that are kept are computed again in float64, with the exact norm or reference.
 3. Distances are computed in the order of these bounds, until the rest are proved farther. Before
    that, two sweeps of Sinkhorn raise the bound of a pair: dual values are lower bounds.
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from cometric.answers.result import Result
 
 BLOCK = 8192
-"""Samples whose neighbors are sought at a time."""
+"""Samples to search neighbors of at a time."""
 
 SLOTS = 1024
 """Pairs kept by the first filter for each sample, at least; twice as many as distances allowed."""
 
 DEPTH = 64
-"""Products are over multiples of this many features, the last of them zero."""
+"""In products, features are padded with zeros to a multiple of this."""
 
 ROUNDING = 2.0**-51
 """Relative rounding error of one operation in float64; bounds are lowered by its effect."""
 
 SINGLE = 2.0**-21
-"""The same in float32, of several operations."""
+"""The same for several operations in float32."""
 
 SWEEPS = 2
 """Sweeps of Sinkhorn that raise a bound, before a distance is computed."""
@@ -86,7 +86,7 @@ class TensorSearch:
         distances, n = self._distances, self._n
         transport, norm = distances.transport, distances.norm
         some = torch.arange(min(n, 4096), device=self._device)
-        self._center = transport.image(some).mean(0)  # of all x: products of the rest are small
+        self._center = transport.image(some).mean(0)  # subtracted to keep products small
         part = transport.rows
         means = distances.kernels.sums(
             self._center[None], part.indptr, part.indices, part.data,
@@ -105,7 +105,7 @@ class TensorSearch:
         return Columns(masses, overlap, angle, place, numbers, _padded(self._full_bins))
 
     def _rounding_error(self) -> float:
-        """What rounding can change in a bound in float64."""
+        """The largest rounding error of a bound in float64."""
         import torch
 
         distances, transport = self._distances, self._distances.transport
@@ -169,7 +169,7 @@ class TensorSearch:
         return dense, lost
 
     def _make_rows(self, some: Any, image: Any) -> Any:
-        """Samples as the rows of products; bounds are lowered by what rounding can change."""
+        """Samples as the rows of products; bounds are lowered by the largest rounding error."""
         import torch
 
         from cometric.kernels.nearest_torch import Rows
@@ -268,9 +268,9 @@ class TensorSearch:
         low[slot, at] = low[slot, at].maximum(values)
 
     def candidates(self, some: Any) -> tuple[Any, Any, Any, Any]:
-        """Lower bounds of distances from the samples ``some``, their partners and norms R.
+        """Lower bounds of distances from the samples ``some``, candidates, and norms R.
 
-        Last, a bound of the distances to all samples that are not among the partners.
+        The last value bounds the distances to all samples that are not candidates.
         """
         import torch
 
@@ -292,7 +292,7 @@ class TensorSearch:
         return low, index, norms, state.threshold.double()
 
     def recall(self, queries: Index, near: Matrix, progress: bool = False) -> float:
-        """The fraction of the distances ``near`` that are those of true neighbors."""
+        """The fraction of true neighbors of ``queries`` among those at distances ``near``."""
         import torch
 
         hits = 0

@@ -1,8 +1,8 @@
-"""The time of a solve: two calls of each map for some histograms, times a range of iterations.
+"""The time of a solve: two calls of each map on a sample, times a range of iterations.
 
-A call for some of the histograms gives the time of a call for all of them, by the model
-``Transport.work``. How many calls a solve takes is not measured: the ranges are those of runs on
-data of all kinds (``benchmarks/planning.py``), wide enough for most.
+Calls on a sample of the histograms are scaled to all of them by the model ``Transport.work``. The
+number of calls is not measured: its ranges come from runs on many data sets
+(``benchmarks/planning.py``), and are wide enough for most.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from cometric.transports.exact import CONTINUATION
 SIDES = ("samples", "features")
 
 FEWEST, ENOUGH = 24, 0.1
-"""Histograms of the first calls, and the seconds of a call that are enough to measure it."""
+"""Sample size of the first calls, and the seconds that a call must take to be measured."""
 
 SAMPLE, GROWTH = 1000, (1.25, 1.75)
-"""Items between which R is computed, and the power of their number with which its time grows."""
+"""Number of items to time R with, and the range of exponents with which its time grows."""
 
 RESTARTED, LIMIT, WEIGHTED, PLAIN, LARGE_TAU = (2, 10), (2, 6), (5, 20), (15, 50), 0.03
-"""Iterations to a residual of 1e-3: with a restart, also at infinite ``eps``; with a ``tau`` from
-the last number on; with a smaller one."""
+"""Iterations to a residual of 1e-3: with a restart; the same at infinite ``eps``; with ``tau`` of
+at least ``LARGE_TAU``; with a smaller one."""
 
 SOLVED, SOLVED_AT, MORE = (2.5, 8.0), 0.1, 1.4
-"""Sweeps in the last iteration, where every pair is solved, for this ``eps`` (more for smaller
-ones), and those in another one at most, because pairs with large errors get more than one."""
+"""Sweeps of the last iteration, which solves every pair, at this ``eps`` (more at smaller ones);
+and the most sweeps of other iterations, where pairs with large errors get extra ones."""
 
 COLD, CLOSED = (1.25, 6.0), (0.15, 0.8)
-"""Time of an exact solve in calls for all pairs without a start, and that of the closed form."""
+"""Ranges of time, in cold calls for all pairs: an exact solve, and the closed form."""
 
 POLICY, POWER = (1, 5), (2, 10)
 """Iterations with exact transport."""
 
 PASSES = 6.0
-"""Time of a solver's step for an entry of the metrics, in logarithms."""
+"""Time of a solver's step per entry of the metrics, in units of a logarithm."""
 
 NOISE = 1.9
-"""Factor by which a second measurement may differ, on a machine with other work."""
+"""Factor by which measurements may differ on a busy machine."""
 
 
 def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -> dict[str, Any]:
-    """The fields of :class:`Plan` about time, for these maps; none where there is no model of it.
+    """The time fields of :class:`Plan` for these maps; empty if there is no model of their time.
 
     ``report`` is called after each measurement.
     """
@@ -82,7 +82,7 @@ def estimate(run: Run, lifts: Lifts, solver: str, report: Callable[..., None]) -
 
 
 def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, float]]:
-    """Least and largest number of iterations, and of calls of both maps that take as long."""
+    """Ranges of the number of iterations, and of the equivalent number of calls of both maps."""
     if solver in ("one", "closed"):
         return (1, 1), CLOSED if solver == "closed" else (1 / NOISE, NOISE)
     exact, eps = settings.transport.freezes, settings.transport.eps
@@ -106,10 +106,10 @@ def _range(settings: Any, solver: str) -> tuple[tuple[int, int], tuple[float, fl
 
 
 def _call_seconds(run: Run, lift: Any, k: int, report: Callable[..., None]) -> tuple[float, int]:
-    """Seconds of a call of the k-th map for all its histograms, and for how many it was timed.
+    """Seconds of a call of the k-th map for all its histograms, and the size of the timed sample.
 
-    With the simplex method the first call, without trees to start from; with Sinkhorn a sweep, or
-    a solve if a metric is given.
+    For the simplex method, a call without starting trees; for Sinkhorn a sweep, or a solve if a
+    metric is given.
     """
     hist = getattr(run.problem, SIDES[k]).histograms
     cost, order = _cost(run, 1 - k), np.random.default_rng(0).permutation(hist.shape[0])
@@ -125,7 +125,7 @@ def _call_seconds(run: Run, lift: Any, k: int, report: Callable[..., None]) -> t
 
 
 def _two_calls(run: Run, lift: Any, part: Histograms, cost: Matrix) -> list[float]:
-    """Seconds of two calls for some histograms, that of ``lift`` being the map of all."""
+    """Seconds of two calls for the histograms ``part``; ``lift`` is the map of all of them."""
     transport, resources = run.settings.transport, run.settings.resources()
     resources = replace(resources, dtype=getattr(lift, "dtype", resources.dtype))
     if getattr(lift, "stored", cost) is None:  # scalings do not fit
@@ -143,7 +143,7 @@ def _two_calls(run: Run, lift: Any, part: Histograms, cost: Matrix) -> list[floa
 
 
 def _cost(run: Run, k: int) -> Matrix:
-    """The metric given, or a cost to measure with: l1 distances, if values matter or are few."""
+    """A cost for timing: the given metric, l1 distances if values matter or are few, or random."""
     side = getattr(run.problem, SIDES[k])
     d = side.hist.shape[0]
     if run.problem.fixed:
@@ -162,7 +162,7 @@ def _work(run: Run, lift: Any, hist: Histograms) -> float:
 
 
 def _norm_seconds(run: Run, k: int) -> tuple[float, float]:
-    """Least and largest seconds for R between all items of a side, and for l1 distances."""
+    """Range of seconds to compute R and l1 distances between all items of a side."""
     hist = getattr(run.problem, SIDES[k]).full_histograms
     part, norm = hist.take(slice(SAMPLE)), norm_for(run.settings.norm, SIDES[k])
     began = time.perf_counter()

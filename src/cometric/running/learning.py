@@ -33,7 +33,7 @@ from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
 
 COUNTED = 10
-"""Fewest samples for the warning about a feature that counts them."""
+"""Fewest samples for the warning about a feature that numbers them."""
 
 
 @checks_options
@@ -235,7 +235,7 @@ def resume(
 ) -> Result:
     """Continue a run from the folder of ``learn(..., checkpoint=...)``.
 
-    The data are read from there, and all options that change the result.
+    The data, and all options that change the result, are read from there.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def resume(
     Returns
     -------
     Result
-        On the CPU with the same bits as that of an uninterrupted run.
+        On the CPU, bitwise identical to that of an uninterrupted run.
 
     Examples
     --------
@@ -320,7 +320,7 @@ def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
 
 
 def _learn(run: Run, saved: Saved | None = None) -> Result:
-    """Learn; where a regularization chosen by the data makes distances negative, once more."""
+    """Learn; if an ``eps`` chosen by the data gives negative distances, retry with a smaller."""
     folder = run.settings.checkpoint
     result = run.learn() if folder is None else _learn_with_checkpoints(run, saved)
     careful = run.settings.careful
@@ -364,7 +364,7 @@ def _learn_with_checkpoints(run: Run, saved: Saved | None = None) -> Result:
 
 
 def _is_of(settings: Settings, saved: Saved) -> bool:
-    """Whether a checkpoint is of a run with these settings, which has begun after another."""
+    """Whether the checkpoint was written by the retry with these settings."""
     stored = settings.to_json()
     return all(saved.options[name] == stored[name] for name in ("transport", "chosen"))
 

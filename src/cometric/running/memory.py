@@ -12,10 +12,11 @@ from cometric.running.settings import Settings
 
 
 class Matrices(NamedTuple):
-    """Numbers of matrices of the size of a metric that a solve holds in memory.
+    """Numbers of metric-sized matrices in memory.
 
-    Those of both sides throughout the solve, and those that a step needs for one side at a time.
-    Measured by ``benchmarks/planning.py --matrices``, as peak resident memory.
+    ``samples`` and ``features`` throughout the solve, ``step_samples`` and ``step_features`` in
+    addition during a step, one side at a time. Measured by ``benchmarks/planning.py --matrices``,
+    as peak resident memory.
     """
 
     samples: float
@@ -36,12 +37,12 @@ NEEDS = {
     "closed": Matrices(3.5, 5.4, 0.7, 2.0),
     "lift": Matrices(2.0, 2.0, 4.0, 4.0),
 }
-"""By kind of solve: with a history of metrics, without, the linear limit, its closed form, the lift
-of a given metric."""
+"""By kind of solve: with a history of metrics, without one, the linear limit, its closed form, and
+a distance computed from a given metric."""
 
 
 MANY = 3000
-"""Features from which on the advice is to select some of them."""
+"""From this many features on, the advice is to select some of them."""
 
 SELECT = (
     "fewer features, about a thousand: of cells the highly variable genes "
@@ -50,17 +51,17 @@ SELECT = (
 )
 
 ITERATIONS, PER_ENTRY, PER_OPERATION = 8.0, 5e-7, 6e-11
-"""Of a typical solve; and its seconds for an entry of the metrics and for an operation, in each of
-them, on two cores. From ``benchmarks/howlong.py``, good to a factor of three."""
+"""Iterations of a typical solve, and seconds of each per entry of the metrics and per operation, on
+two cores. From ``benchmarks/howlong.py``, good to a factor of three."""
 
 LONG = 900.0
-"""Seconds from which on a call is worth a warning, by this estimate."""
+"""Warn if the estimate is more than this many seconds."""
 
 
 def dense_memory(n: int, m: int, kind: str, saturated: bool = False) -> float:
-    """Bytes of all matrices of the size of a metric at the peak, without those of maps.
+    """Peak bytes of all metric-sized matrices, without those of maps.
 
-    With ``saturated`` costs there is one more, that of the larger side.
+    ``saturated`` costs add a matrix of the larger side.
     """
     return NEEDS[kind].bytes(n, m) + 8.0 * saturated * max(n, m) ** 2
 
@@ -70,8 +71,8 @@ def memory_for_maps(
 ) -> float:
     """Bytes that maps may store between calls; raises if the metrics alone do not fit.
 
-    ``promised`` are the bytes that maps will use of a ``memory_limit``, ``allocated`` those that
-    the metrics use already. For devices this is about their memory, the metrics are on the first.
+    ``promised`` are the bytes of a ``memory_limit`` that maps will use, ``allocated`` those in use
+    by the metrics. With devices, their memory counts; the metrics are on the first.
     """
     n, m = problem.samples.hist.shape[0], problem.features.hist.shape[0]
     kind, devices = settings.kind_of_memory, settings.torch_devices
@@ -121,6 +122,6 @@ def _warn_of_time(problem: Problem, settings: Settings) -> None:
 
 
 def _remedies(n: int, m: int) -> list[str]:
-    """What to do about data that are too large."""
+    """Advice for data that are too large."""
     landmarks = ["learn from landmarks (learn_landmarks)"] if n >= MANY or m < MANY else []
     return [f"take {SELECT if m >= MANY else 'fewer samples or features'}", *landmarks]

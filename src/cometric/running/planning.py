@@ -27,14 +27,14 @@ from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
 
 HOURS, MANY = 3600.0, 1000
-"""Seconds from which on a plan has advice, and items from which on this is to take fewer."""
+"""Longer plans come with advice, and with this many items it is to take fewer."""
 
 BYTES_PER_ENTRY = 120.0
-"""Bytes of all copies of a nonzero entry of the data: as read, by rows, by columns, in maps."""
+"""Bytes per nonzero entry of the data, over all copies: as read, by rows, by columns, in maps."""
 
 FIRST, IN_MEMORY = 1_000_000, 50_000
-"""Entries that are read of data outside memory, to estimate how many are not zero; and samples from
-which on data better stay there."""
+"""Entries to read from data outside memory, to estimate their density; and the number of samples
+above which data better stay there."""
 
 OVERHEAD = 60e6
 """Bytes of a run of any size, for libraries, the allocator and the threads."""
@@ -51,16 +51,16 @@ class Plan:
     engine
         How the distances will be computed.
     memory, available
-        Bytes at the peak, beside the data, and bytes that are free.
+        Peak bytes in addition to the data, and free bytes.
     fits
         Whether ``memory`` is available.
     total, total_range
         Seconds of the whole call: a range, and its middle. NaN if the time is not estimated:
         where memory does not suffice, and for transports without a model of their time.
     iterations
-        The range of iterations on which that of the seconds is based.
+        The range of iterations behind ``total_range``.
     seconds, measured
-        Seconds of one call of both maps, and for how many items it was timed.
+        Seconds of one call of both maps, and the samples that were timed.
     advice
         What to do if it does not fit, or takes hours.
     """
@@ -102,12 +102,11 @@ class Plan:
 def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, time.
 
-    Memory is computed by a formula. For the time two calls of each map are timed for some of the
-    samples and features, and multiplied by a range of iterations that depends on the options: a
-    solve of most data is within the range, the longest time being up to five times the shortest.
-    The measurement takes seconds, or a minute to compile kernels the first time. For trees,
-    quadratic forms and solvers of your own the time is not estimated. With ``client`` a plan is
-    that of this process alone.
+    Memory is computed by a formula. For the time, two calls of each map are timed on some of the
+    samples and features, and multiplied by a range of iterations that depends on the options. The
+    range covers most data; its ends differ by a factor of up to five. The measurement takes
+    seconds, or a minute to compile kernels the first time. For trees, quadratic forms and solvers
+    of your own the time is not estimated. ``client`` is ignored: the plan is for this process.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Run:
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    @one_blas_thread()  # several waste most of their time on waiting where cores are shared
+    @one_blas_thread()  # on shared cores, several would mostly wait for one another
     def prepare(cls, settings: Settings, problem: Problem) -> Run:
         """A run with its norms and starting metrics; raises if there is not enough memory."""
         memory = memory_for_maps(problem, settings)
@@ -54,8 +54,8 @@ class Run:
         norms = norm_matrices(problem, norm, settings.torch_device)
         if problem.formula.restart > 0.0:
             _check_positive(norms, norm)
-        # With a restart R is a part of the solution. Exact transport is faster under a metric, and
-        # trees depend on the start.
+        # With a restart, R is a part of the solution, hence a good start. But exact transport is
+        # faster under a metric, and trees depend on the start.
         near = problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
         default = norms if near or (isinstance(norm, str) and norm == "l1") else None
         start = starting_metrics(problem, settings.start, settings.random_state, default)
@@ -72,7 +72,7 @@ class Run:
                 saved = self.checkpoint is not None and self.checkpoint.flush()
             finally:
                 for lift in lifts:
-                    if hasattr(lift, "close"):  # workers of a cluster drop what they store
+                    if hasattr(lift, "close"):  # workers of a cluster free their memory
                         lift.close()
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
@@ -83,7 +83,7 @@ class Run:
         if result.status is Status.INTERRUPTED:
             raise self._interruption(result, saved)
         if result.status is Status.NOT_PSD and self.settings.careful is not None:
-            return result  # not the last word
+            return result  # the caller learns again
         if solution.remark:
             warn(solution.remark)
         if not result.status.is_expected:
@@ -136,7 +136,7 @@ class Run:
         return stored
 
     def _norm_matrices(self) -> tuple[Matrix, Matrix] | None:
-        """R between all kept items, if given as matrices, or as a pair with one."""
+        """R between all kept items, if one or both were given as matrices."""
         if "matrix" not in norm_name(self.settings.norm):
             return None
         sides = self.problem.samples, self.problem.features
@@ -183,7 +183,7 @@ class Run:
 
 
 def _check_positive(norms: Metrics, norm: Any) -> None:
-    """Raise if R tells no items of a side apart: its share of distances would be 0 / 0."""
+    """Raise if R is 0 between all items of a side: R / |R| would be 0 / 0."""
     for of, R in zip(Metrics._fields, norms, strict=True):
         if not float(R.max()) > 0.0:
             raise ValueError(

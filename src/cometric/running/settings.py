@@ -75,9 +75,9 @@ def _setting(
 ) -> Any:
     """A field of :class:`Settings`.
 
-    ``help`` and ``option`` are those of the command line, which has no option without ``help``;
-    values there are multiplied by ``unit``. ``answer`` tells whether the value changes the result,
-    ``compared`` whether checkpoints store it: some may change, or others determine them.
+    ``help``, ``option`` and ``unit`` are the text, name and factor on the command line, which has
+    no option without ``help``. ``answer``: the value changes the result. ``compared``: checkpoints
+    store it; not if it may change when a run continues, or if other options determine it.
     """
     metadata = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
     metadata |= {"answer": answer, "compared": answer and compared}
@@ -89,8 +89,8 @@ class Settings:
     """The options of :func:`cometric.learn`, checked: see there for what they mean.
 
     After construction ``transport`` is an object, ``eps`` its regularization, and ``tau`` and
-    ``restart`` are numbers; but while the data have not chosen them, see :meth:`fitted`,
-    ``eps`` or ``tau`` is "auto", and ``transport`` may be None.
+    ``restart`` are numbers. Values that the data choose are set by :meth:`fitted`: before, ``eps``
+    or ``tau`` is "auto", and ``transport`` may be None.
     """
 
     eps: Any = _setting(
@@ -237,7 +237,7 @@ class Settings:
         False, Flag(), "Leave out empty rows and columns.", compared=False, panel=HISTOGRAMS
     )
 
-    # No options: what `eps` and `restart` were chosen by, see Parameters.
+    # Not options: how the data chose `eps` and `restart`, see Parameters.
     overlap: float | None = None
     chosen: bool = False
 
@@ -255,7 +255,7 @@ class Settings:
         self._set(solver_traits=self._find_traits(), fixed=self._find_fixed())
         given: Transport | None = self.transport
         weights = self._find_weights(given)
-        # Which transport the data choose makes no difference to what is checked here.
+        # The checks have the same outcome for all transports that the data may choose.
         transport = given or transports.from_eps(PLAIN_EPS if weights.eps is None else weights.eps)
         restart = AUTO_RESTART if weights.restart is None else weights.restart
         formula = Formula(weights.tau, restart, weights.norm, float(self.saturate))
@@ -281,9 +281,9 @@ class Settings:
         self._set(torch_devices=devices, torch_device=devices[0] if devices else None)
 
     def fitted(self, problem: Problem) -> Settings:
-        """These settings with the numbers that the data choose, by what samples share.
+        """These settings with ``eps`` and ``restart`` chosen by the features that samples share.
 
-        There is no limit on devices and clusters.
+        On devices and clusters the linear limit (infinite ``eps``) is not available.
         """
         if self.tau != AUTO:
             return self
@@ -294,7 +294,7 @@ class Settings:
 
     @property
     def careful(self) -> Settings | None:
-        """What to try where distances become negative, or None if ``eps`` was given."""
+        """Settings to retry with if distances become negative; None if ``eps`` was given."""
         if not self.chosen or self.eps == PLAIN_EPS:
             return None
         return replace(self, eps=PLAIN_EPS, transport=None)
@@ -330,8 +330,8 @@ class Settings:
     def resources(self, memory: float | None = None) -> Resources:
         """Computing resources of maps; ``memory`` is the number of bytes that they may store.
 
-        If one metric is given, there is a single call: pairs are solved in it, in float64, and
-        nothing is stored for a next one.
+        If one metric is given, a map is called once: this call solves all pairs in float64, and
+        stores nothing for later calls.
         """
         device = self.devices if len(self.devices) > 1 else (*self.devices, "cpu")[0]
         resources = Resources(
@@ -367,7 +367,7 @@ class Settings:
         return cls(**known | others)
 
     def _find_weights(self, transport: Transport | None) -> Weights:
-        """What ``eps``, ``tau``, ``restart`` and ``norm`` stand for."""
+        """The weights that ``eps``, ``tau``, ``restart`` and ``norm`` stand for."""
         eps = self.eps
         if transport is not None:
             if eps not in (AUTO, transport.eps):

@@ -50,7 +50,7 @@ def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
     """Distances between random points of a cube: a generic metric."""
     points = rng.random((k, max(2, min(k, 10))))
     distances = np.empty((k, k))
-    for i, point in enumerate(points):  # all differences at once would take ten metrics
+    for i, point in enumerate(points):  # all differences at once: the memory of ten metrics
         distances[i] = np.abs(point - points).sum(axis=-1)
     return normalize(distances)[0]
 

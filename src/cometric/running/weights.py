@@ -1,4 +1,4 @@
-"""How much transport, how much R, and the regularization: given, or chosen by the data."""
+"""The weights of transport and R, and the regularization: given, or chosen by the data."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PLAIN_EPS = CAREFUL
 """The value of eps = "auto" where the data do not choose the share of R."""
 
 OLD_TAU, OLD_NORM = "0.2", "local-0.2"
-"""The ``tau`` that stands for the defaults of version 0.2, and the reference that these had."""
+"""The ``tau`` that selects the defaults of version 0.2, and their reference."""
 
 PAPER_TAU = 1e-3
 """The value of tau = "paper"."""
 
 AUTO_NORM = "local"
-"""The value of norm = "auto", but for the options listed in :func:`weights_of`."""
+"""The value of norm = "auto", except for the options listed in :func:`weights_of`."""
 
 AUTO_RESTART = 0.5
-"""The share of R for tau = "auto" with another norm, and that of version 0.2."""
+"""The share of R for tau = "auto" with another norm, and in version 0.2."""
 
 AUTO_TAU = 1e-2
 """The value of tau = "auto" if a restart is not possible (stochastic iteration)."""
@@ -39,17 +39,14 @@ SPARSE_EPS = 0.3
 """The regularization where samples have no features in common."""
 
 MOST_EPS = 30.0
-"""Above, distances differ from those of the limit by less than the default tolerance."""
+"""Above it, the limit is used: distances differ by less than the default tolerance."""
 
 MOST_SHARED = 0.9
-"""Where the limit cannot be computed, regularization grows up to this number of common features."""
+"""Cap on the number of common features where the limit cannot be computed."""
 
 
 class Weights(NamedTuple):
-    """The options that say what a distance is made of.
-
-    Where ``restart`` is None, and ``eps`` where it is None as well, the data choose.
-    """
+    """The weights of transport and R, and the regularization; None where the data choose."""
 
     eps: float | None
     tau: float
@@ -58,7 +55,7 @@ class Weights(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What the data choose, and by what: the number of features that two samples share."""
+    """Values chosen by the data, from the number of features that two samples share."""
 
     eps: float
     restart: float
@@ -68,8 +65,8 @@ class Chosen(NamedTuple):
 def chosen(hist: sparse.csr_array, *, limit: bool) -> Chosen:
     """The regularization and the share of R for the histograms of samples.
 
-    The regularization grows with the overlap to infinity at 1, where transport becomes a product
-    of matrices, so that no small change of the data has a large effect; without ``limit``, to 3.
+    The regularization grows with the overlap, to infinity (the linear limit) at 1: continuously,
+    so that small changes of the data have small effects. Without ``limit``, it grows to 3.
     """
     shared = overlap(hist)
     restart = 1.0 - TRANSPORT / (1.0 + (shared / HALVED) ** 2)
@@ -88,12 +85,12 @@ def weights_of(
     exact: bool,
     fixed: bool,
 ) -> Weights:
-    """What the options of ``learn`` stand for.
+    """The weights that the options of ``learn`` stand for.
 
-    ``sampled`` is stochastic iteration, ``exact`` exact transport, and ``fixed`` a given metric.
-    R is l1 for the first, for the second beside a number ``tau``, and for ``tau="paper"``: for it
-    bounds are proved. A given metric is lifted without R unless ``tau``, ``restart`` or ``norm``
-    is passed.
+    ``sampled`` stands for stochastic iteration, ``exact`` for exact transport, and ``fixed`` for a
+    given metric. R is l1, for which bounds are proved, if ``sampled``, if ``exact`` with a number
+    ``tau``, and for ``tau="paper"``. If ``fixed``, R has weight 0 unless ``tau``, ``restart`` or
+    ``norm`` is passed.
     """
     automatic, is_auto = tau in (AUTO, OLD_TAU), isinstance(norm, str) and norm == "auto"
     if restart > 0.0:
@@ -120,7 +117,7 @@ def weights_of(
 
 
 def _check_one(tau: float | str, restart: float, sampled: bool) -> None:
-    """Raise if a ``restart`` cannot be had, or ``tau`` is given beside it."""
+    """Raise if a ``restart`` is not possible, or ``tau`` is given, too."""
     if sampled:
         raise ValueError(
             "`restart` needs the largest of all distances in each step, and stochastic "

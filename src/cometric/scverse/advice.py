@@ -1,4 +1,4 @@
-"""What to do about invalid data that are in an AnnData, added to the message of the core."""
+"""Advice on invalid data in an AnnData, added to the error messages of the core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCALED = " Learn before scaling, or keep a copy of the data in a layer."
 
 @contextmanager
 def advising(adata: Any, data: Any) -> Iterator[None]:
-    """Within it, errors about ``data``, which is a part of ``adata``, come with advice."""
+    """Add advice to errors about ``data``, which is a part of ``adata``."""
     try:
         yield
     except BadData as error:
@@ -44,7 +44,7 @@ def first(error: BadData, data: Any) -> str:
 
 
 def unscaled(adata: Any) -> str:
-    """Where else an AnnData has data, which may not be scaled; "" if it has no other."""
+    """A hint at other data in an AnnData, which may not be scaled; "" if there are none."""
     places = [f"`layer={name!r}`" for name in getattr(adata, "layers", ()) if name is not None]
     places += ["`use_raw=True`"] if getattr(adata, "raw", None) is not None else []
     return f" Other data are there: pass {' or '.join(places)}." if places else ""

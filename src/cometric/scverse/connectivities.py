@@ -8,10 +8,10 @@ from scipy import sparse
 from cometric.core.types import Index, Matrix, Vector
 
 BLOCK = 50_000
-"""Samples whose bandwidths are found at a time."""
+"""Samples per block."""
 
 STEPS, CLOSE = 64, 1e-5
-"""Bisections of a bandwidth, and the error of the sum of weights at which they end."""
+"""Most bisections of a bandwidth, and the error of the sum of weights below which they end."""
 
 NARROWEST = 1e-3
 """The smallest bandwidth, in units of the mean distance."""

@@ -70,9 +70,8 @@ def modules(
 ) -> Modules:
     """The modules that ``tl.modules`` returned, rebuilt from ``adata``.
 
-    ``key`` and ``modules_key`` are the ``key_added`` of ``tl.learn`` and of ``tl.modules``. The
-    data must be those that were learned from, and the metrics those that modules were made of;
-    both are checked.
+    ``key`` and ``modules_key`` are the ``key_added`` of ``tl.learn`` and of ``tl.modules``. Raises
+    if the data or the metrics have changed since.
     """
     if modules_key not in adata.uns or "genes" not in adata.uns[modules_key]:
         raise KeyError(f"`adata` has no modules under {modules_key!r}. Run `tl.modules` first.")
@@ -99,15 +98,15 @@ def modules(
 def result(adata: AnnData, *, key: str = "cometric") -> Result:
     """The result that :func:`cometric.learn` returned, rebuilt from ``adata``.
 
-    After :func:`cometric.scverse.tl.landmarks`, the result of the landmarks. The data must be
-    those that were learned from; this is checked.
+    After :func:`cometric.scverse.tl.landmarks`, the result of the landmarks. Raises if the data
+    have changed since.
     """
     stored = slots.read(adata, key)
     try:
         return _rebuild(adata, stored, key)
     except (ValueError, slots.NotStored, MemoryError):
         raise
-    except Exception as error:  # of a damaged file: parts are missing, or of other types
+    except Exception as error:  # damaged: parts are missing, or have other types
         raise ValueError(f"The AnnData has damaged metrics under {key!r}: {error!r}.") from error
 
 
@@ -132,7 +131,7 @@ def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
         "copy of it in a layer and learn with `layer`."
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # given when learning
+        warnings.simplefilter("ignore")  # issued when learning
         try:
             problem = Problem.from_data(
                 sketches.read_landmarks(stored, names(adata, "features", key=key))

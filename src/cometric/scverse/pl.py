@@ -175,10 +175,7 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
 
 
 def _places(adata: AnnData, result: Result, of: str, key: str) -> Index:
-    """The rows of ``obs`` (or ``var``) that the result has: without those that were dropped.
-
-    After ``tl.landmarks`` its cells are the landmarks.
-    """
+    """The rows of ``obs`` (or ``var``) in the result: those not dropped, or the landmarks."""
     kept = np.flatnonzero(getattr(result.problem, of).kept)
     if of == "samples" and sketches.has_landmarks(adata, key):
         rows: Index = np.asarray(sketches.landmark_rows(adata, key, "coloring"))[kept]

@@ -1,4 +1,4 @@
-"""Distances of new cells (or genes) to those of a reference: where they are stored."""
+"""Storing and reading distances of new cells (or genes) to a reference, and their labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transform_key(key: str) -> str:
 
 
 def default_source(new: AnnData, params: dict[str, Any]) -> tuple[str | None, bool]:
-    """The layer, and whether raw, that the reference was learned from; ``new`` must have it."""
+    """The ``layer`` and ``use_raw`` of the reference; raises if ``new`` does not have them."""
     layer, use_raw = params.get("layer"), bool(params["use_raw"])
     try:
         slots.matrix(new, layer=layer, use_raw=use_raw)
@@ -63,14 +63,14 @@ def checksum(data: Any, result: Result, of: str) -> str:
     These are the new data, the names by which they are matched, and the learned result.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # given when distances are computed
+        warnings.simplefilter("ignore")  # issued when distances are computed
         matrix = read_matrix(data, "X", least=(1, 1))
     names = read_names(data)[1 if of == "samples" else 0]
     return digest({"result": result.identity, "data": matrix, "names": names})
 
 
 def advice(error: BadData, data: Any, of: str) -> str:
-    """What to do about new cells that have no learned genes, to be added to the message."""
+    """Advice on new cells without learned genes, to add to a message."""
     if of == "features" or error.fault not in (Fault.EMPTY, Fault.UNKNOWN):
         return first(error, data)
     return (
@@ -98,7 +98,7 @@ def other_names(new: AnnData, reference: AnnData, result: Result, of: str) -> st
 
 
 def _columns_of_names(table: DataFrame) -> list[str]:
-    """The columns that tell most items apart, unlike clusters, whose numbers may be names, too."""
+    """The columns whose values mostly differ, as names do, and numbers of clusters do not."""
     return [column for column in table if 2 * table[column].nunique() > len(table)]
 
 
@@ -132,9 +132,9 @@ def store(
 
 
 def stored(new: AnnData, result: Result, key: str, of: str, n_neighbors: int) -> Any:
-    """What :func:`store` wrote, if it still holds, with enough neighbors; else None.
+    """The distances that :func:`store` wrote, if valid and of enough neighbors; else None.
 
-    It does not hold if ``new``, the names of its genes or the learned metric have changed since.
+    They are not valid if ``new``, the names of its genes or the learned metric have changed since.
     """
     described = new.uns.get(transform_key(key), {}).get(of)
     slot = new.obsm if of == "samples" else new.varm

@@ -35,11 +35,11 @@ def neighbors(
     Parameters
     ----------
     adata
-        Metrics have been learned for it by :func:`cometric.scverse.tl.learn`.
+        Data with metrics from :func:`cometric.scverse.tl.learn`.
     n_neighbors
         Size of a neighborhood, the cell itself included, as scanpy counts.
     key
-        The ``key_added`` that ``tl.learn`` was given.
+        The ``key_added`` of ``tl.learn``.
     key_added, method, random_state, copy
         As in ``sc.pp.neighbors``, which computes the connectivities.
 

@@ -1,4 +1,4 @@
-"""What is stored of metrics that were learned from landmarks, and how it is read again."""
+"""Storing and reading metrics that were learned from landmarks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def graph_keys(neighbors_key: str) -> tuple[str, str]:
 
 
 def proved_key(key: str) -> str:
-    """The name of the column of ``obs`` that tells whose neighbors are proved."""
+    """The name of the column of ``obs`` that marks cells with proved neighbors."""
     return f"{key}_proved"
 
 
@@ -102,7 +102,7 @@ def to_slots(
             "n_neighbors": origin.n_neighbors,
             "method": "umap",
             "random_state": 0 if origin.random_state is None else origin.random_state,
-            "metric": "euclidean",  # scanpy wants one that it knows; it only lays out groups
+            "metric": "euclidean",  # scanpy needs a known one, and uses it only to lay out groups
             "use_rep": "X",
             "distances": slot,
         },
@@ -123,7 +123,7 @@ def write(adata: AnnData, written: dict[str, dict[str, Any]]) -> None:
 
 
 def graph(adata: AnnData, stored: dict[str, Any], key: str) -> sparse.csr_matrix:
-    """The distances between neighbors, unless others have taken their place since."""
+    """The distances between neighbors; raises if other ones have replaced them."""
     neighbors_key = stored["neighbors_key"]
     place = graph_keys(neighbors_key)[0]
     params = adata.uns.get(neighbors_key, {}).get("params", {})
@@ -141,7 +141,7 @@ def has_landmarks(adata: AnnData, key: str) -> bool:
 
 
 def landmark_rows(adata: AnnData, key: str, doing: str) -> Index:
-    """The numbers of the cells that are landmarks; an error for metacells."""
+    """The numbers of the cells that are landmarks; raises for metacells."""
     stored = slots.read(adata, key)["landmarks"]
     if "rows" not in stored:
         raise ValueError(
@@ -200,7 +200,7 @@ def chunks(data: Any) -> Iterator[tuple[slice, Any]]:
 
 
 def sum_groups(data: Any, labels: Any) -> tuple[sparse.csr_array, list[str]]:
-    """The sums of the cells with the same label, and these labels; others are left out."""
+    """The sums of cells with the same label, and these labels; cells without one are left out."""
     names, groups = groups_of(labels)
     total: Any = sparse.csr_array((len(names), len(data.var_names)))
     for rows, part in chunks(data):

@@ -31,7 +31,7 @@ MAX_DENSE = 10_000
 """Up to this many cells (or genes) all distances are stored; 10,000 take 0.8 GB."""
 
 NEIGHBORS_STORED = 100
-"""Nearest neighbors of each cell (or gene) that are stored, above that."""
+"""Neighbors stored per cell (or gene), if there are more than ``MAX_DENSE``."""
 
 COUNTS, X = "counts", "X"
 """The layer that has counts by convention, and the name that stands for ``.X``."""
@@ -41,7 +41,7 @@ HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 
 
 class NotStored(KeyError):
-    """An AnnData does not have what was looked for; the message says what to do."""
+    """An AnnData lacks the requested entry; the message says what to do."""
 
 
 def distances_key(key: str) -> str:
@@ -63,7 +63,7 @@ def check_key(key: Any) -> None:
 
 
 def check_name(argument: str, value: Any) -> None:
-    """Raise unless this can be the name of one column: lists and columns themselves cannot."""
+    """Raise unless ``value`` can name a column: lists, and columns themselves, cannot."""
     if not isinstance(value, Hashable):
         raise ValueError(
             f"`{argument}` is of class {type(value).__name__}; pass the name of one column."
@@ -71,7 +71,7 @@ def check_name(argument: str, value: Any) -> None:
 
 
 def check_groups(where: str, table: DataFrame, name: str) -> None:
-    """Raise if a column of a table has no labels, or real numbers, each of which would be one."""
+    """Raise if a column has no labels, or real numbers, which would each be a group."""
     import pandas as pd
 
     if table[name].isna().all():
@@ -84,7 +84,7 @@ def check_groups(where: str, table: DataFrame, name: str) -> None:
 
 
 def check_copy(adata: AnnData, copy: bool, name: str = "adata") -> None:
-    """Raise if a copy is to be returned of an AnnData whose data are in a file."""
+    """Raise if a copy of a backed AnnData is requested."""
     if copy and getattr(adata, "isbacked", False):
         raise ValueError(f"`copy` is True, but `{name}` is backed. Pass `copy=False`.")
 
@@ -109,7 +109,7 @@ def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
 
 
 def source_of(adata: AnnData, layer: str | None, use_raw: bool) -> str | None:
-    """The layer to learn from: as passed, or that of counts where ``X`` has their logarithms.
+    """The layer to learn from: as passed, or "counts" if ``X`` has their logarithms.
 
     Distances learned from counts are better than those from their logarithms (docs/choosing.md).
     """
@@ -187,7 +187,7 @@ def store(
 def describe(
     result: Result, key: str, *, source: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """What ``uns[key]`` holds of a result, beside the distances."""
+    """The entries of ``uns[key]`` for a result, except distances."""
     import pandas as pd
 
     used = {name: options[name] for name in HISTOGRAMS if name in options}
@@ -211,7 +211,7 @@ def describe(
 def store_features(
     adata: AnnData, features: Any, key: str, stored: dict[str, Any], use_raw: bool
 ) -> None:
-    """Write the distances between genes to ``varp``, or to ``stored`` if those of raw differ."""
+    """Write the distances between genes to ``varp``, or to ``stored`` if raw has other genes."""
     slot = distances_key(key)
     if use_raw and not adata.raw.var_names.equals(adata.var_names):
         stored["features"] = {

@@ -71,7 +71,7 @@ def learn(
     layer, use_raw
         Learn from ``adata.layers[layer]`` or ``adata.raw``. By default from ``adata.X``,
         as with ``layer="X"``; but if it holds logarithms of counts, and ``layers["counts"]`` whole
-        numbers, from these, which a warning says.
+        numbers, from the latter, with a warning.
     key_added
         The name under which results are stored.
     certify
@@ -197,7 +197,7 @@ def transform(
         New cells. Genes are matched by name, in any order: learned genes that ``new``
         lacks count as zero, genes that were not learned are ignored, with a warning.
     reference
-        Metrics have been learned for it by :func:`learn` or :func:`landmarks`; they do not change.
+        Data with metrics from :func:`learn` or :func:`landmarks`; they do not change.
     of
         "samples" for new cells; "features" for new genes, measured in the cells of ``reference``:
         cells are then matched by name.
@@ -208,7 +208,7 @@ def transform(
         Use ``new.layers[layer]`` or ``new.raw``; ``use_raw=False`` alone means ``new.X``. By
         default those that the reference was learned from.
     key
-        The ``key_added`` that :func:`learn` was given; also the prefix of what is written.
+        The ``key_added`` of :func:`learn`; also the prefix of what is written.
     copy
         Return a copy rather than writing to ``new``.
     options
@@ -279,8 +279,8 @@ def transfer_labels(
     Parameters
     ----------
     new, reference, of, key, copy
-        As for :func:`transform`, which is called unless ``new`` has these distances already, and
-        neither its data, the names of its genes nor the learned metric have changed since.
+        As for :func:`transform`, which is called unless ``new`` already has these distances, and
+        its data, the names of its genes and the learned metric are unchanged since.
     label
         A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
         label there vote for none, which lowers the confidence near them.

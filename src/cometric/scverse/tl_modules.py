@@ -104,9 +104,9 @@ def rank_features(
     adata
         Data with metrics that :func:`learn` or :func:`landmarks` stored.
     groupby
-        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups are
-        those of the landmarks, and there is a warning about groups that have none. Cells without a
-        label (NaN) are left out.
+        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups consist
+        of landmarks only, with a warning about groups without any. Cells without a label (NaN) are
+        left out.
     n_features
         Genes of each group to list; None: all.
     key
@@ -133,7 +133,7 @@ def rank_features(
         )
     slots.check_groups("obs", adata.obs, groupby)
     result = get.result(adata, key=key)
-    labels = adata.obs[groupby].array  # which has the order of categories
+    labels = adata.obs[groupby].array  # keeps the order of categories
     if sketches.has_landmarks(adata, key):
         labels = sketches.labels_of_landmarks(adata, labels, key)
     labels = labels[result.problem.samples.kept]
@@ -145,7 +145,7 @@ def rank_features(
 
 
 def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
-    """The scores of all cells, where modules were found with landmarks only."""
+    """The scores of all cells, for modules learned from landmarks only."""
     params = slots.read(adata, key)["params"]
     data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
     scores = np.empty((adata.n_obs, len(found)))

@@ -6,7 +6,7 @@ numbers are those of the original, to its float32 rounding. What differs, on pur
 - All is computed in float64 on the CPU; the result has the ``dtype`` and ``device`` passed.
 - Sinkhorn problems are solved to a marginal error of 1e-7; ``eps=0`` is exact transport.
 - Stochastic solvers take ``n_iter`` steps, not one fewer, with the draws of the original.
-- ``log_loss`` needs no ``writer``: without ``C_ref`` losses are distances to the iterate before.
+- ``log_loss`` needs no ``writer``: without ``C_ref`` losses are distances to the previous iterate.
 - ``check_uniqueness`` can return False, ``tau`` > 0 without ``R`` takes p = 1, bad input raises
   errors, and NumPy arrays are accepted.
 - The stochastic maps of ``distance`` and the plot of ``utils`` are not here.
@@ -71,7 +71,7 @@ def sinkhorn_singular_vectors(
 
     ``dataset`` is a matrix or a pair of histograms (A, B); ``tau`` and ``p`` are the weight and the
     power of the norm R. ``writer.add_scalar(name, value, k)`` gets the distances to ``C_ref`` and
-    ``D_ref`` and to the iterate before.
+    ``D_ref`` and to the previous iterate.
     """
     run = _Run(locals())
     C, D = run.repeat(run.power, range(n_iter))
@@ -131,7 +131,7 @@ class _Run:
             side.metric, _ = normalize(image)
 
     def stochastic(self, k: int) -> None:
-        """Move the distances among some items toward their image over the singular value."""
+        """Move distances among sampled items toward their image divided by the singular value."""
         alpha = float(self.o.step_fn(k))
         self._write("step_size", alpha, k)
         for side, other, name in ((self.C, self.D, "lambda"), (self.D, self.C, "mu")):

@@ -49,7 +49,8 @@ def sinkhorn_map(
 class Lift:
     """Histograms bound to exact transport (``eps`` = 0) or to Sinkhorn divergences.
 
-    ``error`` is the largest marginal error of the last call, whose scalings the next one uses.
+    ``error`` is the largest marginal error of the last call; the next call starts from its
+    scalings.
     """
 
     def __init__(self, hist: Any, eps: float, tol: float = 1e-7, max_sweeps: int = 10_000) -> None:
