@@ -1,4 +1,4 @@
-"""Kinds of values that options take: how each is checked, read from text, and stored as JSON."""
+"""Kinds of values that options take: how each is checked, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ import numpy as np
 class Kind:
     """Any value. Subclasses restrict which values are allowed."""
 
-    allowed = "a value"
-    """Description of the values, for messages of the command line."""
-
-    metavar: str | None = None
-    """What the help of the command line shows for a value; None hides the option there."""
-
     def check(self, name: str, value: Any) -> None:
         """Raise a ValueError that names the argument, unless the value is of this kind."""
 
@@ -34,12 +28,10 @@ class Kind:
 class Number(Kind):
     """A real number, at least 0 and below ``below``; or one of ``names``."""
 
-    allowed: str = "a number, at least 0"
     below: float = math.inf
     finite: bool = True
     names: tuple[str, ...] = ()
     optional: bool = False
-    metavar = "NUMBER"
 
     def check(self, name: str, value: Any) -> None:
         if (value is None and self.optional) or (isinstance(value, str) and value in self.names):
@@ -63,11 +55,6 @@ class Count(Kind):
     least: int = 1
     floats: bool = False
     optional: bool = False
-    metavar = "INTEGER"
-
-    @property
-    def allowed(self) -> str:  # type: ignore[override]
-        return f"a whole number, at least {self.least}"
 
     def check(self, name: str, value: Any) -> None:
         if value is None and self.optional:
@@ -87,8 +74,6 @@ class Count(Kind):
 class Flag(Kind):
     """True or False."""
 
-    metavar = ""
-
     def check(self, name: str, value: Any) -> None:
         if not isinstance(value, bool | np.bool_):
             raise ValueError(f"`{name}` is {shown(value)}; pass True or False.")
@@ -101,16 +86,13 @@ class Flag(Kind):
 class Precision(Kind):
     """A type of floating-point numbers, or "auto"."""
 
-    allowed: str = "auto, float64 or float32"
-    metavar = "auto|float64|float32"
-
     def check(self, name: str, value: Any) -> None:
         try:
             known = _is_auto(value) or np.dtype(value) in (np.float64, np.float32)
         except TypeError:
             known = False
         if not known or value is None:
-            raise ValueError(f"`{name}` is {shown(value)}; choose {self.allowed}.")
+            raise ValueError(f"`{name}` is {shown(value)}; choose auto, float64 or float32.")
 
     def to_json(self, value: Any) -> str:
         return "auto" if _is_auto(value) else str(np.dtype(value).name)
@@ -133,8 +115,6 @@ class Function(Kind):
 class Folder(Kind):
     """The path of a folder, which need not exist; or None."""
 
-    metavar = "FOLDER"
-
     def check(self, name: str, value: Any) -> None:
         if value is None:
             return
@@ -153,11 +133,6 @@ class Choice(Kind):
     list.
     """
 
-    allowed: str = "a name"
-    choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = None  # for text that is not one of the choices
-    metavar: str | None = "NAME"
-
     def to_json(self, value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
@@ -170,11 +145,8 @@ class Choice(Kind):
 class Metric(Kind):
     """A matrix of distances, which is checked where the data are known, or None.
 
-    On the command line, a file. Stored as "matrix" in JSON.
+    Stored as "matrix" in JSON.
     """
-
-    allowed: str = "a file with a square matrix of distances"
-    metavar = "FILE"
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str | Real) or callable(value):
@@ -189,17 +161,11 @@ class Metric(Kind):
 
 @dataclass(frozen=True)
 class Object(Kind):
-    """An object of some class, or None; stored in JSON by its description.
-
-    ``parse`` reads it from text, of which ``allowed`` are examples.
-    """
+    """An object of some class, or None; stored in JSON by its description."""
 
     kind: type = object
     examples: str = ""
     describe: Callable[[Any], Any] = repr
-    parse: Callable[[str], Any] = str
-    allowed: str = ""
-    metavar: str | None = None
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and not isinstance(value, self.kind):
@@ -216,11 +182,6 @@ class Named(Kind):
     choices: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     describe: Callable[[Any], Any] = repr
-    metavar = "NAME"
-
-    @property
-    def allowed(self) -> str:  # type: ignore[override]
-        return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str):
@@ -240,9 +201,6 @@ class Named(Kind):
 @dataclass(frozen=True)
 class Device(Kind):
     """The name of a device, or a list of them; on the command line, separated by commas."""
-
-    allowed: str = "cpu, cuda, or cuda:0, cuda:1 and so on, or several as in cuda:0,cuda:1"
-    metavar = "DEVICE"
 
     def check(self, name: str, value: Any) -> None:
         several = isinstance(value, list | tuple)

@@ -56,12 +56,6 @@ LEARNING, HISTOGRAMS = "Learning", "Histograms"
 """Headings under which the help of the command line lists options."""
 
 
-def _read_power(text: str) -> float:
-    if not float(text) >= 1.0:
-        raise ValueError
-    return float(text)
-
-
 def _setting(
     default: Any,
     kind: Kind,
@@ -69,17 +63,15 @@ def _setting(
     *,
     answer: bool = True,
     compared: bool = True,
-    option: str = "",
     panel: str = LEARNING,
-    unit: float = 1.0,
 ) -> Any:
     """A field of :class:`Settings`.
 
-    ``help``, ``option`` and ``unit`` are the text, name and factor on the command line, which has
-    no option without ``help``. ``answer``: the value changes the result. ``compared``: checkpoints
-    store it; not if it may change when a run continues, or if other options determine it.
+    ``help`` is the text of the command line, which has no option without it. ``answer``: the value
+    changes the result. ``compared``: checkpoints store it; not if it may change when a run
+    continues, or if other options determine it.
     """
-    metadata = {"kind": kind, "help": help, "option": option, "panel": panel, "unit": unit}
+    metadata = {"kind": kind, "help": help, "panel": panel}
     metadata |= {"answer": answer, "compared": answer and compared}
     return field(default=default, metadata=metadata)
 
@@ -95,11 +87,7 @@ class Settings:
 
     eps: Any = _setting(
         AUTO,
-        Number(
-            "a number, at least 0 (0 for exact transport), inf or auto",
-            finite=False,
-            names=(AUTO,),
-        ),
+        Number(finite=False, names=(AUTO,)),
         "Entropic regularization, relative to the largest distance. 0: exact transport; "
         "inf: the linear limit. auto: with --tau auto by how many features samples share, "
         "otherwise 0.1.",
@@ -107,7 +95,7 @@ class Settings:
     )
     tau: Any = _setting(
         AUTO,
-        Number("a number, at least 0, auto or paper", names=(AUTO, "paper", OLD_TAU)),
+        Number(names=(AUTO, "paper", OLD_TAU)),
         "Weight of the norm. Positive values make the answer unique; auto is a --restart by how "
         "many features samples share, with --norm local, paper 0.001 with l1.",
     )
@@ -118,17 +106,13 @@ class Settings:
             examples="an object such as cm.Exact() or cm.Unbalanced(0.1, rho=1), or one of your "
             "own class that extends cm.Transport",
             describe=transports.to_json,
-            parse=transports.from_text,
-            allowed=f"{', '.join(transports.TRANSPORTS)}, with parameters as in "
-            "'unbalanced(0.1, rho=1)'",
-            metavar="TRANSPORT",
         ),
         "How histograms are compared, instead of --eps: exact, 'entropic(0.1)', limit, or "
         "'unbalanced(0.1, rho=1)', which may leave mass unmatched at the price rho.",
     )
     restart: float = _setting(
         0.0,
-        Number("a number, at least 0 and below 1", below=1.0),
+        Number(below=1.0),
         "Share of the norm in every distance, instead of --tau.",
     )
     saturate: float = _setting(
@@ -139,12 +123,7 @@ class Settings:
     )
     norm: Any = _setting(
         "auto",
-        Choice(
-            f"auto, l1, l2, linf, discrete, {', '.join(NAMES)}, or a power (a number, at least 1)",
-            ("auto", "l1", "l2", "linf", "discrete", *NAMES),
-            _read_power,
-            "NORM",
-        ),
+        Choice(),
         f"l1, l2, linf, discrete, a power such as 3, or a reference: {', '.join(NAMES)}. "
         "auto: local; l1 with --tau paper, for --eps 0 with a number --tau, and for stochastic "
         "iteration.",
@@ -185,24 +164,20 @@ class Settings:
     )
     start: Any = _setting(
         None,
-        Choice("random", ("random",), None, "random"),
+        Choice(),
         "Start from random metrics. Default: the l1 distances, or R with a restart.",
     )
-    random_state: int | None = _setting(
-        None, Count(0, optional=True), "Seed for `--start random`.", option="--seed"
-    )
+    random_state: int | None = _setting(None, Count(0, optional=True), "Seed for `--start random`.")
     n_threads: int | None = _setting(
         None,
         Count(optional=True),
         "Number of threads. Default: all cores.",
         answer=False,
-        option="--threads",
     )
     memory_limit: float | None = _setting(
         None,
-        Number("a number of GB, at least 0", finite=False, optional=True),
+        Number(finite=False, optional=True),
         "Memory in GB for data stored between iterations. Default: half of the free memory.",
-        unit=1e9,
     )
     client: Any = _setting(None, Cluster())
     progress: bool = _setting(False, Flag(), answer=False)
@@ -215,7 +190,7 @@ class Settings:
     )
     checkpoint_every: float = _setting(
         300.0,
-        Number("a number of seconds, at least 0"),
+        Number(),
         "Seconds between checkpoints. 0: after each iteration.",
         answer=False,
     )
