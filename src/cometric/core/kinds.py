@@ -149,8 +149,7 @@ class Folder(Kind):
 class Choice(Kind):
     """One of some names; in Python other values too, which are checked elsewhere.
 
-    Stored as "matrix" in JSON if it is an array or a sequence; a pair of which one has a name, as a
-    list.
+    In JSON, arrays and sequences are stored as "matrix"; a pair with a name or number, as a list.
     """
 
     allowed: str = "a name"
@@ -168,7 +167,7 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class Metric(Kind):
-    """A matrix of distances, which is checked where the data are known, or None.
+    """A matrix of distances, or None; the matrix is checked later, against the data.
 
     On the command line, a file. Stored as "matrix" in JSON.
     """
@@ -189,9 +188,9 @@ class Metric(Kind):
 
 @dataclass(frozen=True)
 class Object(Kind):
-    """An object of some class, or None; stored in JSON by its description.
+    """An instance of a class, or None; stored in JSON by its description.
 
-    ``parse`` reads it from text, of which ``allowed`` are examples.
+    ``parse`` reads it from text; ``allowed`` describes that text.
     """
 
     kind: type = object
@@ -211,7 +210,7 @@ class Object(Kind):
 
 @dataclass(frozen=True)
 class Named(Kind):
-    """One of some names, or an object with some methods; stored in JSON by its description."""
+    """One of ``choices``, or an object with the ``methods``; stored in JSON by its description."""
 
     choices: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -264,7 +263,7 @@ class Device(Kind):
 
 @dataclass(frozen=True)
 class Cluster(Kind):
-    """A ``distributed.Client``, "local", or None; stored in JSON as whether there is one."""
+    """A ``distributed.Client``, "local", or None; stored in JSON as true or, for None, false."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and value != "local" and not hasattr(value, "submit"):
@@ -310,7 +309,7 @@ def check_side(of: Any) -> None:
 
 
 def other_side(of: str) -> str:
-    """The side that is not this one, of "samples" and "features"."""
+    """The other one of "samples" and "features"."""
     return "features" if of == "samples" else "samples"
 
 
@@ -331,7 +330,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy: str) -> Path:
-    """The path, unless its name has an ending (after a point) other than these."""
+    """The path; raises if its name has a suffix other than ``endings``."""
     checked = check_path(path)
     if checked.suffix.lower() not in ("", *endings):
         raise ValueError(
@@ -341,7 +340,7 @@ def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy:
 
 
 def _check_size(name: str, value: Any) -> None:
-    """Raise for integers and fractions beyond what a float holds."""
+    """Raise for integers and fractions too large for a float."""
     try:
         if isinstance(value, Real):
             float(value)
