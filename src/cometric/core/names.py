@@ -90,7 +90,7 @@ def suggestion(name: Any, names: Iterable[Any]) -> str:
 
 
 GIVEN_WITH_THE_DATA = ("names", "feature_names", "sample_names", "obs_names", "var_names")
-"""Options for row and column names that users may expect; none exists."""
+"""Options that users may try to pass for the names of rows and columns."""
 
 
 def check_options(given: Iterable[str], known: Iterable[str], function: str) -> None:

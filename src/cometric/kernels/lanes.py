@@ -253,8 +253,8 @@ def log(typing, x):
     """Logarithm of positive normal numbers, lane by lane; finite for all others.
 
     x = m 2^e with m in [sqrt 1/2, sqrt 2), and log m by the series of artanh. The exponent is
-    converted to a float by adding it to the last bits of a large one: not every machine can convert
-    vectors of integers.
+    converted to a float by writing it to the last bits of a large one: not every machine can
+    convert vectors of integers.
     """
 
     def generate(context, builder, signature, args):

@@ -68,7 +68,7 @@ def _program(device: torch.device, entry: str, size: int) -> Program:
 
 @functools.cache
 def can_run(device: torch.device) -> bool:
-    """Whether a device has compute capability 9.0 and the kernels compile."""
+    """Whether a device has at least compute capability 9.0 and the kernels compile."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     try:

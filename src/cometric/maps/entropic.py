@@ -190,7 +190,7 @@ class EntropicMap(SinkhornMap):
         return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its divergences as a function of the cost; with warm starts."""
+        """For each part of the pairs, its divergences as a function of the cost; warm-started."""
         groups = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
         self._parts = [group for group, _ in groups]
         return [partial(self._renew, group, order) for group, order in groups]

@@ -303,8 +303,8 @@ class ExactMap:
     def memory_used(self) -> int:
         """Bytes used within the limit.
 
-        The largest of these that fits: trees and couplings; the copies of trees from which
-        couplings are read; trees alone; 0.
+        The first of these that fits: trees and couplings; the copies of trees from which couplings
+        are read; trees alone; 0.
         """
         trees, moves = self.memory
         sizes = (trees + moves, REPLAYED * trees, trees)

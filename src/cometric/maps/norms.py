@@ -155,7 +155,7 @@ class PairNorms:
         return self._reference
 
     def on(self, rows: sparse.csr_array, places: Any = None) -> PairNorms:
-        """The same norm between other histograms; ``places`` are their places in the reference."""
+        """The same norm between other histograms, with their ``places`` in a reference if known."""
         other = copy(self)
         other._rows = Histograms(rows)
         if self._reference is not None:

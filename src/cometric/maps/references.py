@@ -32,7 +32,7 @@ SHARPNESS = 1.5
 """The power to which "local" raises distances."""
 
 FAR = 0.99
-""""local" clips distances at this quantile: otherwise a few outliers would determine the weight of
+"""Quantile at which "local" clips distances: otherwise a few outliers would determine the weight of
 all other distances."""
 
 SMALLEST = 1e-6

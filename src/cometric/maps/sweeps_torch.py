@@ -218,7 +218,7 @@ class TensorSweeps(SinkhornMap):
         return values, errors
 
     def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
-        """A block for the kernels on supports; ``wanted`` counts the pairs to resume in each row."""
+        """A block for the kernels on supports; ``wanted`` counts the pairs to resume per row."""
         from cometric.kernels.cropping import Job
 
         results = task.of(part, task.values), task.of(part, task.errors)

@@ -21,7 +21,8 @@ class TreeMap:
     """``phi(cost)_ij``: transport between a_i and a_j along the tree that ``cost`` determines.
 
     The tree is built by average linkage (or another linkage): the distance of two bins is the
-    height at which they are joined. The tree scales with the cost, but not continuously in it.
+    height at which they are joined. The tree scales with the cost, but is not a
+    continuous function of it.
 
     Parameters
     ----------
