@@ -14,7 +14,7 @@ FALL = 0.95
 """A trial succeeds if the residual falls to this fraction of its lowest value so far."""
 
 WAIT, MORE_WAIT = 2, 4
-"""Plain steps after the first failure, and the increment per further one: 2 k^2 after k failures."""
+"""Plain steps after the first failure, and increment per further one: 2 k^2 after k failures."""
 
 
 @dataclass(frozen=True)
