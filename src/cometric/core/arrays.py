@@ -1,7 +1,7 @@
 """The few array operations whose names differ between NumPy and torch.
 
-Solvers and cones work on arrays and tensors alike. torch is not imported here: where there is a
-tensor, it is loaded.
+Solvers and cones work on arrays and tensors alike. torch is not imported here: if there is a
+tensor, torch is already loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def upper(matrix: Any) -> Any:
 
 
 def numbers(*scalars: Any) -> list[float]:
-    """Scalars of arrays as floats; those of tensors in one device synchronization."""
+    """Scalars as floats; for tensors, with a single device synchronization."""
     if is_tensor(scalars[0]):
         stacked: list[float] = namespace(scalars[0]).stack(scalars).tolist()
         return stacked
@@ -58,9 +58,9 @@ def extremes(array: Any) -> tuple[float, float]:
 
 
 def off_diagonal(matrix: Any, other: float) -> Any:
-    """A copy of a tensor, n x n, with another number on its diagonal.
+    """A copy of an n x n tensor with ``other`` on its diagonal.
 
-    To reduce it to one number takes fewer launches, and less memory, than :func:`upper`.
+    Reducing it takes fewer kernel launches, and less memory, than reducing :func:`upper`.
     """
     return matrix.clone().fill_diagonal_(other)
 

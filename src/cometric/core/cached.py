@@ -1,6 +1,7 @@
-"""``cached_property`` without a lock: that of Python 3.11 has one for all instances of a class.
+"""``cached_property`` without a lock.
 
-While a thread computes a value the others wait, and in a child forked meanwhile for ever.
+In Python 3.11 all instances of a class share one lock: while one thread computes a value, the
+others wait, and a child forked meanwhile deadlocks.
 """
 
 from __future__ import annotations

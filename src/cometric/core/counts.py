@@ -8,16 +8,16 @@ import numpy as np
 from scipy import sparse
 
 ROWS = 100
-"""First rows that are looked at."""
+"""Only the first rows, up to this number, are tested."""
 
 MULTIPLE, CLOSE = 100.0, 0.01
-"""Multiples of the smallest entry that are compared with whole numbers, and how closely."""
+"""Ratios to the smallest entry are tested up to this one, and may be this far from integers."""
 
 LARGEST = 50.0
-"""Logarithms of counts are smaller."""
+"""Upper limit for logarithms of counts."""
 
 SHARE = 0.8
-"""Share of these rows whose smallest entry must stand for a count of one."""
+"""Share of the rows with at least two values that must be logarithms of multiples."""
 
 
 def is_whole(matrix: Any) -> bool:
@@ -32,8 +32,8 @@ def is_whole(matrix: Any) -> bool:
 def are_logarithms(X: Any) -> bool:
     """Whether rows are log(1 + s k) of whole numbers k, with a scale s for each row.
 
-    So scanpy's ``normalize_total`` and ``log1p`` leave them. Of data that are not an array or
-    sparse matrix in memory, or an AnnData of one, nothing is said.
+    This is the output of scanpy's ``normalize_total`` and ``log1p``. False for anything but an
+    array or sparse matrix in memory, or an AnnData with one.
     """
     matrix = getattr(X, "X", X)
     if sparse.issparse(matrix) and matrix.ndim == 2:
@@ -51,12 +51,12 @@ def are_logarithms(X: Any) -> bool:
 
 
 def _are_logarithms(row: Any) -> bool:
-    """Whether log(1 + x) has been taken of multiples x; of very small x it changes nothing."""
+    """Whether a row is log(1 + x) of multiples x, not multiples itself (as for very small x)."""
     return _are_multiples(np.expm1(row)) and not _are_multiples(row)
 
 
 def _are_multiples(row: Any) -> bool:
-    """Whether positive numbers, some not far larger than the smallest, are multiples of it."""
+    """Whether the entries are multiples of the smallest; false if all are equal or far larger."""
     with np.errstate(over="ignore"):
         multiples = row / row.min()
     multiples = multiples[(multiples > 1.0 + CLOSE) & (multiples < MULTIPLE)]

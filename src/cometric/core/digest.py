@@ -1,4 +1,4 @@
-"""Checksums that tell whether values, or the histograms of a problem, are the same."""
+"""Checksums to test whether values, or the histograms of a problem, are the same."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 PLAIN = bool | int | float | str | None
-"""Types of values whose text says all."""
+"""Types that are identified by their repr."""
 
 
 def digest(values: Mapping[str, Any]) -> str:
     """SHA-256 of named values, the same in every process.
 
-    Of arrays the type, the shape and all entries count, for any memory layout; of tables also the
-    names; of dataclasses the fields that are compared; of sequences and mappings all that is in
-    them; of other objects their text.
+    Arrays enter with dtype, shape and entries, whatever their memory layout; tables also with
+    their names; dataclasses with the fields that ``==`` compares; sequences and mappings with all
+    their items; other objects with their repr.
     """
     checksum = hashlib.sha256()
     for name in sorted(values):
@@ -38,7 +38,7 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """An array that stands for a value; arrays themselves."""
+    """An array that identifies a value: an array itself, otherwise text or a digest."""
     value = to_numpy(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value

@@ -52,7 +52,7 @@ def read_given(value: Any, name: str, side: Side) -> Matrix:
 
 
 def _find_items(width: int, names: tuple[Any, Any], name: str, side: Side) -> Index:
-    """The row of each kept item in the given matrix: by name if both have names."""
+    """The row of each kept item in the given matrix, matched by name if both have names."""
     rows, columns = names
     fits = width == len(side.kept)
     if rows is not None and rows != columns:

@@ -1,4 +1,4 @@
-"""Histograms: checked once, and their masses as integers."""
+"""Checked histograms, and their masses as integers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MERGE_TOLERANCE = 1e-12
 """Histograms at most this far apart in l1 norm (their sums are 1) count as one."""
 
 NORMALIZED, SMOOTHED = 3 * 2.0**-53, 8 * 2.0**-53
-"""Bounds of the relative error of a mass that was normalized, and of one smoothed after it."""
+"""Bounds on the relative error of a mass after normalization, and after smoothing as well."""
 
 
 class Histograms:
@@ -52,7 +52,7 @@ class Histograms:
         return self.rows.indptr.astype(np.int64), self.rows.indices.astype(np.int32), self.masses
 
     def take(self, index: Any) -> Histograms:
-        """Some of the histograms; masses already computed are not computed again."""
+        """Some of the histograms, with their ``masses`` if these were computed."""
         part = Histograms(self.rows[index])
         if "masses" in self.__dict__:
             whole = (self.masses, self.rows.indices, self.rows.indptr)
@@ -66,7 +66,7 @@ class Histograms:
 
 
 def check_masses(hist: Any) -> sparse.csr_array:
-    """A float64 copy with nonnegative rows, none of them zero, or an error."""
+    """A float64 CSR copy; raises unless entries are nonnegative and every row has mass."""
     if np.ndim(hist) != 2 and not sparse.issparse(hist):
         raise ValueError(f"`hist` has {np.ndim(hist)} dimensions; pass histograms as rows.")
     check_indices(hist, "hist")
@@ -86,7 +86,7 @@ def check_masses(hist: Any) -> sparse.csr_array:
 
 
 def check_histograms(hist: Any) -> sparse.csr_array:
-    """A float64 copy whose rows sum to 1 up to rounding, or an error that says what is wrong."""
+    """A float64 CSR copy whose rows sum to 1 up to rounding; raises if they do not."""
     rows = check_masses(hist)
     sums = rows.sum(axis=1)
     wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-6)
@@ -135,8 +135,8 @@ def quantization_errors(hist: sparse.csr_array, relative: float) -> Vector:
 def overlap(rows: sparse.csr_array) -> float:
     """The number of features that two histograms share, averaged over all pairs of rows.
 
-    With a the masses log(1 + x / median), of the positive x, divided by their sum, and
-    b = a / |a|^2, it is the mean of <b_i, b_j>: for flat histograms the number of common bins.
+    The mean of <b_i, b_j>, where b = a / |a|^2, and a is log(1 + x / median) divided by its sum
+    (the median of all positive x). For flat histograms this is the number of common bins.
     """
     damped = np.log1p(rows.data / np.median(rows.data))
     of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))

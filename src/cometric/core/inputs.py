@@ -29,7 +29,7 @@ COUNT_SAME_WORDS = (
     "pass counts of the same words in the same order as in the learned data: `transform` of the "
     "CountVectorizer that counted those, not a new `fit_transform`."
 )
-"""What to do about a list of texts that are compared with learned ones."""
+"""What to do about a list of texts passed as new data."""
 
 Mask = NDArray[np.bool_]
 Names = list[str] | None
@@ -46,12 +46,11 @@ class Fault(Enum):
 
 
 class BadData(ValueError):
-    """Entries, rows or columns that a matrix must not have.
+    """Invalid entries, rows or columns in a matrix.
 
-    ``row`` and ``column`` are the position of the first of ``count``; ``column`` is None for a
-    faulty row, ``row`` for a faulty column; ``label`` is its name, or the names of the row and
-    column of an entry. Callers that know the place in a file build their message from these
-    fields.
+    ``row`` and ``column`` locate the first of ``count`` faults; ``column`` is None for a faulty
+    row, ``row`` for a faulty column. ``label`` is the name of that row or column, or both names
+    for an entry. Callers that know the place in a file build their message from these fields.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class BadData(ValueError):
         return f"`{name}` has {self.describe(row, column)} (first: {first}). {self.remedy}"
 
     def _place(self) -> str:
-        if self.row is None or self.column is None:  # the description tells which
+        if self.row is None or self.column is None:  # the description says row or column
             number = f"{self.column if self.row is None else self.row}"
             return number if self.label in (None, number) else f"{number}, {self.label!r}"
         place = f"row {self.row}, column {self.column}"
@@ -102,7 +101,7 @@ def read_samples(X: Any) -> sparse.csr_array:
 def read_used(
     X: Any, drop_empty: bool
 ) -> tuple[sparse.csr_array, Precision, tuple[Mask, Mask], tuple[Names, Names]]:
-    """The rows and columns that hold mass, their precision, their masks, and the names of all."""
+    """The nonempty rows and columns, their precision and masks, and the names of all."""
     (matrix, precision), names = read_precise(X, "X"), read_names(X)
     rows, columns = _find_used(matrix, drop_empty, names)
     if precision.errors is not None:
@@ -113,7 +112,7 @@ def read_used(
 def _find_used(
     matrix: sparse.csr_array, drop_empty: bool, names: tuple[Names, Names]
 ) -> tuple[Mask, Mask]:
-    """Masks of the rows and columns that hold mass; all must, unless ``drop_empty``."""
+    """Masks of the nonempty rows and columns; raises if any is empty, unless ``drop_empty``."""
     rows = np.diff(matrix.indptr) > 0
     columns = np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0
     if not drop_empty:
@@ -177,7 +176,7 @@ def read_matrix(
     """A fresh float64 CSR copy, finite and, unless ``signed``, nonnegative.
 
     Indices are sorted, int32 if they fit; there are no duplicates and no explicit zeros. ``texts``
-    is what to do about a list of texts.
+    ends the error message for a list of texts.
     """
     return _read(X, name, least, texts, signed)[0]
 
@@ -185,7 +184,7 @@ def read_matrix(
 def read_precise(
     X: Any, name: str, least: tuple[int, int] = (2, 2), texts: str = COUNT_WORDS
 ) -> tuple[sparse.csr_array, Precision]:
-    """What :func:`read_matrix` returns, and how accurate its entries are by their dtype."""
+    """The result of :func:`read_matrix`, and the precision of its entries, from their dtype."""
     matrix, dtype = _read(X, name, least, texts)
     return matrix, precision_of(matrix, X, dtype)
 
@@ -229,7 +228,7 @@ def _read(
 
 
 def _check_columns(X: Any, name: str, texts: str) -> None:
-    """Raise if columns of a table are text; ``texts`` is what to do if there is no other."""
+    """Raise if columns of a table are text; ``texts`` is the remedy for a single column."""
     if not (hasattr(X, "iloc") and hasattr(X, "dtypes")):
         return
     kinds = [getattr(dtype, "kind", "O") for dtype in getattr(X, "dtypes", ())]
@@ -328,9 +327,9 @@ def _with_article(word: str) -> str:
 
 
 def _check_entries(X: Any, matrix: sparse.csr_array, name: str, signed: bool) -> None:
-    """Raise unless entries are finite and, if not ``signed``, masses; warn of a very wide range.
+    """Raise unless entries are finite and, if not ``signed``, nonnegative; warn of a wide range.
 
-    ``X`` are the data that the matrix was made of, which may have names.
+    ``X`` is the input, for the names of rows and columns.
     """
     data = matrix.data
     for bad, fault, remedy in (
@@ -355,7 +354,7 @@ def _check_entries(X: Any, matrix: sparse.csr_array, name: str, signed: bool) ->
 
 
 def check_not_empty(used: Mask, name: str, item: str, remedy: str, names: Names = None) -> None:
-    """Raise if a row or a column (``item``) is not ``used``: it holds no mass."""
+    """Raise if some rows or columns (``item``) are empty: not ``used``."""
     empty = np.flatnonzero(~used)
     if len(empty):
         first = int(empty[0])
@@ -372,7 +371,7 @@ def plural(k: int, word: str) -> str:
 
 
 def check_distances(matrix: Any, name: str) -> None:
-    """Raise unless all entries, of a sparse matrix all stored ones, are finite and nonnegative."""
+    """Raise unless all entries (all stored ones, if sparse) are finite and nonnegative."""
     values = matrix.data if sparse.issparse(matrix) else matrix
     for bad, what in ((~np.isfinite(values), "not finite"), (values < 0, "negative")):
         if bad.any():
@@ -385,7 +384,7 @@ def counted(k: int, word: str) -> str:
 
 
 def counted_that(k: int, word: str) -> str:
-    """The same, with the beginning of a clause: "1 entry that is", "2 entries that are"."""
+    """The same with a relative clause begun: "1 entry that is", "2 entries that are"."""
     return f"{counted(k, word)} that {'is' if k == 1 else 'are'}"
 
 

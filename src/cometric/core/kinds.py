@@ -129,8 +129,7 @@ class Folder(Kind):
 class Choice(Kind):
     """One of some names; in Python other values too, which are checked elsewhere.
 
-    Stored as "matrix" in JSON if it is an array or a sequence; a pair of which one has a name, as a
-    list.
+    In JSON, arrays and sequences are stored as "matrix"; a pair with a name or number, as a list.
     """
 
     def to_json(self, value: Any) -> Any:
@@ -143,7 +142,7 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class Metric(Kind):
-    """A matrix of distances, which is checked where the data are known, or None.
+    """A matrix of distances, or None; the matrix is checked later, against the data.
 
     Stored as "matrix" in JSON.
     """
@@ -177,7 +176,7 @@ class Object(Kind):
 
 @dataclass(frozen=True)
 class Named(Kind):
-    """One of some names, or an object with some methods; stored in JSON by its description."""
+    """One of ``choices``, or an object with the ``methods``; stored in JSON by its description."""
 
     choices: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -222,7 +221,7 @@ class Device(Kind):
 
 @dataclass(frozen=True)
 class Cluster(Kind):
-    """A ``distributed.Client``, "local", or None; stored in JSON as whether there is one."""
+    """A ``distributed.Client``, "local", or None; stored in JSON as true or, for None, false."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None and value != "local" and not hasattr(value, "submit"):
@@ -268,7 +267,7 @@ def check_side(of: Any) -> None:
 
 
 def other_side(of: str) -> str:
-    """The side that is not this one, of "samples" and "features"."""
+    """The other one of "samples" and "features"."""
     return "features" if of == "samples" else "samples"
 
 
@@ -289,7 +288,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy: str) -> Path:
-    """The path, unless its name has an ending (after a point) other than these."""
+    """The path; raises if its name has a suffix other than ``endings``."""
     checked = check_path(path)
     if checked.suffix.lower() not in ("", *endings):
         raise ValueError(
@@ -299,7 +298,7 @@ def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], remedy:
 
 
 def _check_size(name: str, value: Any) -> None:
-    """Raise for integers and fractions beyond what a float holds."""
+    """Raise for integers and fractions too large for a float."""
     try:
         if isinstance(value, Real):
             float(value)

@@ -1,4 +1,4 @@
-"""Labels of samples: which are missing, their order, and the groups they make."""
+"""Labels of samples: missing ones, their order, and the groups they define."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cometric.core.sides import Side
 
 NO_GROUP = -1
-"""The number of the group of items whose label is missing."""
+"""Group number of items without a label."""
 
 
 def is_missing(label: Any) -> bool:
@@ -28,10 +28,9 @@ def is_missing(label: Any) -> bool:
 
 
 def as_array(labels: Any) -> NDArray[Any]:
-    """Labels as an array, of objects where NumPy would write them otherwise.
+    """Labels as an array, of objects where NumPy would change their text.
 
-    It writes 1 as 1.0 where other numbers of a column of pandas are missing, and has a notation of
-    its own for dates.
+    NumPy turns 1 into 1.0 in a pandas column with missing values, and formats dates differently.
     """
     array = np.asarray(labels)
     dtype = getattr(labels, "dtype", array.dtype)
@@ -43,9 +42,9 @@ def as_array(labels: Any) -> NDArray[Any]:
 
 
 def in_other_order(names: Sequence[str] | None, side: Side) -> bool:
-    """Whether these are the names of the learned items, but not in their order.
+    """Whether these are the names of the learned items, in another order.
 
-    Names of the items that were dropped may be among them.
+    They may include the names of dropped items.
     """
     if names is None or side.names is None:
         return False
@@ -55,10 +54,10 @@ def in_other_order(names: Sequence[str] | None, side: Side) -> bool:
 
 
 def check_order(labels: Any, argument: str, side: Side, of: str) -> None:
-    """Raise if labels are a series of pandas with the learned items in another order, or others.
+    """Raise if labels are a pandas series whose index has other items, or another order.
 
-    Other labels go by position, and so does a series that is numbered 0, 1, 2, ..., or that has
-    none of the learned names.
+    Labels without an index are matched by position, as is a series whose index is 0, 1, 2, ...,
+    or has none of the learned names.
     """
     if not (hasattr(labels, "iloc") and hasattr(labels, "index")):
         return
@@ -83,8 +82,8 @@ def check_order(labels: Any, argument: str, side: Side, of: str) -> None:
 def categories_of(labels: Any) -> tuple[str, ...]:
     """The different labels as text, without missing ones, in the order of their colors.
 
-    This is the order of pandas' categories, in which some may be unused; otherwise numbers ascend
-    and texts are in the order of the alphabet. Scanpy's order is the same.
+    This is the order of pandas' categories, unused ones included; without categories, numbers are
+    sorted by value and other labels alphabetically. Scanpy uses the same order.
     """
     kinds = getattr(getattr(labels, "dtype", None), "categories", None)
     if kinds is not None:
@@ -97,9 +96,9 @@ def categories_of(labels: Any) -> tuple[str, ...]:
 
 
 def groups_of(labels: Any) -> tuple[tuple[str, ...], Index]:
-    """The different labels in their order, and the number of the label of each item.
+    """The distinct labels in order, and for each item the number of its label.
 
-    Items whose label is missing have the number ``NO_GROUP``.
+    Items without a label get ``NO_GROUP``.
     """
     texts = [None if is_missing(label) else str(label) for label in labels]
     used = set(texts)

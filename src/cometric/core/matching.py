@@ -1,4 +1,4 @@
-"""Columns of new data matched with the learned bins: by name, or by position without names."""
+"""Matching the columns of new data to the learned bins, by name or else by position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometric.core.types import Index, Vector
 from cometric.core.warn import warn
 
 LOOKED_AT, FEWEST_ROWS = 200, 5
-"""Rows that are looked at to tell counts from other values, and how many must be able to tell."""
+"""Rows tested for counts, and the fewest rows that must be informative."""
 
 
 class NothingInCommon(ValueError):
@@ -31,10 +31,10 @@ def find_bins(
 ) -> Index:
     """The column of each learned bin in new data of ``width`` columns; -1 for missing ones.
 
-    ``names`` are those of the columns of the new data, ``learned`` those of the bins ``kept``.
-    Names that agree in order need no matching, and may then repeat. The names 0, 1, 2, ..., which
-    readers give to data without names, are positions, with a warning, unless some were learned.
-    ``across`` are the names of the rows of the new data, to recognize transposed data.
+    ``names`` are the column names of the new data, ``learned`` the names of the bins ``kept``.
+    Names that are equal in the same order need no matching, and may repeat. The names 0, 1, 2,
+    ..., the default of many readers, count as positions, with a warning, unless some of them were
+    learned. ``across`` are the row names of the new data, to recognize transposed data.
     """
     fits = width == len(kept)
     bins = _bins(of)
@@ -87,7 +87,7 @@ def describe_differences(
 
 
 def describe_scales(learned: sparse.csr_array, new: sparse.csr_array) -> str:
-    """A message if one of the two has counts and the other has not: logarithms, for example."""
+    """A message if only one of the two has counts (the other, for example, logarithms)."""
     old, other = _share_of_counts(learned), _share_of_counts(new)
     if old is None or other is None or abs(old - other) < 0.8:
         return ""
@@ -101,7 +101,7 @@ def describe_scales(learned: sparse.csr_array, new: sparse.csr_array) -> str:
 
 
 def _share_of_counts(matrix: sparse.csr_array) -> float | None:
-    """The share of rows that are counts, up to a factor; None if too few rows can tell.
+    """The share of rows that are counts, up to a factor; None if too few are informative.
 
     Entries of counts are multiples of the smallest one, which is nearly always 1 in sparse data.
     """
@@ -133,12 +133,12 @@ def select(matrix: sparse.csr_array, places: Index) -> sparse.csr_array:
 
 
 def _bins(of: str) -> str:
-    """What the bins of the histograms of one side are: the items of the other."""
+    """The bins of one side's histograms: the items of the other side."""
     return "features" if of == "samples" else "samples"
 
 
 def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
-    """The fraction of the sum of each row that is in some of the columns; no row is empty."""
+    """The fraction of each row's sum in the given columns; no row may be empty."""
     start, sizes = matrix.indptr[:-1], np.diff(matrix.indptr)
     largest = np.maximum.reduceat(matrix.data, start)
     mass = matrix.data / np.repeat(largest, sizes)  # so that sums cannot overflow
@@ -150,7 +150,7 @@ def _shares(matrix: sparse.csr_array, columns: NDArray[np.bool_]) -> Vector:
 def _match(names: Sequence[str], learned: Sequence[str], of: str, across: Sequence[str]) -> Index:
     """The position of each ``learned`` name among ``names``, -1 for missing ones.
 
-    Names in both must be unique. ``across`` are the names on the other axis of the new data, to
+    Names in common must be unique. ``across`` are the names on the other axis of the new data, to
     recognize transposed data.
     """
     new_counts, learned_counts = Counter(names), Counter(learned)

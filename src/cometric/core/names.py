@@ -10,13 +10,13 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 SHOWN = 3
-"""Most names that a message lists."""
+"""Maximum number of names in a message."""
 
 LIKENESS = 0.5
-"""Least similarity of names that a message lists (``difflib``)."""
+"""Minimum similarity (``difflib``) of names listed in a message."""
 
 MEANT = 0.6
-"""Least similarity of the one name that a message asks about."""
+"""Minimum similarity of the name in "Did you mean ...?"."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,10 +29,10 @@ def find(
     others: Sequence[str] = (),
     remedy: str = "",
 ) -> int:
-    """The number of an item, one of the "samples" or "features", given by name or by number.
+    """The number of a sample or feature (``of``), given by name or by number.
 
     A string is always a name, even if it looks like a number. ``others`` are the names of the
-    other side: the error message tells if the name is one of them, and adds the ``remedy``.
+    other side: if the name is one of them, the error message says so and adds the ``remedy``.
     """
     if isinstance(item, str):
         return _find_name(item, names, argument, of, others, remedy)
@@ -90,7 +90,7 @@ def suggestion(name: Any, names: Iterable[Any]) -> str:
 
 
 GIVEN_WITH_THE_DATA = ("names", "feature_names", "sample_names", "obs_names", "var_names")
-"""Options that users expect, for names of rows and columns."""
+"""Options that users may try to pass for the names of rows and columns."""
 
 
 def check_options(given: Iterable[str], known: Iterable[str], function: str) -> None:
@@ -107,7 +107,7 @@ def check_options(given: Iterable[str], known: Iterable[str], function: str) -> 
 def checks_options(function: Function) -> Function:
     """The same function, with an error for unknown options that suggests the most similar name.
 
-    An ``__init__`` is called by the name of its class.
+    For an ``__init__``, messages name the class.
     """
     known = signature(function).parameters
     name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]

@@ -13,7 +13,7 @@ from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
 NEIGHBORS = 15
-"""The number of neighbors by default, wherever there are so many."""
+"""Default number of neighbors, if there are that many items."""
 
 
 def check_neighbors(n_neighbors: Any, count: int) -> None:
@@ -26,9 +26,9 @@ def check_neighbors(n_neighbors: Any, count: int) -> None:
 
 
 def check_neighborhood(n_neighbors: Any, count: int, item: str) -> None:
-    """Raise unless from 2 to ``count``: a neighborhood as scanpy counts, the item itself included.
+    """Raise unless from 2 to ``count``. As in scanpy, a neighborhood includes the item itself.
 
-    ``item`` is what messages call it.
+    ``item`` is its name in messages.
     """
     if not _is_whole(n_neighbors) or not 2 <= n_neighbors <= count:
         raise ValueError(
@@ -38,7 +38,7 @@ def check_neighborhood(n_neighbors: Any, count: int, item: str) -> None:
 
 
 def default_neighbors(n_neighbors: Any, count: int) -> Any:
-    """``n_neighbors``; for None the default, or all of ``count`` items if these are fewer."""
+    """``n_neighbors``; if None, the default, but at most ``count``."""
     return max(1, min(NEIGHBORS, count)) if n_neighbors is None else n_neighbors
 
 
@@ -47,7 +47,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _shown(n_neighbors: Any) -> str:
-    """The number, for a message: perhaps nobody passed it."""
+    """The number, for a message; says so if it is the default, as the user may not have set it."""
     default = _is_whole(n_neighbors) and n_neighbors == NEIGHBORS
     return f"{shown(n_neighbors)}{', the default' if default else ''}"
 
@@ -66,7 +66,7 @@ def nearest(distances: Matrix, k: int, *, skip_self: bool = False) -> tuple[Inde
 
 
 def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
-    """Numbers of the k smallest distances, except that of ``item`` itself."""
+    """Numbers of the k smallest distances, without ``item`` itself."""
     row = np.array(distances)
     if row.dtype.kind != "f":  # integers have no infinity
         row = row.astype(np.float64)
@@ -84,7 +84,7 @@ def nearest_to(distances: Any, k: int, item: int | None = None) -> Index:
 
 
 def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:
-    """The same as :func:`nearest`, of the distances stored in a sparse graph, k or more per row."""
+    """:func:`nearest` among the stored distances of a sparse graph, at least k per row."""
     index = np.empty((graph.shape[0], k), dtype=np.int64)
     near = np.empty(index.shape)
     for i, (start, end) in enumerate(zip(graph.indptr[:-1], graph.indptr[1:], strict=True)):
@@ -96,9 +96,9 @@ def nearest_stored(graph: sparse.csr_matrix, k: int) -> tuple[Index, Matrix]:
 def nearest_given(
     distances: Any, k: int, name: str, *, skip_self: bool = False
 ) -> tuple[Index, Matrix]:
-    """The same as :func:`nearest`, of all distances or, if sparse, of those that are stored.
+    """:func:`nearest` among all distances or, if sparse, among the stored ones.
 
-    ``name`` is the argument that a message names if a row has too few of them.
+    ``name`` is the argument named in the error if a row stores fewer than k.
     """
     if not sparse.issparse(distances):
         return nearest(distances, k, skip_self=skip_self)
@@ -117,7 +117,7 @@ def nearest_given(
 
 
 def fewest_stored(graph: sparse.csr_matrix) -> int:
-    """The least number of distances that a row of a sparse graph has."""
+    """The smallest number of stored distances in a row of a sparse graph."""
     return int(np.diff(graph.indptr).min())
 
 
@@ -132,7 +132,7 @@ def neighbor_matrix(index: Index, distances: Matrix, columns: int) -> sparse.csr
 
 
 def gaussian_weights(near: Matrix) -> Matrix:
-    """exp(-2 (d / r)^2) of the distances d in each row, nearest first, with r the last of them."""
+    """exp(-2 (d / r)^2) for the distances d in each row, nearest first; r is the last of them."""
     radius = near[:, -1:]
     weights: Matrix = np.exp(-2.0 * (near / np.where(radius > 0.0, radius, 1.0)) ** 2)
     return weights

@@ -55,7 +55,7 @@ class Problem:
     mass_error: float = NORMALIZED  # bound on the relative error of every mass in `full`
     formula: Formula = PLAIN
     fixed: str = ""  # "samples" or "features" if their metric is given: repeats are not merged
-    rounding: float = 0.0  # unit roundoff of data that were rounded, up to which rows are equal
+    rounding: float = 0.0  # unit roundoff of rounded data; rows closer than that are equal
 
     def __repr__(self) -> str:
         n, m = len(self.samples.labels), len(self.features.labels)
@@ -103,17 +103,17 @@ class Problem:
             histogram of d bins. With a positive value no bin is empty, so histograms are dense.
         drop_empty
             Leave out empty rows and columns, which are an error otherwise (subsampled data often
-            have some); ``kept`` of each side is the mask of the others.
+            have some); ``kept`` of each side masks the remaining ones.
         formula
-            The norm term of distances, beside transport; none by default.
+            The formula of distances; transport alone by default.
         fixed
             "samples" or "features" if the metric of this side is given. Its repeats are not merged.
 
         Notes
         -----
         Rows (or columns) that are proportional, up to ``MERGE_TOLERANCE``, are merged with a
-        warning; ``Side.expand`` brings them back at distance 0. In float32 or float16 also those
-        that differ by less than the rounding of ``X``, unless all entries are whole numbers.
+        warning; ``Side.expand`` restores them at distance 0. If ``X`` is float32 or float16, so are
+        rows that differ by less than its rounding, unless all entries are whole numbers.
         """
         _check_options(normalization_steps, smoothing)
         *sides, unit = make_sides(X, normalization_steps, smoothing, drop_empty, fixed)
@@ -124,8 +124,8 @@ class Problem:
     def mass_errors(self) -> tuple[float, float]:
         """Bounds on the relative error of the masses of samples and of features in ``hist``.
 
-        The exact masses are X divided by its sums (or the balanced X, as rounded, if there was
-        balancing). Masses of merged bins were added, with a rounding error each time.
+        The exact masses are X divided by its sums; after balancing, the balanced X as rounded.
+        Merging bins adds their masses, with one rounding error per addition.
         """
         sides = self.samples, self.features
         most = [int(np.bincount(side.labels).max()) for side in sides]
@@ -207,7 +207,7 @@ class Problem:
         return make_side(hist, labels, bins.labels, all_kept, item_names)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The complete problem, but for its formula, as named arrays for saving."""
+        """The problem, except for its formula, as named arrays for saving."""
         arrays: dict[str, NDArray[Any]] = {
             "smoothing": np.array(self.smoothing),
             "mass_error": np.array(self.mass_error),
@@ -237,7 +237,7 @@ class Problem:
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Problem:
         """The problem that :meth:`to_arrays` stored."""
         samples, features = stored_side(arrays, "samples"), stored_side(arrays, "features")
-        # Version 0.1 stored no bound: its sums were rounded once per entry.
+        # Version 0.1 stored no bound; it rounded sums once per entry.
         entries = max(np.diff(side.full.indptr).max() for side in (samples, features))
         error = arrays.get("mass_error", SMOOTHED + 4 * entries * 2.0**-53)
         fixed = str(arrays.get("fixed", ""))

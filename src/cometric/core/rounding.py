@@ -28,14 +28,14 @@ COARSEST = 2.0**-8
 """The largest of their unit roundoffs."""
 
 ROUNDINGS = 4.0
-"""Roundings of an entry by which rows that count as equal may differ: normalized and logarithmized
-data were rounded four times. Of a whole row, one on average."""
+"""Rows count as equal if each entry differs by at most this many roundings (normalizing and taking
+logarithms rounds four times), and the whole row by one on average."""
 
 PROJECTIONS = 8
 """Random projections in which rows that are equal up to rounding must be close."""
 
 MANY = 100_000
-"""Pairs of close rows up to which they are looked at one by one."""
+"""Maximum number of close pairs to check one by one (plus 10 per row)."""
 
 
 class Precision(NamedTuple):
@@ -88,12 +88,12 @@ def _name(dtype: Any) -> str:
 
 
 def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Index) -> Index:
-    """``labels`` with those of rows joined that are equal up to ``errors`` of their entries.
+    """``labels`` after merging those of rows that are equal up to ``errors`` of their entries.
 
-    Two rows are if each entry differs by at most ``ROUNDINGS`` times its errors in both, and their
-    l1 distance is at most the sum of all errors. Rows are compared with
-    the first of their group in the order of a random projection, so that the groups do not depend
-    on the order of rows, and no chain of them joins rows that are apart.
+    Two rows are equal if each entry differs by at most ``ROUNDINGS`` times the sum of its two
+    errors, and their l1 distance is at most the sum of all errors. Rows are compared with the
+    first of their group in the order of a random projection: the groups do not depend on the order
+    of rows, and chains of close rows do not merge distant ones.
     """
     first = np.unique(labels, return_index=True)[1]
     rows, errors = hist[first], errors[first]
@@ -118,23 +118,23 @@ def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Inde
 def _are_equal(
     rows: sparse.csr_array, errors: sparse.csr_array, sums: Vector, some: Index, row: int
 ) -> Any:
-    """Whether ``some`` rows are equal to another one, itself included, up to their errors."""
+    """Whether ``some`` rows, which may include ``row``, equal ``row`` up to their errors."""
     same = np.full(len(some), row)
     gaps = abs(rows[some] - rows[same])
     return _are_within(gaps, errors[some] + errors[same], sums[some] + sums[row])
 
 
 def _are_within(gaps: sparse.csr_array, errors: sparse.csr_array, sums: Any) -> Any:
-    """Whether differences of rows are within the errors of both, and the sums of these."""
+    """Whether differences of rows are within the errors of both rows, and within their sums."""
     far = np.asarray((gaps - ROUNDINGS * errors).max(axis=1).toarray()).ravel() > 0.0
     apart = np.asarray(gaps.sum(axis=1)).ravel() > sums
     return ~far & ~apart
 
 
 class Known:
-    """Histograms that take the place of those that are equal to them up to a unit roundoff.
+    """Known histograms, which replace new ones that are equal to them up to a unit roundoff.
 
-    What becomes of one does not depend on the others, unlike with :func:`merge_rounded`.
+    Unlike with :func:`merge_rounded`, each new histogram is treated independently of the others.
     """
 
     def __init__(self, rows: sparse.csr_array, unit: float) -> None:
@@ -142,10 +142,10 @@ class Known:
         self._tree = _projected(rows)[0] if unit else None
 
     def replace(self, rows: sparse.csr_array) -> sparse.csr_array:
-        """The rows, with the nearest of the known ones in place of each that is equal to some."""
+        """The rows; each that equals known ones is replaced by the nearest of them."""
         if self._tree is None:
             return rows
-        error = 2.0 * self._unit  # of an entry, and of its row: that of the sum is added
+        error = 2.0 * self._unit  # one rounding of the entry, one of the sum of its row
         near = self._tree.query_ball_point(_project(rows), 2.0 * error * (1.0 + 1e-9), np.inf)
         i = np.repeat(np.arange(len(near)), [len(some) for some in near])
         if not len(i):
@@ -163,9 +163,9 @@ class Known:
 
 
 def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
-    """The pairs (i < j) of rows whose l1 distance is at most ``reach``; none if there are many.
+    """The pairs (i < j) of rows within l1 distance ``reach``; empty if there are too many.
 
-    ``reach`` should be small: then few other pairs are close in all of some random projections.
+    ``reach`` should be small, so that few other pairs are close in all random projections.
     """
     from scipy.spatial import cKDTree
 
@@ -183,13 +183,16 @@ def close_pairs(rows: sparse.csr_array, reach: float) -> Index:
 
 
 def _with_neighbors(tree: Any, places: Matrix, reach: float) -> Index:
-    """The rows with another one within reach in all projections."""
+    """The rows that have another row within reach in all projections."""
     nearest = tree.query(places, 2, p=np.inf, distance_upper_bound=reach)[0][:, 1]
     return np.flatnonzero(np.isfinite(nearest))
 
 
 def _projected(rows: sparse.csr_array) -> tuple[Any, Matrix]:
-    """A tree of random projections of the rows, and these: l1 distances are never less."""
+    """A k-d tree of random projections of the rows, and the projections.
+
+    Max-norm distances between projections are at most the l1 distances between rows.
+    """
     from scipy.spatial import cKDTree
 
     places = _project(rows)

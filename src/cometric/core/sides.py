@@ -20,11 +20,11 @@ from cometric.core.warn import warn
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The histograms of one side, distinct ones only.
+    """The distinct histograms of one side.
 
     Items with equal histograms are at distance 0, and at equal distances from all others. So
     transport treats them as one: one histogram on this side, one bin on the other. Items whose
-    metric is given are not merged: it may tell them apart.
+    metric is given are not merged: it may separate them.
     """
 
     hist: sparse.csr_array  # distinct histograms over the distinct bins; rows sum to 1
@@ -60,7 +60,7 @@ class Side:
         return np.unique(self.labels, return_index=True)[1].astype(np.int64)
 
     def scaled(self, matrix: sparse.csr_array) -> sparse.csr_array:
-        """Data over the kept items, which are changed, times their factors from balancing."""
+        """Multiply data over the kept items, in place, by their factors from balancing."""
         if self.scale is not None:
             matrix.data *= self.scale[matrix.indices]
         return matrix
@@ -88,7 +88,7 @@ class Side:
 def make_sides(
     X: Any, normalization_steps: int, smoothing: float, drop_empty: bool, fixed: str = ""
 ) -> tuple[Side, Side, float]:
-    """The samples and the features of ``X``, and the unit roundoff of data that were rounded.
+    """The samples and the features of ``X``, and its unit roundoff (0 if it was not rounded).
 
     See :meth:`Problem.from_data`.
     """
@@ -197,10 +197,10 @@ def normalize(matrix: sparse.csr_array) -> sparse.csr_array:
 
 
 def _row_sums(data: Vector, start: Index) -> Vector:
-    """Sums of the entries, below 1, from each ``start`` to the next, rounded once.
+    """Sums of the entries (all below 1) from each ``start`` to the next, rounded once.
 
-    The leading bits of all entries are split off, twice: multiples of a unit so large that sums of
-    them are exact. The rounding of the small remainder does not matter.
+    The leading bits of all entries are split off twice, as multiples of a unit large enough that
+    their sums are exact. The rounding of the small remainder does not matter.
     """
     longest = np.diff(start, append=len(data)).max()
     grain = 2.0 ** (np.ceil(np.log2(longest)) - 52)  # every sum is below 2^52 grains
@@ -248,9 +248,9 @@ def smooth(hist: sparse.csr_array, smoothing: float) -> sparse.csr_array:
 def mass_errors(
     hist: sparse.csr_array, precision: Precision, smoothing: float
 ) -> sparse.csr_array | None:
-    """Errors of the masses of ``hist``, not smoothed yet; None if the data are exact.
+    """Errors of the masses of ``hist`` after smoothing; None if the data are exact.
 
-    Those of the entries, and the one of their sum.
+    ``hist`` is not yet smoothed. Each error is that of the entry plus its share of the sum's.
     """
     if precision.errors is None:
         return None
@@ -264,11 +264,11 @@ def mass_errors(
 def place_repeats(
     hist: sparse.csr_array, errors: sparse.csr_array | None, known: sparse.csr_array, unit: float
 ) -> tuple[sparse.csr_array, Index]:
-    """New histograms with a learned one in place of each that equals it, and their labels.
+    """New histograms, those equal to a learned one replaced by it, and their labels.
 
-    They are equal as rows of the learned data are: within ``MERGE_TOLERANCE``, or up to the
-    ``errors`` of the new ones, or up to the ``unit`` roundoff of the learned data. Otherwise their
-    distances to neighbors, which references scale by, would not be those of the learned item.
+    Equal means, as for rows of the learned data, within ``MERGE_TOLERANCE``, up to the ``errors``
+    of the new ones, or up to the ``unit`` roundoff of the learned data. Without this, their
+    distances to neighbors, by which references are scaled, would differ from the learned item's.
     """
     count, both = known.shape[0], sparse.vstack([known, hist], format="csr")
     labels = label_repeats(both)

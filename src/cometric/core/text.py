@@ -1,4 +1,4 @@
-"""Names and messages with characters escaped that files or terminals cannot hold."""
+"""Escaping characters that files cannot store or terminals should not print."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ UNSTORABLE = {0, *range(0xD800, 0xE000)}
 
 
 def storable(name: str) -> str:
-    """The name, with characters that no file can hold escaped."""
+    """The name, with characters that files cannot store escaped."""
     if name.isprintable():  # nearly always
         return name
     return "".join(_escaped(letter) if ord(letter) in UNSTORABLE else letter for letter in name)
 
 
 def storable_names(names: Iterable[object]) -> list[str]:
-    """Names of any kind as text that every file can hold."""
+    """Names of any type as text that every file can store."""
     return [storable(str(name)) for name in names]
 
 

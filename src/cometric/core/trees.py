@@ -63,9 +63,9 @@ class MetricTree:
 
     @classmethod
     def from_distances(cls, distances: Matrix, linkage: str = "average") -> MetricTree:
-        """The tree that a linkage builds from distances; scaling these scales its lengths."""
+        """The tree by hierarchical clustering; its lengths scale with the distances."""
         top, values = float(distances.max()), squareform(distances, checks=False)
-        if linkage == "single" or not top > 0.0:  # ties change nothing: distances are unique
+        if linkage == "single" or not top > 0.0:  # ties do not change its distances
             return cls.from_linkage(hierarchy.linkage(values, "single"))
         merges = hierarchy.linkage(np.rint(values * (UNITS / top)), linkage)
         merges[:, 2] *= top / UNITS
@@ -103,7 +103,7 @@ class MetricTree:
 
     @cached_property
     def paths(self) -> sparse.csr_array:
-        """1 for each leaf (row) and each node (column) on its way to the root, without the root."""
+        """1 for each node (column) between a leaf (row), included, and the root, excluded."""
         rows, columns = [], []
         leaves = nodes = np.arange(self.n_leaves)
         root = len(self) - 1
@@ -214,7 +214,7 @@ class MetricTree:
 
 
 def _quoted(name: str) -> str:
-    """A name as a Newick label, in quotes if it has characters that mean something there."""
+    """A name as a Newick label, quoted if it has special characters."""
     if name and not set(name) & set(" \t\n\r()[]{},:;'\"_/\\"):
         return name
     return "'" + name.replace("'", "''") + "'"

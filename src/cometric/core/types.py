@@ -82,7 +82,7 @@ class BoundedMap(DistanceMap, Protocol):
 
 @runtime_checkable
 class InexactMap(DistanceMap, Protocol):
-    """A map solved by Sinkhorn sweeps, whose accuracy a run sets between calls.
+    """A map solved by Sinkhorn sweeps; the accuracy can be changed between calls.
 
     Marginal errors are l1 distances between the marginals of a pair's plan and its histograms.
     """
@@ -92,7 +92,7 @@ class InexactMap(DistanceMap, Protocol):
     tol: float
     """Marginal error at which a pair is solved."""
     margin: float
-    """With ``sweeps``, the marginal error above which a pair gets more of them."""
+    """With ``sweeps``, the marginal error above which a pair gets extra sweeps."""
     precision: str
     """Precision of the sweeps, e.g. "float32"; "float64" where a lower one could overflow."""
     error: float
@@ -142,7 +142,7 @@ class Iterate:
     values: tuple[float, float]
     residual: float = float("inf")
     bracket: tuple[float, float] = (0.0, float("inf"))
-    sweeps: int = 0  # full transport sweeps (both sides) spent so far
+    sweeps: int = 0  # full transport sweeps (both sides) so far
 
 
 class Record(NamedTuple):

@@ -19,14 +19,17 @@ def is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool
 
 
 def in_forked_child(call: Callable[[], Any]) -> None:
-    """Call this in every forked child, which has one thread and the locks that others held."""
+    """Register a call for every forked child.
+
+    A child has one thread, and inherits locks that other threads held at the fork.
+    """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run kernels on ``count`` threads where no number is passed to them."""
+    """Run kernels on ``count`` threads unless they are passed another number."""
     before = getattr(_chosen, "count", None)
     _chosen.count = count
     try:
@@ -41,7 +44,7 @@ def chosen_threads() -> int:
 
 
 def thread_count(requested: int | None) -> int:
-    """The number of threads to use: as many as requested and available, or all."""
+    """The number of threads to use: as requested, but at most all available; all for None."""
     import numba
 
     available: int = numba.config.NUMBA_NUM_THREADS

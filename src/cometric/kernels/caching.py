@@ -61,10 +61,10 @@ def _is_writable(folder: Path | None) -> bool:
 
 
 def _private_folder() -> Path:
-    """A folder that only this user can write to: that of earlier processes, or a new one.
+    """A folder that only this user can write to: the one of earlier processes, or a new one.
 
-    In a temporary folder shared by all users, another user may have created the first. It is then
-    not used; a new folder is created for this process and removed when it exits.
+    In a temporary folder shared by all users, another user may have created that name. Then a new
+    folder is created for this process and removed when it exits.
     """
     if hasattr(os, "getuid"):  # on other systems every user has a temporary folder
         shared = Path(tempfile.gettempdir()) / f"cometric-cache-{os.getuid()}"

@@ -1,11 +1,11 @@
-"""The histograms with the lowest bounds for each of some rows, without storing all pairs, Numba.
+"""For each row, the histograms with the lowest bounds, without storing all pairs, Numba.
 
 Histograms are CSR rows ``indptr``, ``bins``, ``weight``. The bound of row i and histogram b_j is
 
     p_i + q_j - <x_i, b_j> + max_l |r_il - s_jl| + share (2 - 2 sum min(a_i, b_j)) + extra_ij,
 
-with x_i dense, so that only the bins of b_j are visited. As many rows as a vector has lanes are
-compared with all histograms at once, and the lowest bounds of each are collected in a heap.
+with x_i dense, so that only the bins of b_j are visited. Rows are compared with all histograms in
+groups, one row per vector lane; the lowest bounds of each row are collected in a heap.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ def _bounds(indptr, bins, weight, j, x, a, share, out):
     zero = zeros_like(x)
     products, products_2, common, common_2 = zero, zero, zero, zero
     e, end = indptr[j], indptr[j + 1]
-    while e + 2 <= end:  # two sums each: an addition waits for the one before it
+    while e + 2 <= end:  # two accumulators each, to hide the latency of additions
         b, b_2 = spread(weight[e]), spread(weight[e + 1])
         k, k_2 = bins[e] * LANES, bins[e + 1] * LANES
         products = multiply_add(b, load(x, k), products)
@@ -79,11 +79,10 @@ def replace_top(values, index, value, j):
 
 
 def lowest(indptr, bins, weight, first, p, q, images, means, share, extra, count, tasks):
-    """The ``count`` lowest bounds of each row, in increasing order, and the histograms they are of.
+    """The ``count`` lowest bounds of each row, in increasing order, and their histograms.
 
-    Rows are the histograms from ``first`` on, one for each of the ``images``, and not candidates
-    for themselves. Negative bounds are clipped to zero; ``extra`` is added then, and empty if there
-    is nothing to add.
+    Rows are the histograms from ``first`` on, one for each of the ``images``; a row is not its own
+    candidate. Negative bounds are clipped to zero; then ``extra`` is added, unless it is empty.
     """
     bounds = np.full((len(images), count), np.inf)
     index = np.zeros((len(images), count), np.int64)

@@ -31,7 +31,7 @@ class _Once(event.Listener):
 
 @contextmanager
 def announce_compilation(show: Callable[[str], Any]) -> Iterator[None]:
-    """Show the message once if a kernel is compiled inside; only the outermost context does."""
+    """Show the message once if a kernel is compiled inside; nested contexts do nothing."""
     global _listening
     if _listening:
         yield

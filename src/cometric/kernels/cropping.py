@@ -1,4 +1,4 @@
-"""Sweeps of many blocks of pairs on their supports, by the kernel that can: CUDA, else Triton."""
+"""Sweeps of many blocks of pairs on their supports, in CUDA if possible, else in Triton."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from cometric.kernels import sinkhorn_cuda, sinkhorn_triton
 
 STREAMS = 2
-"""Blocks that may run at the same time: one begins while the last programs of another end."""
+"""CUDA streams: a block can start while the last programs of another one finish."""
 
 
 class Job(NamedTuple):
     """A block: its first partner, supports, masses and scalings of its sources, and results.
 
-    With ``wanted``, int64 numbers of pairs of each source, zero for those without any, only pairs
-    whose error exceeds the tolerance are swept.
+    ``wanted`` is the number of pairs to sweep of each source (int64). If given, only pairs whose
+    error exceeds the tolerance are swept.
     """
 
     first: int
@@ -30,10 +30,10 @@ class Job(NamedTuple):
 
 
 class Cropping:
-    """The partners of all blocks, CSR rows of increasing size ``sizes``, as the kernels read them.
+    """The partners of all blocks in the format of the kernels: CSR rows of increasing ``sizes``.
 
-    The kernel in CUDA is for balanced transport, for scalings of the precision of the sweeps and
-    for sources that are not too wide.
+    The CUDA kernel requires balanced transport, scalings in the precision of the sweeps, and
+    sources that are not too wide.
     """
 
     def __init__(self, indptr, columns, weight, sizes, ratio):
@@ -47,7 +47,7 @@ class Cropping:
             self._streams = [torch.cuda.Stream(weight.device) for _ in range(STREAMS)]
 
     def __call__(self, kernel, jobs, sweeps, tol):
-        """Sweep blocks until errors are at most ``tol``, ``sweeps`` times at most."""
+        """Sweep blocks at most ``sweeps`` times, until errors are at most ``tol``."""
         fits = [job for job in jobs if self._fits(kernel, job)]
         if fits:
             self._start(kernel, fits, sweeps, tol)
@@ -61,13 +61,13 @@ class Cropping:
                 )  # fmt: skip
 
     def _fits(self, kernel, job):
-        """Whether the kernel in CUDA can sweep a block."""
+        """Whether the CUDA kernel can sweep a block."""
         if self._layout is None or job.scalings.dtype != kernel.dtype:
             return False
         return sinkhorn_cuda.fit_on(kernel, job.bins) is not None
 
     def _start(self, kernel, jobs, sweeps, tol):
-        """Sweep blocks in CUDA. What streams share is allocated before they divide."""
+        """Sweep blocks in CUDA. Memory shared by streams is allocated before they start."""
         device = kernel.device
         with torch.cuda.device(device):
             queues = torch.zeros(len(jobs), dtype=torch.int32, device=device)

@@ -36,7 +36,7 @@ def _pair_norms(indptr, bins, values, index, p, norms, task, tasks):
 
 
 def pair_squares(indptr, bins, values, index):
-    """||x_i - x_j||_2^2 for every row (i, j) of ``index``; the rows are any numbers."""
+    """||x_i - x_j||_2^2 for every row (i, j) of ``index``; values need not be masses."""
     squares = np.empty(len(index))
     _pair_squares(indptr, bins, values, index, squares, chosen_threads())
     return squares

@@ -1,13 +1,13 @@
 """Feasible duals of stored trees, and duality gaps that hold in exact arithmetic, Numba.
 
-Prices are read off a tree with the true costs and made feasible on the full pair by two
-c-transforms, f_k = min_l c_kl - g_l and g_l = min_k c_kl - f_k, so that they bound the cost from
-below whether or not the tree is optimal. Prices count from the heaviest node, whose price of zero
-is exact: those of light nodes, which may be far away, carry more rounding.
+Prices follow from a tree and the true costs. Two c-transforms, f_k = min_l c_kl - g_l and
+g_l = min_k c_kl - f_k, make them feasible on the full pair, so that they bound the cost from below
+even if the tree is not optimal. The price of the heaviest node is set to zero, which is exact;
+prices of light nodes, which may be far away, have larger rounding errors.
 
 Both transforms round down. So f_k + g_l <= c_kl holds in exact arithmetic, and where a sink shares
-mass with its source, f + g is exactly 0: one bin with nearly all of the mass costs no digits. The
-gap is summed as <P, c - f - g>, every term of which is small where the plan is good, and known to
+mass with its source, f + g is exactly 0: a bin with nearly all of the mass causes no loss of
+digits. The gap is summed as <P, c - f - g>, with terms that are small for a good plan and exact to
 the last bit; values are summed with compensation.
 """
 
@@ -101,11 +101,11 @@ def _subtract_shared_mass(histograms, i, j, f, g, gap):
 
 
 def values_and_gaps(histograms, trees, cost, source, sink, tasks):
-    """The cost of each stored plan, and how far it can be above the true transport cost.
+    """The cost of each stored plan, and a bound on its excess over the true transport cost.
 
-    The relative error of a value is below 8 ``UNIT_ROUNDOFF``, that of a gap below one per node
-    and 4 more. Unless they are empty, ``source`` and ``sink`` receive f and g on the bins of each
-    pair, from its offset in ``trees`` on.
+    The relative error of a value is below 8 ``UNIT_ROUNDOFF``, that of a gap below
+    (nodes + 4) ``UNIT_ROUNDOFF``. Unless they are empty, ``source`` and ``sink`` receive f and g
+    on the bins of each pair, starting at its offset in ``trees``.
     """
     values, gaps = np.zeros((2, len(trees.pairs)))
     _values_and_gaps(histograms, trees, cost, source, sink, values, gaps, tasks)

@@ -1,8 +1,8 @@
 """Sinkhorn sweeps for sources with few targets, Numba.
 
-The kernel of :mod:`cometric.kernels.sinkhorn` copies the columns of K that belong to a source, all
-of them, once per sweep: cheap for hundreds of targets, and nearly all of the time for twenty. Here
-each pair gets its own block of K, copied once, and is swept until solved.
+The kernel of :mod:`cometric.kernels.sinkhorn` copies all columns of K that belong to a source, once
+per sweep: cheap for hundreds of targets, but nearly the whole time for twenty. Here each pair gets
+its own block of K, copied once, and is swept until solved.
 """
 
 import numpy as np

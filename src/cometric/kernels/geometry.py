@@ -16,7 +16,7 @@ def norm_of_difference(a, a_end, b, b_end, bins, values, p):
     """The l_p norm of row a - row b, by merging their sorted bins.
 
     For p other than 1, 2 and inf, terms are divided by the largest so far before the power is
-    taken, so that they do not underflow.
+    taken, to avoid underflow.
     """
     total, top = 0.0, 0.0
     while a < a_end or b < b_end:
@@ -48,9 +48,9 @@ def norm_of_difference(a, a_end, b, b_end, bins, values, p):
 
 @njit
 def l1_from_common(mass, other, common):
-    """The sum of |a - b| from the sums of both and that of min(a, b), all integers.
+    """The sum of |a - b|, given the sums of a, b and min(a, b), all integers.
 
-    Exact but for one rounding; twice 2^62, the mass of a histogram, needs an unsigned integer.
+    Rounded once. The sum can be 2^63 (a histogram has mass 2^62), so it is an unsigned integer.
     """
     return np.float64(np.uint64(mass - common) + np.uint64(other - common))
 
@@ -73,7 +73,7 @@ def l1_of_difference(a, a_end, b, b_end, bins, values):
 
 
 def sums_exactly(values, p):
-    """Whether norms are sums of integers, which are exact whatever their order."""
+    """Whether norms are sums of integers, hence exact in any order."""
     return p == 1.0 and values.dtype == np.int64
 
 
@@ -125,12 +125,12 @@ def _pairwise_norms(indptr, bins, values, p, norms, task, tasks):
 
 
 ROWS, CHUNK = 32, 512
-"""Rows and columns of the block of detours that is compared at a time: it stays in the cache."""
+"""Rows and columns of a block of shortest detours, which stays in the cache."""
 
 
 @njit
 def _violation_of(cost, first):
-    """The part of :func:`triangle_violation` with k from ``first`` on, ``ROWS`` of them, l >= k."""
+    """:func:`triangle_violation` for ``first`` <= k < ``first + ROWS`` and l >= k."""
     d = len(cost)
     last = min(first + ROWS, d)
     worst = 0.0

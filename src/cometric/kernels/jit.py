@@ -1,10 +1,9 @@
-"""Numba's ``njit`` with a cache that cannot return the code of another kernel.
+"""Numba's ``njit`` with a cache that never returns wrong code.
 
-Numba's own cache can, in two ways. It compares a cached function with the file it is in, not with
-the files of the functions it calls and inlines: after an update of the package a kernel could run
-with old code inside. And it numbers the files of compiled code without a lock: of two processes
-that compile variants of one function at once, both write number 1, and the index names one of them,
-for ever.
+Numba's own cache can, in two ways. It checks only the file of the cached function, not the files of
+the functions that it inlines: after an update of the package, a kernel could contain old code. And
+it numbers the files of compiled code without a lock: if two processes compile variants of one
+function at once, both write number 1, and the index refers to only one variant from then on.
 """
 
 import hashlib
@@ -24,18 +23,18 @@ SOURCES = hashlib.sha256(
 
 
 BORROWED = {"_nrt": False}
-"""Options of kernels that are called for every pair, by kernels that own the arrays.
+"""Options of kernels that are called for every pair with arrays that the caller owns.
 
-Numba counts references to arrays, and to those in records, in every call and for every slice: some
-200 ns per pair. Such a kernel cannot create arrays.
+They turn off Numba's reference counting of arrays in every call and slice, about 200 ns per pair.
+Such a kernel cannot create arrays.
 """
 
 
 class KernelCache(IndexDataCacheFile):
-    """Compiled variants of one function; each file says which variant it holds.
+    """Compiled variants of one function; each file names its variant.
 
-    What cannot be read, or is another variant, is compiled again; what cannot be written is not
-    cached.
+    Files that cannot be read, or have another variant, are compiled again; files that cannot be
+    written are skipped.
     """
 
     def save(self, key, data):
@@ -61,15 +60,15 @@ def njit(function=None, **options):
         return lambda function: njit(function, **options)
     kernel = numba.njit(cache=True, **options)(function)
     cache = getattr(kernel, "_cache", None)
-    if cache is not None:  # compiled
+    if cache is not None:  # None if Numba's JIT is turned off
         stamp = (cache._cache_file._source_stamp, SOURCES)
         cache._cache_file = KernelCache(cache.cache_path, cache._impl.filename_base, stamp)
     return kernel
 
 
 if hasattr(os, "register_at_fork"):
-    # A fork waits until no kernel is compiled or loaded: a child could not finish what another
-    # thread has begun, nor take the locks inside LLVM.
+    # A fork waits until no kernel is being compiled or loaded: a child could not finish what
+    # another thread began, nor acquire the locks inside LLVM.
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,

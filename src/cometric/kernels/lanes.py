@@ -23,15 +23,15 @@ LOG_2 = math.log(2.0)
 
 
 class Form(NamedTuple):
-    """How a floating-point type is made up, and the terms of artanh that reach its precision."""
+    """The bit layout of a floating-point type, and the series of artanh to its precision."""
 
     bits: int
-    mantissa: int  # bits of it that are stored
-    bias: int  # of the exponent, in its place: the bits of 1
+    mantissa: int  # number of stored bits of the mantissa
+    bias: int  # exponent bias, shifted to the exponent field: the bits of 1.0
     root_half: int  # the bits of sqrt(1/2)
-    rounder: float  # 2^mantissa, whose last bit counts ones
+    rounder: float  # 2^mantissa: its last bit has the value 1
     rounder_bits: int
-    smallest: float  # positive normal numbers
+    smallest: float  # positive normal number
     largest: float
     series: tuple[float, ...]
 
@@ -252,8 +252,9 @@ def mark_abnormal(typing, marks, x, weight):
 def log(typing, x):
     """Logarithm of positive normal numbers, lane by lane; finite for all others.
 
-    x = m 2^e with m in [sqrt 1/2, sqrt 2), and log m by the series of artanh. The exponent becomes
-    a float as the last bits of a large one: not every machine converts vectors of integers.
+    x = m 2^e with m in [sqrt 1/2, sqrt 2), and log m by the series of artanh. The exponent is
+    converted to a float by writing it to the last bits of a large one: not every machine can
+    convert vectors of integers.
     """
 
     def generate(context, builder, signature, args):
@@ -283,7 +284,7 @@ def log(typing, x):
 
 @intrinsic
 def add_double(typing, sums, x):
-    """Add the lanes to sums in double precision; of floats, both halves."""
+    """Add the lanes to sums in double precision; float32 vectors are added as two halves."""
 
     def generate(context, builder, signature, args):
         return _add_double(builder, *args)
@@ -293,7 +294,7 @@ def add_double(typing, sums, x):
 
 @intrinsic
 def add_products(typing, sums, x, y):
-    """Add the products of the lanes to sums in double precision; of floats, both halves."""
+    """Add the products of the lanes to sums in double precision; float32 as two halves."""
 
     def generate(context, builder, signature, args):
         return _add_double(builder, args[0], builder.fmul(*args[1:], flags=("contract",)))
@@ -315,7 +316,7 @@ def _add_double(builder, sums, x):
 def add_totals(typing, array, begin, w, x, y, z):
     """Add the sums over the lanes of w, x, y, z to four items of the array.
 
-    The order of each sum is that of :func:`total`, but halves of several vectors are added at once.
+    Sums have the order of :func:`total`, but halves of several vectors are added at once.
     """
 
     def generate(context, builder, signature, args):

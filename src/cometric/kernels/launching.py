@@ -1,9 +1,9 @@
-"""How kernels run on several threads.
+"""Running kernels on several threads.
 
-A kernel made by :func:`threaded` computes one of several tasks, and a call of it all of them, on
-Python threads: compiled code does not hold the interpreter's lock. Numba's own parallel loops would
-take a third to a half longer to compile, end a forked process without a message, and return as if
-nothing had happened if a thread runs out of memory.
+A kernel made by :func:`threaded` is compiled for one task; calling it runs all tasks on Python
+threads, since compiled code releases the GIL. Numba's own parallel loops would take a third to a
+half longer to compile, kill a forked process without a message, and return silently if a thread
+runs out of memory.
 """
 
 import math
@@ -24,7 +24,7 @@ NO_MEMORY = (
 
 
 class _Threads:
-    """The threads on which tasks run beside the one that starts them."""
+    """A pool of threads for tasks, in addition to the calling thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ _threads = _Threads()
 
 
 def _replace_threads() -> None:
-    """Forget the threads in a forked child: they exist in the parent only."""
+    """Replace the pool in a forked child: its threads exist in the parent only."""
     global _threads
     _threads = _Threads()
 
@@ -50,11 +50,11 @@ in_forked_child(_replace_threads)
 
 
 def threaded(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a kernel of one task; the result computes all tasks, and waits for them.
+    """Compile a kernel of one task; the returned function runs all tasks, and waits for them.
 
-    ``function`` takes the number of its task and the number of tasks last. The result takes the
-    number of threads last; there are as many tasks, or ``portions`` times as many, which threads
-    take one after the other: none waits long for another at the end.
+    The last arguments of ``function`` are the number of its task and the number of tasks. The last
+    argument of the returned function is the number of threads. There are ``portions`` tasks per
+    thread; threads take them one after the other, so more portions balance the load better.
     """
     kernel = njit(nogil=True)(function)
 
@@ -73,9 +73,9 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_tasks(compute: Callable[[int], None], tasks: int, threads: int) -> None:
-    """Compute all tasks, some of them here; return or raise when none is running any more.
+    """Run all tasks, some in this thread; return or raise only when no task is running.
 
-    If no thread can be started, for lack of memory, all are computed here.
+    If no thread can be started, for lack of memory, all tasks run in this thread.
     """
     numbers, lock = iter(range(tasks)), threading.Lock()
 
@@ -116,11 +116,11 @@ def _wait(futures: list[Future[None]]) -> None:
 
 
 def for_both(make: Callable[[bool], Callable[..., Any]], place: int) -> Callable[..., Any]:
-    """A kernel of balanced and of unbalanced transport, which are compiled apart.
+    """A kernel with separately compiled variants for balanced and unbalanced transport.
 
-    Few users need both, and each takes half of the time to compile. ``make(balanced)`` returns one
-    of them; Numba leaves out the branches of the other. Argument number ``place`` is ``ratio``,
-    infinite for balanced transport.
+    Few users need both, and each takes half the time to compile. ``make(balanced)`` returns a
+    variant, from which Numba removes the branches of the other. Argument number ``place`` is
+    ``ratio``, infinite for balanced transport.
     """
     kernels = {balanced: make(balanced) for balanced in (False, True)}
 

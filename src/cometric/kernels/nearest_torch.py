@@ -1,4 +1,4 @@
-"""Lower bounds of all distances with a running selection of the lowest, and pairs, torch.
+"""The lowest of the lower bounds of all distances, and divergences of pairs, torch.
 
 Works on tensors of any device; ``nearest_triton`` does the same faster, on a GPU.
 
@@ -17,8 +17,8 @@ with F(N) = N, or for a local reference ::
     F(N) = min(((N - n_i)(N - n_j) / (t_i t_j))^(3/4), farthest),   each factor at least 1e-6 N.
 
 ``numbers`` are the columns p or q, g, h, l, |y|^2, n, 1 / t of rows or columns, in float32. Parts
-that are None are left out. The caller lowers p, |y|^2, weight and so on by what rounding can
-change: s and t are rounded up by :func:`round_up`, so that products of them are not below the true
+that are None are left out. The caller lowers p, |y|^2, weight and so on by the possible rounding
+errors. s and t are rounded up by :func:`round_up`, so that their products are not below the true
 ones.
 
 Validation belongs to the caller.
@@ -35,14 +35,14 @@ import torch
 from cometric.kernels.sinkhorn_torch import sweep
 
 PLACES = 32
-"""Entries of y, the rest of them zero."""
+"""Entries of y, padded with zeros."""
 
 ENTRIES = 20_000_000
-"""Numbers in a temporary tensor."""
+"""Maximum size of a temporary tensor."""
 
 
 class Rows(NamedTuple):
-    """The samples whose neighbors are sought; ``own`` are their numbers among the columns."""
+    """The samples to find neighbors for; ``own`` are their numbers among the columns."""
 
     x: Any
     overlap: Any
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
 
 @dataclass
 class Lowest:
-    """For each row, the lowest bounds so far, and room for more of them."""
+    """For each row, the ``slots`` lowest bounds so far, and room for new ones."""
 
     slots: int
     threshold: Any
@@ -88,7 +88,7 @@ class Lowest:
         )
 
     def compress(self) -> None:
-        """Keep the lowest bounds only; the highest of them is the threshold of new ones."""
+        """Keep only the ``slots`` lowest bounds; the highest of these is the new threshold."""
         slots = min(self.slots, self.bounds.shape[1])
         lowest, place = torch.topk(self.bounds, slots, largest=False, sorted=False)
         found = self.found.gather(1, place)
@@ -97,17 +97,17 @@ class Lowest:
         self.discard()
 
     def discard(self) -> None:
-        """Forget all but the bounds kept."""
+        """Discard all bounds after the first ``slots``."""
         self.bounds[:, self.slots :] = math.inf
         self.count.fill_(min(self.slots, self.bounds.shape[1]))
 
 
 def select(rows, columns, slots, room, append):
-    """The ``slots`` lowest bounds of each row; others are not below ``threshold``.
+    """The ``slots`` lowest bounds of each row; all others are at least ``threshold``.
 
-    ``append`` is that of this module or of ``nearest_triton``. As the columns are in random order,
-    a panel twice as wide as all before it has about 2 ``slots`` bounds below the threshold; if it
-    has more than there is room for, it is cut in half.
+    ``append`` is the function of this module or of ``nearest_triton``. As the columns are in random
+    order, a panel twice as wide as all earlier ones together has about 2 ``slots`` bounds below the
+    threshold; a panel with more than fit is halved.
     """
     n = len(columns.x)
     state = Lowest.empty(len(rows.x), slots, room, rows.x.device)
@@ -126,7 +126,7 @@ def select(rows, columns, slots, room, append):
 def append(rows, columns, state, first, last):
     """Store the bounds of columns ``first`` to ``last`` that are below the thresholds.
 
-    ``count`` grows by their number, also where there is no room left for them.
+    ``count`` grows by their number, even if they do not fit.
     """
     step = max(1, ENTRIES // len(rows.x))
     for start in range(first, last, step):
@@ -167,7 +167,7 @@ def _bounds(rows, columns, part):
 
 
 def round_up(values, error=0.0):
-    """Positive numbers as float16, none below the exact one times 1 + ``error``; zeros stay."""
+    """Positive numbers times 1 + ``error``, rounded up to float16; zeros stay zero."""
     raised = (values * ((1.0 + 2.0**-10) * (1.0 + error)) + 2.0**-24).to(torch.float16)
     return torch.where(values > 0.0, raised, torch.zeros_like(raised))
 
@@ -181,7 +181,7 @@ def spread(indptr, indices, data, rows, depth):
 
 
 def _entries(indptr, rows):
-    """The places of all entries of some rows, and the number of the row of each."""
+    """The positions of all entries of some rows, and the row number of each entry."""
     begin, sizes = indptr[rows], indptr[rows + 1] - indptr[rows]
     line = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), sizes)
     starts = sizes.cumsum(0) - sizes
@@ -212,7 +212,7 @@ def pairs(
     kernel, bins, a, start, slots, targets, indptr, columns, weight, longest, sweeps, tol,
     ratio=math.inf,
 ):  # fmt: skip
-    """Transport costs over eps of pairs, and marginal errors, from the scalings ``start``.
+    """Transport costs over eps of pairs, and marginal errors, starting from ``start`` scalings.
 
     ``bins``, ``a`` and ``start`` (B, w) are padded sources as in ``sinkhorn_torch``; pair p is
     source ``slots[p]`` with the histogram ``targets[p]`` of the sparse rows. No histogram has more

@@ -1,10 +1,10 @@
-"""Lower bounds of all distances with a running selection of the lowest, and pairs, Triton.
+"""The lowest of the lower bounds of all distances, and divergences of pairs, Triton.
 
-The kernels keep the contracts of ``nearest_torch``, which has the formulas.
+The kernels have the same interface as ``nearest_torch``, which has the formulas.
 
 :func:`append` computes the bounds of a tile of pairs from its products, one after the other in
 the same accumulator, and stores only bounds below the threshold of their row. Tiles at the edge
-repeat the last row or column instead of reading beyond it; what they compute there is not stored.
+repeat the last row or column instead of reading beyond it, and do not store these results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TILE = {"M": 128, "N": 128, "K": 64, "GROUP": 16}
 def _product(left, right, rows, columns, depth, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     """Inner products of some rows of ``left`` with some rows of ``right``, in float32.
 
-    Products of float32 numbers are those of three parts in TF32, accurate to 2^-21.
+    Float32 products are sums of three TF32 products, accurate to 2^-21.
     """
     k = tl.arange(0, K)
     lefts = left + rows.to(tl.int64)[:, None] * depth + k[None, :]
@@ -199,7 +199,7 @@ def sums(rows, indptr, indices, data, targets, least):
     n, count = len(rows), targets.shape[-1]
     out = torch.empty((n, count), dtype=torch.float64, device=rows.device)
     shared = 0 if targets.ndim == 1 else count
-    for start in range(0, count, 65535):  # the most programs in the second dimension
+    for start in range(0, count, 65535):  # the limit of programs in the second dimension
         some = targets[..., start : start + 65535].contiguous()
         part = torch.empty((n, some.shape[-1]), dtype=torch.float64, device=rows.device)
         _sums[(n, some.shape[-1])](

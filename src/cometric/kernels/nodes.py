@@ -5,7 +5,7 @@ Conventions
 A pair gives two problems. In the *full* one every bin of the first histogram is a source and
 every bin of the second a sink. In the *reduced* one the sources are the bins where the first has
 more mass and the sinks those where it has less, each with the difference: common mass stays in
-place, which is optimal where the cost obeys the triangle inequality.
+place, which is optimal if the cost satisfies the triangle inequality.
 
 Sources are numbered 0 .. s-1, sinks s .. s+t-1, in the order of their bins. A tree is the array of
 parents; the root, always a sink, is its own parent. The arc between a node and its parent runs
@@ -48,9 +48,9 @@ class Trees(NamedTuple):
 
 
 # One node of a problem and of its tree. Prices are the duals: on every arc of the tree the cost is
-# the sum of the prices at its ends. Those of the sinks have an array of their own, contiguous like
-# the costs of a row, so that pricing vectorizes. The last two fields are storage for lists of
-# nodes and say nothing about the node that they are stored in.
+# the sum of the prices at its ends. Prices of sinks are in a separate array, contiguous like the
+# costs of a row, so that pricing vectorizes. The last two fields are storage for lists of nodes,
+# unrelated to the node itself.
 NODE = np.dtype(
     [
         ("mass", np.int64),
@@ -152,7 +152,7 @@ def detach(node, x):
 
 @njit
 def reroot(node, root):
-    """Make ``root`` the root by reversing the path from it to the old one. Sets parents only."""
+    """Make ``root`` the root by reversing the path to the old root. Sets parents only."""
     x, below = root, root
     while node[x].parent != x:
         above = node[x].parent
@@ -199,9 +199,9 @@ def arrange(node, s, t):
 def lift_tree(node, histograms, i, j, s, t):
     """Turn a tree of the reduced problem into one of the full problem.
 
-    Common mass goes from a bin to itself. Where the masses differ, the bin of the smaller one
-    becomes a leaf below the other; where they are equal, the source becomes a child of the root,
-    without flow, and the sink its child. So arcs without flow have a source as child.
+    Common mass stays in its bin. If the two masses of a bin differ, the node with the smaller one
+    becomes a leaf below the other; if they are equal, the source becomes a child of the root,
+    without flow, and the sink its child. So arcs without flow have the source as child.
     """
     indptr, bins = histograms.indptr, histograms.bins
     a, b = indptr[i], indptr[j]
@@ -253,7 +253,7 @@ def load_tree(node, histograms, i, j, tree, state, full):
 
 @njit
 def plan_cost(node, cost, nodes):
-    """The cost of the plan, flows times costs; the arc of the root to itself has neither."""
+    """The cost of the plan: the sum of flows times costs, which are 0 at the root."""
     value = 0.0
     for x in range(nodes):
         value += node[x].flow * cost[node[x].bin, node[node[x].parent].bin]

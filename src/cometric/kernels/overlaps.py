@@ -46,7 +46,7 @@ def _l1_distances(left, right, upper, distances, task, tasks):
     n, k = distances.shape
     common = np.empty(k, np.int64)
     for turn in range(task, n, tasks):
-        i = turn // 2 if turn % 2 == 0 else n - 1 - turn // 2  # long rows and short ones in turn
+        i = turn // 2 if turn % 2 == 0 else n - 1 - turn // 2  # alternate long and short rows
         first = i + 1 if upper else 0
         common[:] = 0
         for e in range(starts[i], starts[i + 1]):

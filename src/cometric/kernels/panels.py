@@ -1,16 +1,16 @@
-"""Sinkhorn sweeps of dense histograms: matrix products of whole panels of pairs, by BLAS.
+"""Sinkhorn sweeps of dense histograms by BLAS matrix products, for a panel of pairs at a time.
 
-The contract is that of :func:`cometric.kernels.sinkhorn.sweep`, for balanced transport. All pairs
-of a source i share the columns of K that its bins select. Where most bins of the targets are
-nonzero too, K v of many targets is one product of matrices with v = 0 outside the supports:
+Same interface as :func:`cometric.kernels.sinkhorn.sweep`, for balanced transport. All pairs of a
+source i share the columns of K that its bins select. If most bins of the targets are nonzero too,
+K v for many targets is one matrix product, with v = 0 outside the supports:
 
     K v = V K[:, S_i],    K u = U K[S_i, :],
 
-with a pair in each row of V and U. This multiplies zeros as well, but a product of matrices uses an
+with a pair in each row of V and U. This multiplies zeros as well, but a matrix product reuses an
 entry of K for many pairs while it is in a register, and needs no compilation.
 
-Sources are distributed over threads, and BLAS uses one thread for each product. So the result does
-not depend on the number of threads.
+Sources are distributed over threads, and each product uses one BLAS thread, so the result does not
+depend on the number of threads.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def sweep_panels(
     indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
     sweeps, tol, threads,
 ):  # fmt: skip
-    """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most."""
+    """Sweep pairs until their error is at most ``tol``, or ``sweeps`` times."""
     weight = weight.astype(kernel.dtype, copy=False)
     pairs = target, state, offsets, values, errors
 
@@ -71,7 +71,7 @@ def _sweep_source(indptr, bins, weight, kernel, pairs, start, i, sweeps, tol):
                 np.empty((height, len(kernel)), kernel.dtype),
                 np.empty((height, width), kernel.dtype),
             )
-            rates = np.zeros(len(all_pairs))  # at which errors fall
+            rates = np.zeros(len(all_pairs))  # convergence rates of the errors
             work = np.empty((4, np.diff(indptr).max() + BYTES), kernel.dtype)
         for first in range(0, len(active), height):
             panel = active[first : first + height]

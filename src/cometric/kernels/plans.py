@@ -1,4 +1,4 @@
-"""Transport plans of stored trees, listed as moves or used as they are, Numba.
+"""Transport plans of stored trees, as lists of moves or applied directly, Numba.
 
 A move is a cell ``source * d + sink`` of the cost matrix and the mass that goes there. Pairs
 without a tree have equal histograms, and no moves.
@@ -19,7 +19,7 @@ from cometric.kernels.nodes import (
 
 
 def count_moves(histograms, trees, full, tasks):
-    """The number of moves of each pair, those from a bin to itself only if ``full``."""
+    """The number of moves of each pair; moves from a bin to itself count only if ``full``."""
     counts = np.zeros(len(trees.pairs), np.int64)
     _count_moves(histograms, trees, full, counts, tasks)
     return counts
@@ -45,7 +45,7 @@ def _count_moves(histograms, trees, full, counts, task, tasks):
 def write_moves(histograms, trees, full, d, start, cells, amounts, task, tasks):
     """Write the moves of pair p to ``start[p] : start[p + 1]`` of ``cells`` and ``amounts``.
 
-    ``start`` are the sums of what :func:`count_moves` returns.
+    ``start`` are the cumulative sums of the result of :func:`count_moves`.
     """
     pairs, parents, offsets, states = trees
     nodes, _ = largest_pair(histograms.indptr, pairs)

@@ -1,9 +1,9 @@
 """Sweeps by matrix products on the supports of the sources, many sources at once, CUDA.
 
-The contract is that of ``sinkhorn_torch.sweep``, for balanced transport; sources of all blocks,
-of any width, are swept by the same three launches of ``products.cu``, and only pairs above the
-diagonal. The unit of work is a tile: ``EDGE`` partners of a source. Products are in float64, or
-in TF32 for numbers in float32.
+Same interface as ``sinkhorn_torch.sweep``, for balanced transport. Three launches of
+``products.cu`` sweep the sources of all blocks, of any width, for pairs above the diagonal only.
+The unit of work is a tile: ``EDGE`` partners of a source. Products are in float64, or in TF32 for
+float32 data.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Shape(NamedTuple):
     """How tiles are multiplied."""
 
     columns: int  # bins at a time
-    depth: int  # bins of a step of the products
-    stages: int  # of the pipeline that feeds the products
-    programs: int  # of a multiprocessor
+    depth: int  # bins per step of the products
+    stages: int  # of the software pipeline
+    programs: int  # per multiprocessor
 
     def space(self, size: int) -> int:
         """Bytes of shared memory, for numbers of ``size`` bytes."""
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {8: Shape(64, 16, 2, 4), 4: Shape(64, 32, 2, 5)}
-"""By bytes per number; the fastest on an H200."""
+"""Fastest shapes on an H200, by item size in bytes."""
 
 
 class Arguments(ctypes.Structure):
@@ -68,7 +68,7 @@ def _program(device: torch.device, entry: str, size: int) -> Program:
 
 @functools.cache
 def can_run(device: torch.device) -> bool:
-    """Whether a device has these products, those of compute capability 9.0, and can compile."""
+    """Whether a device has at least compute capability 9.0 and the kernels compile."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     try:
@@ -97,7 +97,7 @@ class Sources(NamedTuple):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Equal for sources that have the same places in memory."""
+        """Equal for sources at the same addresses."""
         return (self.first, *self.addresses, *self.scalings.shape)
 
 
@@ -111,9 +111,10 @@ class Products:
     hist
         All histograms, dense, (n, d), in the order of their sizes.
     widths
-        Bins of every histogram, rounded up to a multiple of 16; the number of all bins is one, too.
+        Support size of every histogram, rounded up to a multiple of 16; the total number of bins
+        must be such a multiple, too.
     scratch
-        Bytes for what lies between both products; more tiles are swept in turn.
+        Bytes for intermediate results; tiles that do not fit at once are swept in turn.
     """
 
     def __init__(self, blocks: list[Sources], hist: Any, widths: Any, scratch: float) -> None:
@@ -138,8 +139,8 @@ class Products:
         before = np.repeat(np.cumsum(counts) - counts, counts)
         partner = numbers[source] + 1 + EDGE * (np.arange(len(source)) - before)
         self._all = len(source)
-        self._which: Any = None  # the tiles that were chosen last, and on the device
-        self._chosen: Any = None
+        self._which: Any = None  # the tiles chosen last
+        self._chosen: Any = None  # the same on the device
         self._tiles = self._tensor(np.stack([source, partner], axis=1).astype(np.int32))
 
     def _tensor(self, array: Any) -> Any:
@@ -169,9 +170,9 @@ class Products:
             self._start("collect", count, given)
 
     def late(self, errors: Any, tol: float, share: float, which: Any = None) -> Any:
-        """Of some or all tiles, those that have more than a share of late pairs.
+        """The numbers of the tiles (all, or ``which``) with more than a share of late pairs.
 
-        A pair is late if its error is above ``tol``; the numbers of tiles are a NumPy array.
+        A pair is late if its error is above ``tol``. Returns a NumPy array.
         """
         given, chosen = self._arguments(errors, errors, errors, which)
         total = self._all if which is None else len(which)
@@ -179,13 +180,13 @@ class Products:
         given.late, given.tol = late.data_ptr(), tol
         self._start("count", total, given)
         found = np.flatnonzero(late.cpu().numpy() > share * EDGE)
-        del chosen  # kept until here, since the kernel reads it
+        del chosen  # not earlier: the kernel reads it
         return found if which is None else which[found]
 
     def _arguments(
         self, kernel: Any, values: Any, errors: Any, which: Any
     ) -> tuple[Arguments, Any]:
-        """What all kernels read, and the tensor of chosen tiles, to be kept until they end."""
+        """Arguments of all kernels, and the tensor of chosen tiles, to be kept until they end."""
         tables, sizes, count = self._tables.data_ptr(), self._sizes.data_ptr(), self._count
         if which is not None and which is not self._which:
             self._which, self._chosen = which, self._tensor(which.astype(np.int32))
@@ -209,7 +210,7 @@ class Products:
 
 
 def _addresses(block: Sources, size: int) -> Any:
-    """Of each source: where its scalings to histogram 0 would be, its bins, its masses."""
+    """For each source, the addresses of its scalings (to histogram 0), bins and masses."""
     count, partners, width = block.scalings.shape
     state, bins, masses = block.addresses
     number = np.arange(count)

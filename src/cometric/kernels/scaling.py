@@ -5,8 +5,8 @@ and ``width`` is a multiple of the lanes, padded with ones. ``rows[begin:end]`` 
 target, and its scalings start at ``place`` of their array.
 
 These loops take nearly all of the time. Ranges are therefore passed as numbers, not as slices or
-records, whose reference counts would be updated in every call. Computed indices are unsigned: Numba
-checks signed ones for being negative, which keeps a loop from being vectorized.
+records, whose reference counts would be updated in every call. Computed indices are unsigned: for
+signed ones, Numba checks for negative values, which prevents vectorization.
 """
 
 import numpy as np
@@ -33,10 +33,10 @@ from cometric.kernels.lanes import (
     zeros_like,
 )
 
-# error_model: a division that may raise keeps its loop from being vectorized
+# error_model: a division that may raise prevents vectorization of its loop
 FAST = {"fastmath": {"contract", "nsz"}, "error_model": "numpy", **BORROWED}
-# Without "contract": of a b + c d either product may be fused with the sum, and copies of one
-# function in several kernels may differ in that.
+# Without "contract": in a b + c d, either product may be fused with the sum, and copies of one
+# function in several kernels may differ in this choice.
 EXACT = {"error_model": "numpy", **BORROWED}
 LOG_2 = float(np.log(2.0))
 SMALLEST, LARGEST = 0x0010000000000000, 0x7FEFFFFFFFFFFFFF  # normal positive doubles, as bits
@@ -44,7 +44,7 @@ ROOT_HALF = 0x3FE6A09E667F3BCD  # sqrt(1/2), as bits
 LOG_2_HIGH = float.fromhex("0x1.62e42feep-1")  # few digits: its products with integers are exact
 LOG_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 SLOWEST = 0.9
-"""The largest rate of errors that is extrapolated."""
+"""The largest convergence rate of errors that is extrapolated."""
 TILE = 16
 """Entries of a row of K that are copied at a time."""
 ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)
@@ -55,8 +55,8 @@ ROUNDER, ROUNDER_BITS = 1.5 * 2.0**52, 0x4338000000000000
 def combine_rows(chunk, rows, begin, end, v, place, out, width):
     """Write sum_l v_l chunk[l], the product K v on the bins of the chunk, to ``out``.
 
-    Sums of as many lanes as registers can hold: 12 vectors of 32 bytes, so that their latency does
-    not count. Where few lanes remain, several rows at a time.
+    Uses as many accumulators as registers can hold (12 vectors of 32 bytes), to hide latency; for
+    the last few lanes, several rows at a time.
     """
     lanes = BYTES // chunk.itemsize
     zero = zeros_like(chunk)
@@ -120,9 +120,9 @@ def combine_rows(chunk, rows, begin, end, v, place, out, width):
 def project_rows(chunk, rows, begin, end, u, out, place, width):
     """Add <chunk[l], u>, the part of K u from the bins of the chunk, to each ``out_l``.
 
-    Four rows at a time, or eight of float64 where registers hold whole vectors: as many sums as
-    hide their latency. Both ``rows`` and ``out`` are padded to a multiple of eight. Sums of a row
-    do not depend on how many there are.
+    Four rows at a time, or eight for float64 if registers hold whole vectors, to hide the latency
+    of additions. Both ``rows`` and ``out`` are padded to a multiple of eight. The sum of a row does
+    not depend on the number of rows.
     """
     lanes = BYTES // chunk.itemsize
     wide = WHOLE and lanes == 8  # in float32, adding up lanes costs more than latency does
@@ -133,7 +133,7 @@ def project_rows(chunk, rows, begin, end, u, out, place, width):
         i2, i3 = np.int64(item(rows, e + 2)) * width, np.int64(item(rows, e + 3)) * width
         i4, i5, i6, i7 = i0, i1, i2, i3
         d0, d1, d2, d3 = zero, zero, zero, zero
-        d4, d5, d6, d7 = zero, zero, zero, zero  # have a type whether they are used or not
+        d4, d5, d6, d7 = zero, zero, zero, zero  # defined even if unused, for type inference
         if wide:
             i4, i5 = np.int64(item(rows, e + 4)) * width, np.int64(item(rows, e + 5)) * width
             i6, i7 = np.int64(item(rows, e + 6)) * width, np.int64(item(rows, e + 7)) * width
@@ -174,8 +174,8 @@ def divide_lanes(mass, begin, u, width):
 def update(mass, begin, count, state, place, ku, ku_place, tail):
     """Replace v by b / (K u); return <b, log v> and the marginal error before.
 
-    The first is NaN if a v is not a positive normal number. ``mass`` is zero beyond the bins, up to
-    whole lanes; of ``state`` only the bins are read and written, the last ones through ``tail``.
+    The first is NaN if a v is not a positive normal number. ``mass`` is padded with zeros to whole
+    lanes; ``state`` is not, so its last bins are read and written through ``tail``.
     """
     lanes = BYTES // ku.itemsize
     marks, sums, errors = zeros_like(ku), zeros(np.float64), zeros(np.float64)
@@ -200,10 +200,10 @@ def update(mass, begin, count, state, place, ku, ku_place, tail):
 
 @njit(**EXACT)
 def next_rate(rate, before, error):
-    """The rate at which errors fall, after a sweep: zero, and below, if it is not known.
+    """The convergence rate of errors after a sweep; zero or negative if unknown.
 
-    An extrapolation, which takes place where ``rate`` is positive, is followed by one sweep
-    (marked -1) whose error cannot be compared with the one before.
+    If ``rate`` is positive, an extrapolation took place. The error of the next sweep (marked -1)
+    cannot be compared with the one before.
     """
     if rate > 0.0:
         return -1.0
@@ -215,10 +215,10 @@ def next_rate(rate, before, error):
 
 @njit(**EXACT)
 def extrapolations(mass, begin, count, state, place, ku, ku_place, rate, factor):
-    """Write x^(rate / (1 - rate)), with x = b / (v K u), to ``factor``; v is the scaling before.
+    """Write x^(rate / (1 - rate)), with x = b / (v K u) and the old v, to ``factor``.
 
     If all errors fell by ``rate`` in every sweep, b / (K u) times this would be the solution. The
-    power is a rough one, and limited: sweeps correct it.
+    power is approximate and clipped: sweeps correct it.
     """
     weight = rate / (1.0 - rate)
     for e in range(count):
@@ -241,7 +241,7 @@ def multiply_by(state, place, count, factor):
 def split(values, place, count, numbers, exponent):
     """Write values = m 2^e as m in [sqrt 1/2, sqrt 2) to ``numbers`` and e to ``exponent``.
 
-    Returns False, with nothing of use written, if a value is not a positive normal number.
+    Returns False if a value is not a positive normal number; the outputs are then invalid.
     """
     bits = numbers.view(np.int64)
     for k in range(count):
@@ -280,9 +280,9 @@ def log_of_parts(m, e):
 def power_minus_one(values, place, count, power, numbers, exponent):
     """Write x^power - 1 of all values x to ``numbers``, |power| at most 1.
 
-    Accurate for small powers, too. Returns False if a value is not a positive normal number. With
-    power log x = n log 2 + z, |z| at most log(2) / 2: n by adding a number so large that the sum
-    is rounded to an integer, which is then in its last bits; exp(z) - 1 by its series.
+    Accurate for small powers, too. Returns False if a value is not a positive normal number. Uses
+    power log x = n log 2 + z, |z| at most log(2) / 2. Adding a large number rounds to the integer
+    n, in the last bits of the sum; exp(z) - 1 is computed by its series.
     """
     if not split(values, place, count, numbers, exponent):
         return False
@@ -318,8 +318,8 @@ def power_minus_one(values, place, count, power, numbers, exponent):
 def ordered_sum(numbers, count):
     """The sum of the first ``count`` numbers in a fixed order; clears the rest of the last lanes.
 
-    The order that the compiler chooses can differ between code just compiled and code from the
-    cache, and the last bits of an answer must not depend on that.
+    The compiler's order can differ between newly compiled and cached code; the last bits of a
+    result must not depend on it.
     """
     lanes = BYTES // numbers.itemsize
     width = -(-count // lanes) * lanes
@@ -339,8 +339,8 @@ def ordered_sum(numbers, count):
 def copy_chunk(kernel, bins, first, count, width, chunk):
     """Columns ``bins[first : first + count]`` of the kernel, side by side, padded with ones.
 
-    The kernel is symmetric, so its rows are read instead, four at a time: their entries are
-    adjacent. ``TILE`` entries of each at a time, so that what is written stays in the cache.
+    The kernel is symmetric, so its contiguous rows are read instead, four at a time, in tiles of
+    ``TILE`` entries, so that the output stays in the cache.
     """
     d = len(kernel)
     for top in range(0, d, TILE):
@@ -408,9 +408,9 @@ def aligned_zeros(count, dtype):
 
 @njit(**BORROWED)
 def multiply(matrix, vector, out):
-    """Write matrix times vector to ``out``. BLAS would start more threads beside ours.
+    """Write matrix times vector to ``out``. BLAS would start threads in addition to ours.
 
-    Four rows at a time, so that the latency of sums does not count; the order of a sum is the same.
+    Four rows at a time, to hide the latency of additions; the order of each sum is the same.
     """
     n, lanes = len(vector), BYTES // vector.itemsize
     whole = n // lanes * lanes

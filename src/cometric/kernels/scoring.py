@@ -42,7 +42,7 @@ def _sums(bins, begin, end, one, two, three, x, low, z):
 def pair_sums(indptr, bins, one, two, three, x, low, z, index, tasks):
     """The three sums of row i with the candidates ``index[i]``, (3, rows, candidates).
 
-    Entries of ``index`` below 0 stand for no candidate, and get zeros.
+    Negative entries of ``index`` mean no candidate, and get zeros.
     """
     sums = np.zeros((3, *index.shape), x.dtype)
     _pair_sums(indptr, bins, one, two, three, x, low, z, index, sums, tasks)
@@ -66,8 +66,8 @@ def _pair_sums(indptr, bins, one, two, three, x, low, z, index, sums, task, task
 def view_squares(vectors, cuts, rows, index, tasks):
     """Squared distances in each view of rows and their candidates, (views, rows, candidates).
 
-    View v has the columns from ``cuts[v]`` to ``cuts[v + 1]``. Differences are squared, not
-    products subtracted: close vectors keep their digits.
+    View v has the columns from ``cuts[v]`` to ``cuts[v + 1]``. Differences are squared, which is
+    accurate for close vectors, unlike |a|^2 + |b|^2 - 2 <a, b>.
     """
     squares = np.empty((len(cuts) - 1, *index.shape), vectors.dtype)
     _view_squares(vectors, cuts, rows, index, squares, tasks)

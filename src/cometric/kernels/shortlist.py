@@ -1,11 +1,10 @@
-"""The best of many candidates for each of some rows, by sums over common features, Numba.
+"""For each row, the best of many candidates, by sums over common features, Numba.
 
 Two sums of a pair are over the features that both have: sum min(low_i, low_j) and <z_i, z_j>. They
-are computed for 32 rows at once, from integers of 16 bits: the rows are a table with 32 values for
-every feature, and a candidate visits its own features in it. Values are rounded down to multiples
-of about 2^-16, so that sums of at most 1 stay within 16 bits, and are off by 2^-16 for each common
-feature at most. What the scores need besides is a number per pair from matrix products, and a few
-numbers per row and candidate.
+are computed for 32 rows at once, from 16-bit integers: the rows form a table with 32 values per
+feature, of which a candidate reads its own features. Values are rounded down to multiples of about
+2^-16, so that sums of at most 1 fit 16 bits; the error is at most 2^-16 per common feature. Scores
+also need a number per pair, from matrix products, and a few numbers per row and candidate.
 """
 
 import numpy as np
@@ -35,7 +34,7 @@ from cometric.kernels.launching import threaded
 from cometric.kernels.scaling import FAST, aligned_zeros
 
 SCALE = 65500.0
-"""Values of 1 as integers; the product of two of them, shifted by 16 bits, is below 2^16."""
+"""The integer for 1.0; the product of two such integers, shifted by 16 bits, is below 2^16."""
 
 MINUS_TWO_COMMON, MINUS_TWO_COSINE = np.float32(-2.0 / SCALE), np.float32(-2.0 * 2.0**16 / SCALE**2)
 """The factors that turn the integers of both sums into -2 times the sums."""
@@ -122,7 +121,7 @@ def _add_common(bins, low, z, begin, end, table, sums):
     zero = zeros_like(table)
     common, common_2, cosine, cosine_2 = zero, zero, zero, zero
     e = begin
-    while e + 2 <= end:  # two sums each: an addition waits for the one before it
+    while e + 2 <= end:  # two accumulators each, to hide the latency of additions
         k, k_2 = 2 * ROWS * np.int64(item(bins, e)), 2 * ROWS * np.int64(item(bins, e + 1))
         common = _plus(common, _smaller(spread(item(low, e)), load(table, k)))
         common_2 = _plus(common_2, _smaller(spread(item(low, e + 1)), load(table, k_2)))
@@ -167,13 +166,13 @@ def _relative(total, noise, other_noise, spreads, farthest):
 
 @njit
 def _scale(parts, at, others, begin, part):
-    """The product of a part of half of the rows and of a candidate, its parts at ``begin``."""
+    """The product of a part of half of the rows with the same part of a candidate."""
     return _multiply(load(parts, part * ROWS + at), spread(item(others, begin + part)))
 
 
 @njit(**FAST)
 def _keep(scores, width, own, number, best, index, first, top):
-    """Put the scores of a candidate into the heaps of the rows for which it is among the best."""
+    """Insert a candidate into the heap of each row for which it is among the best."""
     for t in range(width):
         if scores[t] < top[t] and own[first + t] != number:
             replace_top(best[first + t], index[first + t], scores[t], number)
@@ -185,12 +184,12 @@ def shortlist(
     pointers, columns, lows, zs, indptr, bins, low, z, features, own, p, q, products, dots, parts,
     of_candidates, weight, farthest, offset, best, index, task, tasks,
 ):  # fmt: skip
-    """Keep the candidates of lowest score in heaps ``best`` and ``index``, one for each row.
+    """Keep the candidates with the lowest scores in heaps ``best`` and ``index``, one per row.
 
-    Candidates and rows are those of :func:`pack`, on bins below ``features``; candidates are
-    numbered from ``offset`` on. ``products`` is (candidates, rows), with columns for a multiple of
-    32 rows. Transport is about ``p_i + q_c - products_ci``. ``own`` is the number of the row among
-    the candidates, which is left out.
+    Candidates and rows are outputs of :func:`pack`, on bins below ``features``; candidates are
+    numbered from ``offset`` on. ``products`` is (candidates, rows), padded to a multiple of 32
+    columns. Transport is approximated by ``p_i + q_c - products_ci``. ``own`` is the number of each
+    row among the candidates; it is skipped.
 
     ``parts`` (n, d) and ``of_candidates`` (candidates, d) belong to a local reference: for each of
     its distances the root of its weight over its scale, the noise, one over the spread, and the

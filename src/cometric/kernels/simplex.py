@@ -1,12 +1,12 @@
 """The network simplex for one transportation problem, in integers, Numba.
 
-Costs are rounded to integers with some 52 bits below the largest, masses are integers already.
+Costs are rounded to integers (about 52 bits for the largest); masses are integers already.
 Arithmetic is therefore exact: ties are ties, no error accumulates, strongly feasible trees cannot
 cycle, and integer minima vectorize where floating-point ones do not.
 
-``costs`` is the flat (s, t) matrix of the problem and ``prices`` the duals of the sinks; nodes and
-trees are those of ``nodes``. ``columns`` is storage for sinks: of the gathered costs, then of the
-candidates.
+``costs`` is the flat (s, t) matrix of the problem and ``prices`` the duals of the sinks; ``nodes``
+defines nodes and trees. ``columns`` stores the bins of sinks for gathering costs, then the sinks of
+the candidates.
 """
 
 import numpy as np
@@ -14,15 +14,15 @@ import numpy as np
 from cometric.kernels.jit import njit
 from cometric.kernels.nodes import TOTAL, attach, detach, reroot
 
-# A pricing block covers about this many arcs, and at least so many per node: the scan then costs
-# about as much as a pivot, which takes longer in larger trees.
+# A pricing block has about this many arcs, and at least this many per node: a scan then takes about
+# as long as a pivot, which is slower in larger trees.
 BLOCK = 2048
 BLOCK_PER_NODE = 24
 
-# Of the candidates of a block, those enter whose reduced cost is at least this part of the best.
+# Candidates of a block enter if their reduced cost is at least 1 / 8 of the best one.
 PART_OF_BEST = 8
 
-# No price reaches it, and adding a cost and two prices to it does not overflow.
+# Larger than any price; adding a cost and two prices to it does not overflow.
 FAR = 2**61
 
 
@@ -33,8 +33,8 @@ FAR = 2**61
 def round_costs(costs, nodes):
     """Replace the bits of nonnegative doubles by integers proportional to the doubles.
 
-    Nonnegative doubles are ordered as their bits are: the largest is an integer maximum, which
-    vectorizes.
+    Nonnegative doubles have the same order as their bits, so the largest is an integer maximum,
+    which vectorizes.
     """
     top = np.int64(0)
     for e in range(len(costs)):
@@ -42,7 +42,7 @@ def round_costs(costs, nodes):
         top = c if c > top else top
     if top == 0:
         return
-    # Prices are sums of at most as many costs as there are nodes: leave room for them.
+    # A price is a sum of at most ``nodes`` costs, which must not overflow.
     bits = min(52, 60 - int(np.ceil(np.log2(nodes))))
     units = 2.0**bits / np.int64(top).view(np.float64)
     doubles = costs.view(np.float64)
@@ -65,7 +65,7 @@ def gather_costs(node, costs, columns, cost, s, t):
 
 @njit
 def _smallest(costs, x, t, prices):
-    """min_j costs[x, j] - prices[j], in the form that vectorizes."""
+    """min_j costs[x, j] - prices[j], in a form that vectorizes."""
     row = costs[x * t : x * t + t]
     best = np.int64(4 * FAR - 1)
     for j in range(t):
@@ -100,7 +100,7 @@ def _first_smallest(keys):
 
 @njit
 def _smallest_key(costs, x, t, largest, mask):
-    """The smallest of a source's keys, see ``greedy_tree``, but for its own largest cost."""
+    """The smallest key of a source, see ``greedy_tree``, without the source's largest cost."""
     row = costs[x * t : x * t + t]
     best = np.int64(4 * FAR - 1)
     for j in range(t):
@@ -111,15 +111,15 @@ def _smallest_key(costs, x, t, largest, mask):
 
 @njit
 def greedy_tree(node, costs, prices, s, t):
-    """A strongly feasible tree: the open source and sink with the smallest key, again and again.
+    """A strongly feasible tree, built greedily: match the open arc with the smallest key, repeat.
 
     The key of an arc is its cost minus the largest cost of its source and of its sink (Russell):
     bins that are far from all others come first. Its last bits are the number of the sink, so
-    that one pass over a row finds both. The key of a source in ``keys`` may be that of a closed
-    sink, and then is a lower bound: it is computed again when it is the smallest.
+    that one pass over a row finds both. The key in ``keys`` may belong to a closed sink; then it is
+    a lower bound, and is recomputed when it is the smallest.
 
     Strong feasibility comes from the usual perturbation, stored in ``slack``: every source has an
-    infinitesimal more mass, which the root (the last sink) takes in. Then no partial sum of
+    infinitesimal extra mass, which the root (the last sink) absorbs. Then no partial sum of
     supplies equals one of demands, and each step closes exactly one node: the tree grows by the
     arc to it. ``flow`` is the mass not yet sent or received.
     """
@@ -165,7 +165,8 @@ def greedy_tree(node, costs, prices, s, t):
             node[y].parent = x
             largest[j] = -FAR
         left -= 1
-    # Each node now points to the one it was open to when it closed; the last stayed open.
+    # Each node now points to the node with which it was matched when it closed; the last one
+    # stayed open.
     node[x].parent = x
     reroot(node, root)
 
@@ -185,19 +186,18 @@ def set_prices(node, costs, prices, s, t):
 
 # ------------------------------------------------------------------------------- pivots
 
-# The steps of a pivot are inlined by force: as calls they made cold solves 3 % slower.
+# The steps of a pivot are always inlined: as calls they made cold solves 3 % slower.
 
 
 @njit(forceinline=True)
 def _leaving_arc(node, s, source, sink):
-    """The arc that leaves when source -> sink enters, as the child at its end.
+    """The arc that leaves when source -> sink enters, given by its child node.
 
-    Also the flow it has, the apex of the cycle, and whether the arc lies between apex and sink.
+    Also returns its flow, the apex of the cycle, and whether the arc is between apex and sink.
 
-    Of the arcs that run empty the last one on the cycle leaves, from the apex down to the source,
-    over the new arc and up from the sink: this keeps the tree strongly feasible (Cunningham). Of
-    two nodes of which neither is above the other the one with the smaller subtree steps up; they
-    meet at the apex.
+    The leaving arc is the last blocking arc on the cycle, from the apex down to the source, over
+    the new arc and up from the sink: this keeps the tree strongly feasible (Cunningham). To find
+    the apex, the node with the smaller subtree moves up until both meet.
     """
     p, q = source, sink
     room_p, room_q = np.int64(TOTAL), np.int64(TOTAL)
@@ -218,9 +218,9 @@ def _leaving_arc(node, s, source, sink):
 
 @njit(forceinline=True)
 def _push_flow(node, s, inner, outer, leaving, push, apex, on_sink_side):
-    """Change flows around the cycle, and sizes above the ends of the subtree that moves.
+    """Update flows around the cycle, and subtree sizes above both ends of the moving subtree.
 
-    ``inner`` is the end of the entering arc inside that subtree, ``outer`` the other.
+    ``inner`` is the end of the entering arc inside that subtree, ``outer`` the other end.
     """
     moved = node[leaving].size
     x = outer
@@ -260,7 +260,8 @@ def _move_subtree(node, inner, outer, leaving, push):
 def _shift_prices(node, prices, s, t, inner, apex, rise):
     """Add ``rise`` to the prices of sources below ``inner``, subtract it from those of sinks.
 
-    Prices count up to such a shift, so where the rest of the tree is smaller it gets the opposite.
+    Prices are defined up to such a shift, so if the rest of the tree is smaller, it is shifted
+    oppositely instead.
     """
     start, skip = inner, -1
     if 2 * node[inner].size > s + t:
@@ -286,7 +287,7 @@ def _shift_prices(node, prices, s, t, inner, apex, rise):
 
 @njit
 def _pivot(node, prices, s, t, source, sink, reduced):
-    """Bring the arc source -> sink into the tree, with as much flow as the cycle admits."""
+    """Add the arc source -> sink to the tree, with as much flow as the cycle allows."""
     leaving, push, apex, on_sink_side = _leaving_arc(node, s, source, sink)
     if on_sink_side:
         inner, outer = sink, source
@@ -301,9 +302,9 @@ def _pivot(node, prices, s, t, source, sink, reduced):
 def optimize(node, costs, prices, columns, s, t):
     """Pivot until no arc has a negative reduced cost.
 
-    Rows are priced in blocks, round robin. The most negative arc of every row of a block is a
-    candidate; the best of them enters, then the next best, as long as one is not much less
-    negative than the first: one scan pays for several pivots.
+    Rows are priced in blocks, round robin. The most negative arc of each row of a block is a
+    candidate. The best candidate enters, then the next best, until they are much less negative than
+    the first: one scan serves several pivots.
     """
     block = max(1, max(BLOCK, BLOCK_PER_NODE * (s + t)) // t)
     row, rows_clean = 0, 0

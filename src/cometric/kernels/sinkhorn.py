@@ -8,22 +8,21 @@ Histograms are CSR rows ``indptr``, ``bins``, ``weight`` without zeros. The pair
 after a small change of the cost one sweep from there is nearly as good as a full solve.
 
 A sweep is u = a / (K v), v = b / (K u), with K = exp(-C / eps) and eps absolute. After it the
-columns of the plan u K v are exact, so that its dual value, a lower bound of the cost, is
+columns of the plan u K v are exact, and the dual value, a lower bound of the cost, is
 
     eps (<a, log u> + <b, log v>)      (entropy <P, log P>),
 
 and the error returned is that of the columns just before v was updated, with exact rows.
 
-Where pairs are solved to a tolerance, balanced ones are extrapolated: after two sweeps that show at
-which rate the error falls, the third moves v on as far as all further ones would, if they went on
-at that rate.
+If balanced pairs are solved to a tolerance, they are extrapolated: two sweeps give the convergence
+rate, and the third moves v as far as all further sweeps would at this rate.
 
 Unbalanced transport relaxes both marginals: ``ratio`` = rho / eps is finite, and infinite for
 balanced transport. Its sweep is damped, u = a (K v)^s / (K v) and v = b (K u)^s / (K u) with
 s = 1 / (ratio + 1). After it the row sums of u K v are p = <a, (K v)^s> in total, with the old v,
 and the column sums q = <b, (K u)^s>. Scaling u by sqrt(q / p)^-ratio and v by its inverse leaves
-the plan as it is and raises the dual value most; without it that constant would be found at the
-slow rate s. The dual value, without the constant eps m(a) m(b), is then
+the plan unchanged and maximizes the dual value; otherwise this constant would converge at the slow
+rate s. The dual value, without the constant eps m(a) m(b), is then
 
     eps (ratio (m(a) + m(b) - 2 sqrt(p q)) - q)      (entropy KL(P | a b)),
 
@@ -34,7 +33,7 @@ enough to stay in the cache. All its pairs use contiguous rows of a chunk: no ga
 operations outside the supports. Sources should be the larger histograms of their pairs: ``state``
 then holds the shorter scalings, and long rows vectorize better.
 
-Callers pass plain arrays; inside, arrays that belong together travel as records.
+Callers pass plain arrays; inside, related arrays are grouped in records.
 Validation belongs to the map that calls us.
 """
 
@@ -60,9 +59,9 @@ from cometric.kernels.scaling import (
     update_damped,
 )
 
-CHUNK_BYTES = 800_000  # of K at a time: most of the second-level cache of one core
+CHUNK_BYTES = 800_000  # of K at a time: most of the L2 cache of one core
 
-PORTIONS, MANY = 8, 10_000  # tasks of a thread, from this number of pairs on
+PORTIONS, MANY = 8, 10_000  # tasks per thread, if there are at least this many pairs
 
 UNDERFLOW, SMALLEST = 2.0**-1000, 2.0**-1074  # products below lose digits; no number is smaller
 
@@ -98,15 +97,15 @@ class Pairs(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Arrays that a thread uses for one source after the other."""
+    """Work arrays of a thread, reused for each source."""
 
     chunk: np.ndarray  # of K
     u: np.ndarray  # on the bins of the chunk
     ku: np.ndarray  # of all pairs of a source
-    tail: np.ndarray  # the lanes in which a scaling ends
+    tail: np.ndarray  # the last, incomplete lanes of a scaling
     numbers: np.ndarray  # two arrays for sums of logarithms
     exponent: np.ndarray
-    rates: np.ndarray  # at which the errors of the pairs of a source fall
+    rates: np.ndarray  # convergence rates of the pairs of a source
 
 
 @njit
@@ -131,8 +130,8 @@ def most_bins(indptr):
 def relaxed_value(ratio, mass_a, mass_b, rows, columns):
     """Dual value over eps of an unbalanced pair at its best constant, and log of the factor of v.
 
-    ``rows`` is p - m(a) and ``columns`` q - m(b): differences, since ratio may be large. Where
-    nearly all mass is left, p and q are zero up to rounding, and the factor is not known.
+    ``rows`` is p - m(a) and ``columns`` q - m(b): differences, since ratio may be large. If nearly
+    no mass is matched, p and q are zero up to rounding; then the factor is set to 1.
     """
     p, q = max(mass_a + rows, 0.0), max(mass_b + columns, 0.0)
     gap, roots = (mass_a - mass_b) + (rows - columns), np.sqrt(p) + np.sqrt(q)
@@ -177,10 +176,10 @@ def _source_sweep(balanced):
     ):  # fmt: skip
         """Sweep the pairs ``active`` of source i until their errors are at most ``tol``.
 
-        If all columns of the source fit in one chunk, a pair is swept to its end before the next
-        one: after its first sweep the rows that it needs are in the first-level cache. Otherwise
-        every chunk serves one sweep of all pairs before the next one is copied, and scalings are
-        updated with the last chunk. ``pair`` is the first pair of the source.
+        If all columns of the source fit in one chunk, a pair is solved before the next one starts:
+        after its first sweep, its rows are in the L1 cache. Otherwise each chunk is used for one
+        sweep of all pairs before the next is copied, and scalings are updated with the last chunk.
+        ``pair`` is the first pair of the source.
         """
         indptr, bins, weight, mass = histograms
         target, state, offsets, values, errors = pairs
@@ -271,7 +270,7 @@ _sweep_balanced, _sweep_unbalanced = _source_sweep(True), _source_sweep(False)
 
 @njit
 def _largest_source(start, offsets):
-    """The most pairs, and the most scalings, of one source."""
+    """The maximum numbers of pairs and of scalings per source."""
     most_pairs, most_scalings = 0, 0
     for i in range(len(start) - 1):
         most_pairs = max(most_pairs, start[i + 1] - start[i])
@@ -323,10 +322,11 @@ def _sweep(balanced):
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
         ratio, sweeps, tol, tasks,
     ):  # fmt: skip
-        """Sweep the pairs whose error exceeds ``tol`` until it no longer does, ``sweeps`` at most.
+        """Sweep pairs until their error is at most ``tol``, or ``sweeps`` times.
 
         Sets ``values``, the dual value over eps, and ``errors``, the marginal error, of these
-        pairs. ``kernel`` and ``state`` have the precision to work in; values are summed in float64.
+        pairs. The dtype of ``kernel`` and ``state`` is used throughout, but values are summed in
+        float64.
         A pair whose scalings overflow or underflow gets the value NaN and an infinite error.
         """
         histograms = Histograms(indptr, bins, weight, mass_sums(indptr, weight))
@@ -385,7 +385,7 @@ def _self_term(bins, a, kernel, u, ratio, sweeps, tol):
 def self_terms(indptr, bins, weight, kernel, scaling, ratio, sweeps, tol, tasks):
     """Cost over eps of every histogram to itself, by the symmetric fixed point u = a / (K u).
 
-    ``scaling``, laid out like ``weight``, holds u between calls. The geometric mean of u and
+    ``scaling``, laid out like ``weight``, stores u between calls. The geometric mean of u and
     a / (K u), damped if ``ratio`` is finite, converges fast where plain updates oscillate.
     """
     values, errors = np.empty((2, len(indptr) - 1))

@@ -1,12 +1,11 @@
 """Entropic transport costs on supports only, many pairs at once, CUDA.
 
-The contract of :func:`sweep` is that of ``sinkhorn_triton.sweep``, for balanced transport; the
-partners are rows of a :class:`Layout`. The kernel is ``sinkhorn.cu``, compiled by the NVRTC that
-torch brings.
+:func:`sweep` has the same interface as ``sinkhorn_triton.sweep``, for balanced transport; the
+partners are rows of a :class:`Layout`. The kernel is ``sinkhorn.cu``, compiled by torch's NVRTC.
 
 The columns of K that a source selects are copied into the shared memory of a multiprocessor if
-they fit, else side by side in memory, and every pair of the source reads its rows from there.
-Programs stay on their multiprocessor and take sources from a queue, some partners at a time.
+they fit, else side by side in global memory; every pair of the source reads its rows from there.
+Thread blocks are persistent and take sources from a queue, some partners at a time.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import NamedTuple
 import torch
 
 LANES = 4
-"""Bins of a partner are padded to multiples of this, the most rows that are read at a time."""
+"""Bins of a partner are padded to multiples of this, the maximum number of rows read at a time."""
 
 LONG = 128
-"""Partners of this many bins or more are shared by the groups of a warp."""
+"""Partners with at least this many bins are divided among the groups of a warp."""
 
 NUMBERS = {4: "float", 8: "double"}
 
@@ -32,13 +31,13 @@ POINTERS = "kernel bins masses pointers offsets weight state values errors queue
 INTEGERS = "sources partners line longs d width stride chunk sweeps resume"
 
 VECTORS = 16
-"""The most vectors of 16 bytes per lane: scalings must fit into registers."""
+"""Maximum number of 16-byte vectors per lane: scalings must fit into registers."""
 
 FEW = 8
-"""Up to this many pairs of a source that remain are each solved by a whole program."""
+"""If at most this many pairs of a source remain, each is solved by a whole thread block."""
 
 CHUNK = 2048
-"""The most partners that a program takes at a time."""
+"""Maximum number of partners that a thread block takes at a time."""
 
 
 @dataclass
@@ -52,7 +51,7 @@ class Layout:
     _offsets: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def offsets(self, stride: int) -> torch.Tensor:
-        """Where the rows of K begin that are ``stride`` numbers apart."""
+        """The offsets of the rows of K that the bins select, for rows ``stride`` numbers apart."""
         if stride not in self._offsets:
             self._offsets[stride] = self.columns * stride
         return self._offsets[stride]
@@ -63,8 +62,8 @@ class Shape(NamedTuple):
 
     group: int  # lanes that share a row
     vectors: int  # of 16 bytes, per lane
-    rows: int  # of a partner that a group takes at a time
-    threads: int  # of a program
+    rows: int  # rows of a partner per group at a time
+    threads: int  # per thread block
 
 
 def choose(width: int, itemsize: int) -> Shape | None:
@@ -81,9 +80,9 @@ def choose(width: int, itemsize: int) -> Shape | None:
 
 
 def stride_of(shape: Shape, width: int, itemsize: int) -> int:
-    """Numbers from one row to the next in shared memory: an odd number of vectors if it helps.
+    """Distance of rows in shared memory, in numbers; padded by a vector if that avoids conflicts.
 
-    Eight lanes read 128 bytes of a row without conflicts wherever they begin.
+    Eight lanes read 128 bytes of a row without bank conflicts, wherever they begin.
     """
     return width + (16 // itemsize if shape.group >= 8 else 0)
 
@@ -103,7 +102,7 @@ def lay_out(indptr, columns, weight) -> Layout:
 
 @functools.cache
 def _limits(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors of a device, and bytes of shared memory that a program may use."""
+    """Multiprocessors of a device, and bytes of shared memory per thread block."""
     properties = torch.cuda.get_device_properties(device)
     return properties.multi_processor_count, properties.shared_memory_per_block_optin - 1024
 
@@ -128,9 +127,9 @@ class Copy(ctypes.Structure):
 
 
 class Program:
-    """A compiled kernel that takes one structure.
+    """A compiled kernel with a single structure as its argument.
 
-    Starting it takes a tenth of the time that torch takes for 20 arguments.
+    Launching it takes a tenth of the time that torch takes with 20 arguments.
     """
 
     def __init__(self, name: str, entry: str, lines: Sequence[str] = (), room: int = 0) -> None:
@@ -152,7 +151,7 @@ class Program:
 
 @functools.cache
 def _compiled(device: torch.device, number: str, shape: Shape, shared: bool) -> Program:
-    """The sweeps for a shape."""
+    """The sweep kernel for a shape."""
     constants = {
         "G": shape.group,
         "Q": shape.vectors,
@@ -168,7 +167,7 @@ def _compiled(device: torch.device, number: str, shape: Shape, shared: bool) -> 
 
 @functools.cache
 def _gathering(device: torch.device, number: str) -> Program:
-    """The copy of columns."""
+    """The kernel that copies columns of K."""
     return Program("gather", "gather", [f"typedef {number} T;"])
 
 
@@ -193,16 +192,16 @@ class Fit(NamedTuple):
     shape: Shape
     shared: bool
     stride: int
-    space: int  # bytes of shared memory beside the list of partners; if not shared, to resume
-    copied: int  # numbers per source of the copy in memory
-    beyond: int  # zeros after it
+    space: int  # bytes of shared memory, without the list of partners; if not shared, to resume
+    copied: int  # numbers per source in the copy in global memory
+    beyond: int  # zeros after the copy
 
 
 @functools.cache
 def fit(width: int, d: int, size: int, room: int) -> Fit | None:
-    """Divide sources of ``width`` bins out of ``d``, numbers of ``size`` bytes.
+    """The fit for sources of ``width`` bins out of ``d``, numbers of ``size`` bytes.
 
-    ``room`` are the bytes of shared memory. None if the scalings do not fit into registers.
+    ``room`` is the shared memory in bytes. None if the scalings do not fit into registers.
     """
     shape = choose(width, size)
     if shape is None:
@@ -222,7 +221,7 @@ def fit_on(kernel, bins):
 
 
 def scratch_for(kernel, blocks):
-    """Memory for the copy of any of these blocks, by their bins."""
+    """Scratch memory for the largest copy that these blocks need, given their bins."""
     most = 0
     for bins in blocks:
         found = fit_on(kernel, bins)
@@ -238,17 +237,17 @@ def sweep(
     """Sweeps of the pairs of a block; ``values`` and ``errors``, both (B, P), are overwritten.
 
     The partners are the histograms of ``layout`` from ``first`` on; ``state`` has the precision
-    of ``kernel``, and both have sizes that are multiples of 16. ``scratch`` is that of
-    :func:`scratch_for`, ``queue`` one integer zero, ``stream`` an address. With ``wanted``, int64
-    numbers that are zero for sources without pairs to resume, pairs whose error is within ``tol``
-    are left as they are.
+    of ``kernel``, and both have sizes that are multiples of 16. ``scratch`` comes from
+    :func:`scratch_for`; ``queue`` is one integer, zero; ``stream`` is an address. ``wanted`` is the
+    number of pairs to resume of each source (int64); if given, pairs whose error is at most ``tol``
+    are unchanged.
     """
     sources, width = bins.shape
     partners, d = len(layout.pointers) - 1 - first, len(kernel)
     device, number = kernel.device, NUMBERS[kernel.element_size()]
     units, _ = _limits(device)
     shape, shared, stride, space, _, beyond = fit_on(kernel, bins)
-    # Enough portions for all multiprocessors, but not too many copies to shared memory
+    # Enough portions for all multiprocessors, but few copies to shared memory
     portions = -(-(4 if shared else 16) * units // sources)
     chunk = min(CHUNK, max(64, -(-partners // portions)))
     rows = kernel.data_ptr()

@@ -1,7 +1,7 @@
 """Entropic transport costs in the log domain, and bounds on them, Numba.
 
-The conventions are those of :mod:`cometric.kernels.sinkhorn`; ``state`` holds log v. Slower, and
-safe from under- and overflow at any eps.
+Same conventions as :mod:`cometric.kernels.sinkhorn`; ``state`` stores log v. Slower, but safe from
+under- and overflow at any eps.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ def _lost(mass, log_mass, scaling, ratio):
 
 @njit
 def _replace(mass, log_mass, log_v, new_v, ratio):
-    """Replace log v; return the error |v K u - b| before, where b / (K u), damped, is the new v."""
+    """Replace log v; return the error |v K u - b| of the old v (b damped, if unbalanced)."""
     error = 0.0
     for l in range(len(mass)):
         change = abs(np.expm1(log_v[l] - new_v[l])) * mass[l]
@@ -57,9 +57,9 @@ def sweep_log(
     indptr, bins, weight, cost, start, target, state, offsets, values, errors,
     ratio, sweeps, tol, task, tasks,
 ):  # fmt: skip
-    """The same as :func:`sweep` with log u and log v: slower, safe for every eps.
+    """The same as ``sinkhorn.sweep`` with log u and log v: slower, safe for every eps.
 
-    ``cost`` is C / eps and ``state`` holds log v.
+    ``cost`` is C / eps and ``state`` stores log v.
     """
     log_weight, masses = np.log(weight), mass_sums(indptr, weight)
     largest = most_bins(indptr)
@@ -93,7 +93,7 @@ def sweep_log(
 
 
 def self_terms_log(indptr, bins, weight, cost, scaling, ratio, sweeps, tol, tasks):
-    """The same as :func:`self_terms` with log u in ``scaling``; ``cost`` is C / eps."""
+    """The same as ``sinkhorn.self_terms`` with log u in ``scaling``; ``cost`` is C / eps."""
     values, errors = np.empty((2, len(indptr) - 1))
     _self_terms(
         indptr, bins, weight, cost, scaling, ratio, sweeps, tol, values, errors, tasks
@@ -140,8 +140,8 @@ def _self_terms(
 def _bracket(log_u, log_v, a, b, cost):
     """Bounds of one pair; ``cost`` is the part of C / eps between its bins.
 
-    ``size`` sums the magnitudes of all that is rounded: the terms of both sums, the exponents of
-    the plan, and the marginals of the rounded plan, which any cost may multiply.
+    ``size`` sums the magnitudes of all rounded quantities: the terms of both sums, the exponents of
+    the plan, and the marginals of the rounded plan times the largest cost.
     """
     plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
     value = 1.0 + np.sum(a * log_u) + np.sum(b * log_v) - np.sum(plan)
@@ -169,7 +169,7 @@ def _bracket(log_u, log_v, a, b, cost):
 
 @njit
 def _relaxed_bracket(log_u, log_v, a, b, cost, ratio):
-    """The same for an unbalanced pair: the upper bound is the cost of the plan as it is."""
+    """The same for an unbalanced pair: the upper bound is the cost of the unchanged plan."""
     plan = np.exp(log_u.reshape(-1, 1) + log_v - cost)
     total = np.sum(plan)
     lower, upper, size = -total, -total, 1.0 + total * (1.0 + np.max(cost))

@@ -80,7 +80,7 @@ def update(a, ku, v, ratio=math.inf):
 def relax(ratio, mass_a, mass_b, rows, columns):
     """Dual value over eps of unbalanced pairs at their best constants, and log of the factor of v.
 
-    ``columns`` belong to v: <b, (K u)^s - 1>, ``rows`` to u, as in ``sinkhorn``.
+    As in ``sinkhorn``, ``columns`` is <b, (K u)^s - 1>, for v, and ``rows`` is the same for u.
     """
     p, q = mass_a + rows, mass_b + columns
     gap = (mass_a - mass_b) + (rows - columns)
@@ -94,10 +94,10 @@ def sweep(
 ):  # fmt: skip
     """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
 
-    At least one sweep, then more while the errors of more than the fraction ``few`` of the pairs
-    exceed ``tol``, ``sweeps`` at most. ``kernel`` has the precision to work in; values are summed
-    in float64. ``divide`` and ``update`` may be the fused ones of ``sinkhorn_triton``. Masses ``b``
-    are of all bins, or of ``partner_bins`` (B, d), the same for all pairs of a source.
+    At least one sweep and at most ``sweeps``; stops when the errors of at most the fraction ``few``
+    of the pairs exceed ``tol``. The dtype of ``kernel`` is used throughout, but values are summed
+    in float64. ``divide`` and ``update`` may be the fused versions of ``sinkhorn_triton``. Masses
+    ``b`` are on all bins, or on ``partner_bins`` (B, d), the same for all pairs of a source.
     """
     if partner_bins is None:
         rows = kernel[bins]  # (B, w, d)
@@ -122,8 +122,8 @@ def sweep(
 def self_terms(hist, kernel, scaling, sweeps, tol, ratio=math.inf):
     """Cost over eps of every histogram to itself, and error, by the fixed point u = a / (K u).
 
-    ``hist`` and ``scaling`` are (n, d), dense; ``scaling`` holds u between calls, zero where a
-    is. For a positive definite kernel, a step to the geometric mean of u and a / (K u) at least
+    ``hist`` and ``scaling`` are (n, d), dense; ``scaling`` stores u between calls, zero where a is
+    zero. For a positive definite kernel, a step to the geometric mean of u and a / (K u) at least
     halves the error.
     """
     image = scaling @ kernel
@@ -146,7 +146,7 @@ def self_terms(hist, kernel, scaling, sweeps, tol, ratio=math.inf):
 
 
 def _goal(hist, image, ratio):
-    """The marginal of the plan at the fixed point: the histogram, or less of it."""
+    """The marginal of the plan at the fixed point: the histogram, damped if unbalanced."""
     return damp(hist, image, ratio)[0] if math.isfinite(ratio) else hist
 
 

@@ -1,19 +1,19 @@
 """Entropic transport costs on supports only, many pairs at once, Triton.
 
-The block, its ``state`` and the values are those of ``sinkhorn_torch``; the partners are CSR
-rows ``indptr``, ``columns``, ``weight`` instead of a dense matrix, and source i of the block is
-paired only with the partners i + 1, i + 2, ... of the block.
+The block, its ``state`` and the values are as in ``sinkhorn_torch``; the partners are CSR rows
+``indptr``, ``columns``, ``weight`` instead of a dense matrix, and source i of the block is paired
+only with the partners i + 1, i + 2, ... of the block.
 
-One sweep reads every entry of K that a pair's supports select once. With v on the source in
-registers, a few rows l of the partner at a time,
+One sweep reads each entry of K on a pair's supports once. With v on the source in registers, and
+a few rows l of the partner at a time,
 
     (K v)_l = sum_k K_lk v_k,   u_l = b_l / (K v)_l,   (K u)_k += K_lk u_l
 
 so that a row is read once for both products. The columns of K that a source selects are first
 copied side by side: all its pairs then read contiguous rows of that copy.
 
-In the sweep all threads that share a row hold its u. Logarithms are faster with one number per
-thread, so u is passed to them through memory, ``scratch``.
+In the sweep all threads that share a row have its u. Logarithms are faster with one number per
+thread, so u is redistributed through memory, ``scratch``.
 
 For unbalanced transport the updates are damped as in ``sinkhorn_torch``; ``damping`` points to
 rho / eps and 1 / (rho / eps + 1), since Triton would round numbers to float32.
@@ -34,9 +34,9 @@ import triton.language as tl
 class Shape(NamedTuple):
     """How sources of one width are processed."""
 
-    rows: int  # of a partner, at a time
+    rows: int  # rows of a partner at a time
     warps: int
-    one: bool = False  # whether K u is summed over the rows at every step, or once at the end
+    one: bool = False  # sum K u over the rows at every step, rather than once at the end
 
 
 SHAPES = {
@@ -67,7 +67,7 @@ SHAPES = {
         16384: Shape(1, 16),
     },
 }
-"""By bytes per number and by the source's bins, rounded up; the fastest on an H200."""
+"""Fastest shapes on an H200, by item size in bytes and number of bins of the source, rounded up."""
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _quotient(b, x, FAST: tl.constexpr):
-    """Return b / x; for float64 by two Newton steps, since every thread of a row computes it."""
+    """Return b / x; for float64 by two Newton steps: every thread of a row repeats the division."""
     if FAST and x.dtype == tl.float64:
         y = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
@@ -162,7 +162,7 @@ def _multiply(
 
 @triton.jit
 def _log_sum(scratch, weight, begin, end, LOGS: tl.constexpr):
-    """<b, log u> of the u in ``scratch``, as one sum per thread."""
+    """<b, log u> for the u in ``scratch``, as one partial sum per thread."""
     total = tl.zeros([LOGS], tl.float64)
     for t in range(begin, end, LOGS):
         e = t + tl.arange(0, LOGS)
@@ -255,7 +255,7 @@ def _sweep(
     RESUME: tl.constexpr,
     DAMPED: tl.constexpr,
 ):
-    """Sweeps of one pair: source ``program_id(1)``, partner counted from the end."""
+    """Sweeps of one pair: source ``program_id(1)``, partner ``program_id(0)`` from the end."""
     i = tl.program_id(1)
     p = partners - 1 - tl.program_id(0)  # the longest come first
     pair = i.to(tl.int64) * partners + p
@@ -299,7 +299,7 @@ def _sweep(
 
 
 def _damping(ratio, like):
-    """The two numbers that ``damping`` points to; any tensor if nothing is damped."""
+    """The two numbers that ``damping`` points to; any tensor if transport is balanced."""
     if math.isinf(ratio):
         return like
     return torch.tensor([ratio, 1.0 / (ratio + 1.0)], dtype=torch.float64, device=like.device)
@@ -311,8 +311,8 @@ def sweep(
 ):  # fmt: skip
     """Sweeps of the pairs of a block: dual values over eps, and marginal errors, both (B, P).
 
-    ``length`` is the number of bins of all partners. Pairs on or below the diagonal of a block are
-    left as they are; with ``resume`` also pairs whose error is within ``tol``.
+    ``length`` is the total number of bins of all partners. Pairs on or below the diagonal of a
+    block are unchanged; with ``resume`` also pairs whose error is at most ``tol``.
     """
     sources, width = bins.shape
     partners, d = len(indptr) - 1, len(kernel)
@@ -380,9 +380,9 @@ def _divide(
 
 
 def divide(b, kv, ratio=math.inf):
-    """Return u = b / (K v), in the place of K v (B, P, d), and <b, log u> (B, P), in one pass.
+    """Overwrite K v (B, P, d) by u = b / (K v), return it and <b, log u> (B, P), in one pass.
 
-    As in :func:`sweep`, pairs on or below the diagonal are left unchanged, with sums of 0.
+    As in :func:`sweep`, pairs on or below the diagonal are unchanged, with sums of 0.
     """
     sources, partners, d = kv.shape
     logs = torch.empty((sources, partners), dtype=torch.float64, device=kv.device)
@@ -435,9 +435,9 @@ def _update(
 
 
 def update(a, ku, v, ratio=math.inf):
-    """Return v = a / (K u), in the place of v, the error before and <a, log v>, in one pass.
+    """Overwrite v by a / (K u), return it, the error before and <a, log v>, in one pass.
 
-    Pairs on or below the diagonal are left unchanged, with errors and sums of 0.
+    Pairs on or below the diagonal are unchanged, with errors and sums of 0.
     """
     sources, partners, width = v.shape
     errors = torch.empty((sources, partners), dtype=torch.float64, device=v.device)

@@ -2,12 +2,12 @@
 
 A pair is a transportation problem on the supports of its two histograms, solved by the network
 simplex. The masses of a pair never change, only the cost does, so the optimal tree of one call is
-a feasible start for the next: callers keep the trees.
+a feasible start for the next: callers store the trees.
 
-``cost`` is (d, d), symmetric, nonnegative with zero diagonal. Where it obeys the triangle
-inequality, ``cancel`` may be set: the mass that two histograms share then stays in place, and only
-the differences are transported. Without the inequality that would be wrong. The simplex rounds
-costs to integers; values are summed from the true costs.
+``cost`` is (d, d), symmetric, nonnegative with zero diagonal. If it satisfies the triangle
+inequality, ``cancel`` may be set: the common mass of two histograms then stays in place, and only
+the differences are transported, which is wrong for other costs. The simplex rounds costs to
+integers; values are summed from the true costs.
 
 Validation belongs to the map that calls us.
 """
@@ -63,7 +63,7 @@ class Costs(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Arrays that a thread uses for one pair after the other, as large as the largest needs."""
+    """Work arrays of a thread, large enough for the largest pair."""
 
     node: np.ndarray
     costs: np.ndarray
@@ -73,9 +73,9 @@ class Workspace(NamedTuple):
 
 @njit
 def _solve(work, histograms, costs, i, j, cancel, pivots, tree, state):
-    """Solve one pair from its stored tree, if any; return value, state and moves of the new one.
+    """Solve one pair from its stored tree, if any; return the value, and the new state and moves.
 
-    The new tree is stored unless ``tree`` is empty. Without ``pivots`` it is the initial one.
+    The new tree is stored unless ``tree`` is empty. Without ``pivots`` it is the initial tree.
     """
     node, own_costs, prices, columns = work
     full = state == FULL_TREE or not cancel
@@ -109,17 +109,17 @@ def _solve(work, histograms, costs, i, j, cancel, pivots, tree, state):
 
 
 def transport(histograms, trees, cost, cancel, pivots, tasks):
-    """Transport costs of all pairs of ``trees``, whose parents and states are updated.
+    """Transport costs of all pairs of ``trees``, and the number of moves of every stored plan.
 
-    Also the number of moves of every stored plan, without those from a bin to itself. If not
-    ``pivots``, trees are initial ones, and costs those of their plans.
+    Updates the parents and states of ``trees``. Moves from a bin to itself do not count. Without
+    ``pivots``, trees are not optimized, and the costs are those of the initial plans.
 
-    ``tasks`` is the number of threads; every pair is solved by itself, so the answer does not
+    ``tasks`` is the number of threads; pairs are solved independently, so the result does not
     depend on it.
     """
     pairs = trees.pairs
     values, moves = np.empty(len(pairs)), np.empty(len(pairs), np.int32)
-    # Full problems on every bin have the whole cost matrix in common: round it once.
+    # Full problems on all bins share the whole cost matrix: round it once.
     rounded = np.empty(0, np.int64)
     if not cancel and largest_pair(histograms.indptr, pairs)[1] == cost.size:
         rounded = cost.copy().view(np.int64).reshape(-1)

@@ -1,6 +1,6 @@
-"""Whether the network simplex may start from stored trees, and which it may not, Numba.
+"""Validates stored warm-start trees, Numba.
 
-The simplex does not check its trees: with a cycle it would never end, a parent outside the pair
+The simplex does not check its trees: a cycle would make it run forever, a parent outside the pair
 would be read out of bounds, and a tree that is not strongly feasible could make it cycle. Trees
 from a file are therefore checked first.
 """
@@ -26,7 +26,7 @@ from cometric.kernels.nodes import (
 def _is_spanning(node, tree, s, t):
     """Whether ``tree`` reaches all nodes from one sink, over arcs between sources and sinks.
 
-    The parents are set on the way.
+    Also sets the parents.
     """
     root = -1
     for x in range(s + t):
@@ -48,7 +48,7 @@ def _is_spanning(node, tree, s, t):
     node[root].parent = root
     node[0].listed = root
     count, k = 1, 0
-    while k < count:  # nodes on a cycle are below no root: they are not counted
+    while k < count:  # nodes on a cycle are not below the root, so they are not counted
         y = node[node[k].listed].first_child
         while y >= 0:
             node[count].listed = y
@@ -77,7 +77,7 @@ def _is_valid(node, histograms, i, j, tree, state):
 
 
 def drop_invalid(histograms, trees, tasks):
-    """Mark the trees that do not fit their histograms as missing; return how many there are."""
+    """Mark trees that do not match their histograms as missing; return their number."""
     invalid = np.zeros(tasks, np.int64)
     _drop_invalid(histograms, trees, invalid, tasks)
     return invalid.sum()

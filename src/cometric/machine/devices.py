@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SHARE_ON_DEVICES = 0.7
-"""Of the free memory that scalings may take; metrics, logarithms and a block need the rest."""
+"""Share of the free memory for scalings; metrics, logarithms and a block need the rest."""
 
 
 def free_memory() -> float:
@@ -17,7 +17,7 @@ def free_memory() -> float:
 
 
 def memory_limit(folder: str = "/sys/fs/cgroup") -> float:
-    """Bytes that a container or a batch system allows; infinite without such a limit."""
+    """Memory limit of a container or batch job in bytes; infinite without one."""
     try:
         with open(f"{folder}/memory.max") as most:
             return float(int(most.read()))
@@ -26,7 +26,7 @@ def memory_limit(folder: str = "/sys/fs/cgroup") -> float:
 
 
 def _free_in_cgroup(folder: str = "/sys/fs/cgroup") -> float:
-    """Bytes left of the limit of a container or a batch system; infinite without such a limit."""
+    """Bytes left below the memory limit of a container or batch job; infinite without one."""
     try:
         with open(f"{folder}/memory.max") as most, open(f"{folder}/memory.current") as now:
             free = float(int(most.read()) - int(now.read()))
@@ -48,7 +48,7 @@ def free_on(device: Any) -> float:
 
 
 def free_on_all(devices: Sequence[Any]) -> float:
-    """Bytes that can be allocated on devices together, the same on each; a name may repeat."""
+    """Total bytes that can be allocated in equal parts on devices; a name may repeat."""
     places = [(device.type, device.index or 0) for device in devices]
     pairs = zip(devices, places, strict=True)
     return len(devices) * min(free_on(device) / places.count(place) for device, place in pairs)

@@ -20,29 +20,29 @@ from cometric.core.types import Coupled
 from cometric.kernels import in_forked_child
 
 EVERY = 10.0
-"""Least number of seconds between two lines of a log."""
+"""Minimum seconds between two lines of a log."""
 
 SHARE = 0.1
-"""The same as a share of the time since the start: an hour gives some 50 lines, a day some 80."""
+"""Minimum interval as a share of the elapsed time: about 50 lines in an hour, 80 in a day."""
 
 DELAY = 0.5
 """Seconds before a terminal shows a bar: short computations show none."""
 
 FEWEST = 3
-"""Least number of iterations to estimate a rate from."""
+"""Minimum number of iterations for estimating a rate."""
 
 FARTHEST = 20.0
-"""A decay is extrapolated to at most this many times the decay observed."""
+"""The decay (log residual) is extrapolated by at most this multiple of the observed decay."""
 
 
 class Ahead(NamedTuple):
-    """The work until the end of a run, seen from one of its stages."""
+    """The remaining work of a run, at the start of a stage."""
 
     tol: float  # the residual at which this stage ends
     iterations: int  # the limit for this stage
-    extra: float = 0.0  # work after this stage, in its iterations
-    repeats: int = 0  # stages that follow, each about as long as this one
-    name: str = ""  # of this stage, shown with the residual
+    extra: float = 0.0  # work after this stage, in iterations of this stage
+    repeats: int = 0  # later stages, each about as long as this one
+    name: str = ""  # name of this stage, shown with the residual
 
 
 class Bar:
@@ -77,9 +77,9 @@ class Bar:
     def stage(
         self, phi: Coupled, ahead: Ahead, done: int = 0, seconds: float = 0.0
     ) -> Iterator[None]:
-        """Follow a stage: the blocks of its maps, and compilation.
+        """Show the progress of a stage: blocks of its maps, and compilation.
 
-        ``done`` and ``seconds`` are the iterations and the time of the stages before it.
+        ``done`` and ``seconds`` are the iterations and the time of earlier stages.
         """
         if self._display is None:
             yield
@@ -106,7 +106,7 @@ class Bar:
             return
         self._done, self._residual, self._map = self._done + 1, residual, ""
         self._records.append((residual, seconds))
-        if len(self._records) >= FEWEST:  # until then the last estimate holds
+        if len(self._records) >= FEWEST:  # until then, show the last estimate
             left = run_left(self._records, self._ahead, self._begun)
             self._end = None if left is None else time.monotonic() + left
         self._display.update(self._done, self._text())
@@ -122,7 +122,7 @@ class Bar:
         self._map_began = self._map_began or now
         self._map = f"{name} {100 * done // total} %"
         spent = now - self._map_began
-        if self._end is None and spent > 0.0:  # at least the time left of this map
+        if self._end is None and spent > 0.0:  # show at least the time left for this map
             self._map += f" (about {duration(spent * (total - done) / done)} more)"
         self._display.show(self._done, self._text())
 
@@ -141,9 +141,9 @@ class Bar:
 def bar_of_pairs(
     show: bool, count: int, unit: str = "pair", doing: str = "comparing"
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with the pairs (or samples) done and their number, after each block.
+    """A callback ``(done, total)`` for the pairs (or samples) of a part, after each block.
 
-    Reaching that number ends a part: the next call counts from there.
+    When ``done`` reaches ``total``, the part ends, and the next call counts from there.
     """
     if not show:
         yield lambda done, total: None
@@ -167,7 +167,7 @@ def bar_of_pairs(
 
 @contextmanager
 def counting(show: bool, doing: str, what: str) -> Iterator[Callable[..., None]]:
-    """A function to call after each of a number of steps that is not known before."""
+    """A callback for each step, where the number of steps is not known in advance."""
     if not show:
         yield lambda *_: None
         return
@@ -262,7 +262,7 @@ class _Log:
         return True
 
     def write(self, text: str) -> None:
-        if sys.stderr is not None:  # it is, in a program without a console
+        if sys.stderr is not None:  # None in a program without a console
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ def run_left(
 ) -> float | None:
     """Seconds until a run ends, from the pairs (residual, seconds) of a stage begun at ``begun``.
 
-    None if they do not allow an estimate. A stage ends at its limit of iterations at the latest.
+    None if no estimate is possible. A stage ends at its iteration limit at the latest.
     """
     left = seconds_left(records, ahead.tol)
     if left is None:
@@ -328,7 +328,7 @@ def seconds_left(records: Sequence[tuple[float, float]], tol: float) -> float | 
     """Seconds until the residual is ``tol``, from all pairs (residual, seconds) so far.
 
     The rate is that of the second half of the iterations. Residuals may rise in between, so the
-    least so far is used. None if it does not fall, or has to fall much further than it has.
+    running minimum is used. None if it does not fall, or must fall much further than it has.
     """
     if len(records) < FEWEST or not tol > 0.0:
         return None

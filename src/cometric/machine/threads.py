@@ -24,13 +24,13 @@ class _OneBlasThread:
     changes the order of sums, hence the last bits. The limit is global to the process, so it is
     lifted when the last of several users leaves the context.
 
-    Ctrl-C can interrupt between any two calls, and a fork copy any state. So what was before is
-    stored before it is changed, every step may be repeated, and a forked child lifts the limit:
-    the threads that used it exist in the parent only.
+    Ctrl-C can interrupt between any two calls, and a fork can copy any state. So the old limits
+    are stored before they are changed, every step may be repeated, and a forked child lifts the
+    limit: the threads that used it exist in the parent only.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the same thread again: garbage collection closes contexts
+        self._lock = threading.RLock()  # reentrant: garbage collection may close a context inside
         self._users: set[object] = set()
         self._before: list[tuple[Any, int]] = []  # BLAS libraries and their numbers of threads
 
@@ -83,7 +83,7 @@ in_forked_child(one_blas_thread.after_fork)
 
 
 def free_in_children(lock: AnyLock) -> AnyLock:
-    """The lock; in a forked child it is free: a thread that held it exists in the parent only."""
+    """The lock, released in forked children: a thread holding it exists in the parent only."""
     in_forked_child(lock._at_fork_reinit)
     return lock
 
@@ -101,7 +101,7 @@ def map_in_order(
 ) -> Iterator[Value]:
     """The values of a function in the order of the items, ``at_once`` computed at the same time.
 
-    Each call runs its kernels on ``n_threads``. Few items are taken ahead of the value returned.
+    Each call runs its kernels on ``n_threads``. At most ``at_once`` + 1 items are in flight.
     """
     if at_once == 1:
         yield from map(function, items)

@@ -1,8 +1,8 @@
-"""Pairs of histograms divided into blocks of sources, for Sinkhorn sweeps on tensors.
+"""Blocks of pairs of histograms, for Sinkhorn sweeps on tensors.
 
-Histograms are numbered by the size of their supports, the smallest first, and the smaller one of
-a pair is its source. A block is some sources with all partners from the first source on; only
-pairs above the diagonal count. A strip is the blocks of a range of sources.
+Histograms are sorted by the size of their supports, smallest first; the source of a pair is the
+smaller one. A block is a range of sources with all partners from its first source on; only pairs
+above the diagonal count. A strip is the blocks of a range of sources.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cometric.core.types import Index, Vector
 from cometric.maps.rates import ENTRIES, pair_ratio, product_seconds
 
 LANES = 16
-"""Sizes of tensors are padded to multiples of this: 3.3 times faster products, wide loads."""
+"""Tensor sizes are padded to multiples of this: products are 3.3 times faster, loads are wide."""
 
 NEAR = 0.125
-"""Share of a device's work by which it may differ so that blocks stay whole."""
+"""A device's work may differ by this share so that blocks stay whole."""
 
 
 class Block(NamedTuple):
@@ -40,10 +40,10 @@ class Part(NamedTuple):
     bins: Any
     masses: Any
     scalings: Any
-    dense: bool  # whether it is swept by products
+    dense: bool  # whether its sweeps are matrix products
 
     def at(self, sources: Any) -> Part:
-        """Copies of some sources, given by their places in the block."""
+        """A copy with some sources only, given by position in the block."""
         return self._replace(
             bins=self.bins[sources], masses=self.masses[sources], scalings=self.scalings[sources]
         )
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Task:
-    """Pairs of consecutive blocks; of the matrices only what is above the diagonal is computed."""
+    """Pairs of consecutive blocks; matrices are computed above the diagonal only."""
 
     parts: list[Part]
     values: Any
@@ -71,7 +71,7 @@ class Task:
         return matrix[first - self.first : last - self.first, first - self.first :]
 
     def select(self, mask: Any) -> list[tuple[Part, Any, int]]:
-        """The blocks with pairs in a mask, how many in each row, and how many."""
+        """The blocks that have pairs in a mask, with the counts per row and in total."""
         rows = mask.sum(1)
         places = [part.block.first - self.first for part in self.parts]
         counts = np.add.reduceat(to_numpy(rows), places)
@@ -121,9 +121,9 @@ class Layout:
         return widths
 
     def strip(self, first: int = 0, last: int | None = None) -> Strip:
-        """The blocks of a range of sources; at its ends, the parts of a block that are inside.
+        """The blocks of a range of sources, cut at its ends.
 
-        These keep their padding, so that the sweeps on supports give the same bits for any ranges.
+        Cut blocks keep their padding, so that sweeps on supports give the same bits for any range.
         """
         last = len(self.sizes) if last is None else last
         return Strip(
@@ -167,8 +167,8 @@ class Layout:
     def shares(self, count: int) -> Index:
         """The ends of at most ``count`` ranges of sources of about the same work.
 
-        Products sweep all pairs of a block equally often: for them a range ends with a block if
-        one ends nearby, so that distances are those of a single range, bit by bit.
+        Matrix products sweep all pairs of a block equally often. So with the dense engine a range
+        ends where a nearby block ends: distances are then bitwise those of a single range.
         """
         work = self.row_work()
         cuts = even_cuts(work, count)
@@ -182,9 +182,9 @@ class Layout:
         return np.unique(cuts)
 
     def row_work(self) -> Vector:
-        """A model of the seconds of a sweep of the pairs of each source.
+        """Modeled seconds per sweep over the pairs of each source.
 
-        Per pair, cropping reads s_i s_j entries of the kernel; for products see
+        Per pair, cropping reads s_i s_j kernel entries; for products see
         :func:`~cometric.maps.rates.product_seconds`.
         """
         size = self.sizes.astype(float)
@@ -206,9 +206,9 @@ def even_cuts(work: Vector, count: int) -> Index:
 
 
 def choose_engine(engine: str, can_crop: bool, sizes: Index, d: int) -> tuple[str, float]:
-    """The chosen or the faster engine, and the estimated ratio of times, cropped to dense.
+    """The engine (the faster one for "auto"), and the estimated time ratio, cropped to dense.
 
-    The model of :meth:`Layout.row_work` for supports of mean size.
+    Uses the model of :meth:`Layout.row_work` for supports of mean size.
     """
     if engine not in ("auto", "cropped", "dense"):
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")

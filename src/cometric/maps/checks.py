@@ -1,4 +1,4 @@
-"""Checks of the arguments of maps, and the order of all pairs."""
+"""Checks of arguments of maps, and the list of all pairs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cometric.core.types import Index, Matrix
 
 LARGEST_EPS, LARGEST_RHO = 1e8, 1e18
 """Debiasing subtracts numbers that grow with ``eps``: at 1e8 distances are within about 3e-6 of the
-limit, relative to the largest, and at 1e14 only rounding errors are left. With a large ``rho`` they
-are those of transport that keeps all mass, but at 1e100 they consist of rounding errors, too."""
+limit, relative to the largest, and at 1e14 only rounding errors are left. With a large ``rho``
+distances are those of balanced transport, but at 1e100 they, too, are only rounding errors."""
 
 
 def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
@@ -60,7 +60,7 @@ def check_rho(rho: Any) -> float:
 
 
 def is_positive(value: Any) -> bool:
-    """Whether this is a positive, finite number: not a boolean, and within the range of floats."""
+    """Whether this is a positive number, finite as a float, and not a boolean."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return False
     try:
@@ -95,7 +95,7 @@ def raise_if_bad_cost(cost: Any, d: int) -> None:
 
 
 def _asymmetry(cost: Any) -> Any:
-    """The largest entry of C - C^T; of an array by blocks, which fit the cache."""
+    """The largest entry of C - C^T; arrays are read in blocks that fit the cache."""
     if is_tensor(cost):
         return (cost - cost.T).max()
     starts = range(0, len(cost), BLOCK)

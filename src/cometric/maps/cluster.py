@@ -1,7 +1,7 @@
 """Tasks on the workers of a Dask cluster, which may be lost at any time.
 
-What a task needs is the result of other tasks, never data that only a worker has. So Dask itself
-computes again what is lost with a worker, and this module waits for results, or says that the
+Tasks depend only on results of other tasks, never on data that exists on a single worker. So Dask
+itself recomputes what a lost worker had; this module waits for results, and raises if the
 scheduler or all workers are gone.
 """
 
@@ -34,7 +34,7 @@ class ClusterLost(RuntimeError):
 
 
 class ThisProcess:
-    """Computes tasks here, as they are submitted, in place of a cluster."""
+    """Runs tasks in this process, as they are submitted, instead of on a cluster."""
 
     name = "this process"
     sent = 0
@@ -70,15 +70,15 @@ class Cluster:
 
     def __init__(self, client: Any, patience: float = PATIENCE) -> None:
         self.client, self.patience = client, patience
-        self.sent = 0  # bytes of arrays that were shared
+        self.sent = 0  # bytes of arrays shared so far
         self._workers = sorted(self.check())
         compare_versions(client)
 
     def share(self, value: Any, turn: int | None = None) -> Any:
-        """A future of ``value``, which every worker that needs it fetches once.
+        """A future of ``value``; each worker that needs it fetches it once.
 
-        It is the result of a task, which the scheduler can repeat; data scattered to workers would
-        be lost with them.
+        It is the result of a task, which the scheduler can rerun; scattered data would be lost
+        with the worker.
         """
         if self.client.status != "running":
             self.check()
@@ -88,9 +88,9 @@ class Cluster:
             return self.submit(_identity, value, turn=turn)
 
     def submit(self, function: Callable[..., Any], *args: Any, turn: int | None = None) -> Any:
-        """The future of a call; tasks with a ``turn`` are dealt out to the workers in turn.
+        """The future of a call; tasks with a ``turn`` are assigned to workers round-robin.
 
-        Others are computed where most of what they need is; Dask evens out the rest.
+        Dask places the others, usually where most of their inputs are.
         """
         place: dict[str, Any] = {}
         if turn is not None:
@@ -130,20 +130,20 @@ class Cluster:
         return next(self.results([future]))[1]
 
     def _gather(self, futures: list[Any]) -> list[Any]:
-        """The results of tasks that were finished; their worker may be lost in the meantime."""
+        """The results of finished tasks; waits if a worker is lost in the meantime."""
         seconds = POLL
         while True:
             seconds *= 2
             gather = partial(self.client.gather, futures, asynchronous=True)
             try:
                 results: list[Any] = self.client.sync(gather, callback_timeout=seconds)
-            except (TimeoutError, UnboundLocalError):  # the latter from a gather that was cut off
+            except (TimeoutError, UnboundLocalError):  # UnboundLocalError: gather was interrupted
                 self.check()
             else:
                 return results
 
     def check(self) -> dict[str, int]:
-        """Threads of each worker; waits for the scheduler and for a worker, but not for ever."""
+        """Threads of each worker; waits up to ``patience`` for the scheduler and a worker."""
         began = time.monotonic()
         while True:
             if self.client.status == "closed":  # Dask has stopped reconnecting
@@ -161,7 +161,7 @@ class Cluster:
             time.sleep(POLL / 5)
 
     def _message(self, problem: str) -> str:
-        """A problem with the address of the scheduler, and what to do."""
+        """An error message: the problem, the address of the scheduler, and what to do."""
         address = getattr(getattr(self.client, "scheduler", None), "address", "unknown")
         return (
             f"{problem} (scheduler {address}). Start a cluster and call again with its client; a "
@@ -171,7 +171,7 @@ class Cluster:
 
 
 def as_cluster(client: Any) -> Cluster | ThisProcess:
-    """The cluster of a client, or the cluster itself; this process without a client."""
+    """The cluster of a client; a cluster is returned as it is, None means this process."""
     if client is None:
         return ThisProcess()
     return client if isinstance(client, Cluster | ThisProcess) else Cluster(client)
@@ -214,7 +214,7 @@ def active_client() -> Any:
 
 
 def software() -> dict[str, str]:
-    """Versions and the kind of processor, which determine the last bits of a result."""
+    """Package versions and processor type, which determine the last bits of a result."""
     from llvmlite.binding import get_host_cpu_name
 
     packages = {name: version(name) for name in ("numpy", "scipy", "numba", "dask")}
@@ -224,7 +224,7 @@ def software() -> dict[str, str]:
 
 
 def compare_versions(client: Any) -> None:
-    """Raise if a worker has other versions than this process; warn of other processors."""
+    """Raise if a worker has other package versions than this process; warn if the CPU differs."""
     local = software()
     for address, remote in client.run(software, on_error="return").items():
         if isinstance(remote, OSError):  # the worker has just died

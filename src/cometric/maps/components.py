@@ -1,4 +1,4 @@
-"""The first singular vectors of a matrix of items, cut at several numbers of components."""
+"""Truncated SVD of a matrix of items, for several numbers of components at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EQUAL = 1e-9
 """Singular values that differ by less, relative to the largest one, count as equal."""
 
 ROUNDING = 1e-12
-"""Lengths below this, relative to that of the stored rows, consist of rounding errors."""
+"""Projections shorter than this fraction of their row are rounding errors."""
 
 SMALL = 500
-"""Size up to which singular vectors are computed from a dense matrix."""
+"""Matrices up to this size are decomposed as dense ones."""
 
 
 class Shifted(NamedTuple):
@@ -42,7 +42,7 @@ class Shifted(NamedTuple):
 
     @property
     def freedom(self) -> tuple[int, int]:
-        """The numbers of rows and columns, without those that the shift makes dependent."""
+        """The numbers of rows and columns, each reduced by 1 if there is a shift."""
         n, d = self.rows.shape
         shifted = int(self.left.any())
         return max(n - shifted, 1), max(d - shifted, 1)
@@ -57,7 +57,7 @@ class Shifted(NamedTuple):
 
     @property
     def operator(self) -> Any:
-        """The matrix for SciPy, as products with vectors."""
+        """The matrix as a SciPy linear operator."""
         if not self.left.any():
             return self.rows
         left, right, back = self.left, self.right, sparse.csr_array(self.rows.T)
@@ -70,12 +70,12 @@ class Shifted(NamedTuple):
 
 
 class Components:
-    """The space of the first right singular vectors, for several numbers of them.
+    """The spaces spanned by the first right singular vectors, for several numbers of them.
 
-    A cut does not divide equal singular values: then fewer are taken. ``weights`` tell how
-    little each number leaves out: 1, or where the largest singular value s that is left out exceeds
-    the largest one e that noise of the same size has, (e / s)^2. Of noise with standard deviation
-    sigma in n rows and d columns, e is about sigma (sqrt(n) + sqrt(d)).
+    Equal singular values are not separated: fewer vectors are taken instead. ``weights`` has a
+    weight for each number: min(1, (e / s)^2), where s is the largest singular value left out, and
+    e the largest one that noise would have: about sigma (sqrt(n) + sqrt(d)) for an n x d matrix of
+    noise with standard deviation sigma.
     """
 
     def __init__(self, known: Shifted, numbers: Sequence[int]) -> None:
@@ -98,14 +98,14 @@ class Components:
         self._vectors = vectors[: max(self._counts)].T
 
     def place(self, items: Shifted) -> list[Vectors]:
-        """Items in each of the spaces, as vectors of length 1."""
+        """The items projected to each space and scaled to length 1."""
         projected = items.times(self._vectors)
         least = ROUNDING * np.sqrt(sums_of_squares(items.rows))
         return [Vectors.of(unit(projected[:, :count], least)) for count in self._counts]
 
 
 def unit(rows: Any, least: Any = ROUNDING) -> Any:
-    """Rows divided by their lengths; those that are not longer than ``least`` become zero."""
+    """Rows divided by their lengths; those of length at most ``least`` become zero."""
     lengths = np.sqrt(sums_of_squares(rows))
     lengths[lengths <= least] = np.inf
     if sparse.issparse(rows):
@@ -133,9 +133,9 @@ def _singular_vectors(matrix: Shifted, count: int) -> tuple[Vector, Matrix]:
 
 
 def _edge(values: Vector, squares: float, n: int, d: int) -> float:
-    """The largest singular value that noise alone would have, with components above it taken out.
+    """The largest singular value expected of noise alone, after removing components above it.
 
-    Each round takes out at least as many components as the one before, hence rounds end.
+    Each round removes more components than the one before, so the loop ends.
     """
     count = 0
     while True:

@@ -1,4 +1,4 @@
-"""Couplings held fixed, as distance maps: costs of given plans, linear in the cost."""
+"""Maps with fixed couplings: costs of given plans, linear in the cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometric.maps.exact_pairs import SMALL, Moves, PairBatch
 
 
 class FrozenMap:
-    """Couplings held fixed: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
+    """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
     def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
         self.shape = shape

@@ -1,4 +1,4 @@
-"""The entropic map on several devices of one machine, each of which has a share of the pairs."""
+"""The entropic map on several devices of one machine, with the pairs divided among them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _shared(name: str) -> Any:
 class DevicesMap:
     """The distances of a :class:`TensorEntropicMap`, computed on several devices.
 
-    Pairs are divided into shares of about the same modeled time, one for each device, where their
-    scalings stay. Costs go to all devices, distances come back. Every device is driven by a
-    thread, the first one by the thread of the caller: tensors are returned on it, and only it
+    Pairs are divided into shares of about equal modeled time, one per device, where their
+    scalings stay. Costs are sent to all devices, distances come back. Each device has a thread;
+    the first uses the thread of the caller. Tensors are returned on the first device, and only it
     reports progress.
 
     Parameters
@@ -43,7 +43,7 @@ class DevicesMap:
     hist, eps, rho
         As for :class:`TensorEntropicMap`.
     devices
-        Names of torch devices. One may be named twice, to try this on a machine with one device.
+        Names of torch devices. A name may repeat, for tests on a machine with one device.
     memory_limit
         Bytes for the stored scalings on all devices together.
     options
@@ -103,7 +103,7 @@ class DevicesMap:
 
     @property
     def on_progress(self) -> Any:
-        """Called with the number of finished sources of the first device, and all of its share."""
+        """Callback ``(done, total)``: the sources of the first device."""
         return self.maps[0].on_progress
 
     @on_progress.setter
@@ -111,18 +111,18 @@ class DevicesMap:
         self.maps[0].on_progress = report
 
     def __call__(self, cost: Matrix) -> Matrix:
-        """All distances: a sum, as each device returns those of its share, and 0 for others."""
+        """All distances: the sum over devices, each of which returns 0 outside its share."""
         from cometric.kernels.sinkhorn_torch import fast_products
 
         first, *others = self.maps
-        # One setting for all threads: each of them would restore what another one has set
+        # Set once for all threads: otherwise each would restore the setting of another
         with fast_products(self.precision == "tf32"), ThreadPoolExecutor(len(self.maps)) as pool:
             started = [pool.submit(phi, cost) for phi in others]
             distances: Any = first(cost)
             for future in started:
                 part: Any = future.result()
                 distances += part.to(self.device) if is_tensor(part) else part
-        if len({phi.precision for phi in self.maps}) > 1:  # one ran out of the range of float32
+        if len({phi.precision for phi in self.maps}) > 1:  # one exceeded the range of float32
             self.precision = "float64"
         matrix: Matrix = distances
         return matrix
@@ -132,7 +132,7 @@ class DevicesMap:
         return self.maps[0].pairs(cost, index)
 
     def snapshot(self) -> dict[str, Any]:
-        """What all devices store; the scalings of histograms to themselves are the same on each."""
+        """The memory of all devices; the scalings of self terms, equal on all, are stored once."""
         memory = {
             f"{number}.{name}": value
             for number, phi in enumerate(self.maps)

@@ -1,11 +1,11 @@
 """Exact and entropic maps on the workers of a Dask cluster, with warm starts.
 
-The pairs (i, j > i) of consecutive rows i form a block. What is stored for a block after a call,
-scalings or trees, is a pure function of what was stored before, of the cost and of the settings:
-one task of Dask, whose result stays on its worker as an input of the next call. So results are,
-byte for byte, those of the map in one process, for any number of workers, and what is lost with a
-worker is computed again by Dask, from the start or from the last renewal: then what is stored
-travels through this process, and all costs before are forgotten.
+The pairs (i, j > i) of consecutive rows i form a block. The state of a block after a call (scalings
+or trees) is a pure function of its previous state, the cost and the settings. It is computed by one
+Dask task, whose result stays on its worker as an input of the next call. So results are, byte for
+byte, those of the map in one process, for any number of workers, and Dask recomputes the states
+that a lost worker had, from the start or from the last renewal. A renewal sends the states through
+this process, so that they no longer depend on earlier costs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cometric.maps.ground import Ground
 from cometric.maps.tiled import TiledMap
 
 BLOCKS = 4
-"""Blocks for each worker; more would be balanced better, and take more time for their tasks."""
+"""Blocks per worker; more would balance the load better, at a higher overhead of tasks."""
 
 CALLS = 16
-"""Least number of calls between renewals."""
+"""Minimum number of calls between renewals."""
 
 
 class Rows(NamedTuple):
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Distances of a block, the largest marginal error, and what is stored for the next call."""
+    """Distances of a block, the largest marginal error, and the state for the next call."""
 
     values: Vector | None  # None after a renewal, or from a checkpoint
     error: float
@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 class Worker:
-    """The map on a worker, made when it is first needed; what travels is how to make it."""
+    """The map on a worker, created on first use; only its arguments are pickled."""
 
     def __init__(self, make: Callable[..., Any], hist: Histograms) -> None:
         self._make, self._hist = make, hist
@@ -90,12 +90,12 @@ def apply(worker: Worker, moves: Any, ground: Ground) -> tuple[Vector, float]:
 
 
 def values_of(block: Block) -> tuple[Vector | None, float]:
-    """Distances and error: what returns to the client."""
+    """Distances and error, for the client."""
     return block.values, block.error
 
 
 def memory_of(block: Block) -> dict[str, Any]:
-    """What is stored for a block."""
+    """The state of a block."""
     return block.memory
 
 
@@ -113,12 +113,12 @@ class DistributedMap:
         A ``distributed.Client`` or a :class:`~cometric.maps.cluster.Cluster`, or None for this
         process.
     blocks
-        Their number; 4 for each worker by default. It does not change the result.
+        Number of blocks, 4 per worker by default. It does not change the result.
     remember
         Store scalings or trees between calls.
     """
 
-    names: tuple[str, ...] = ()  # of the arrays that are stored for a block
+    names: tuple[str, ...] = ()  # of the arrays in the state of a block
 
     def __init__(
         self,
@@ -171,14 +171,14 @@ class DistributedMap:
         return {}
 
     def close(self) -> None:
-        """Let the workers drop what they store."""
+        """Release the memory on the workers."""
         self._blocks, self._worker, self._pairs_only = [], None, None
 
     def _pack(self, cost: Matrix) -> Ground:
         return Ground.pack(check_cost(cost, self.shape[1]))
 
     def _advance(self, cost: Matrix, blocks: list[Any], settings: dict[str, Any]) -> list[Any]:
-        """Futures of values and errors; ``blocks`` are replaced one by one if they are stored."""
+        """Futures of values and errors; updates ``blocks`` in place if states are stored."""
         ground = self._pack(cost)
         if self._cluster.sent - self._renewed > max(self._stored, CALLS * ground.nbytes):
             self._renew()
@@ -206,10 +206,10 @@ class DistributedMap:
     # --------------------------------------------------------------------- checkpoints
 
     def _renew(self) -> None:
-        """Replace what is stored by a copy that does not depend on earlier costs.
+        """Replace the states by copies that do not depend on earlier costs.
 
-        The scheduler keeps costs for as long as something depends on them. So a renewal is due when
-        these have become as large as what is stored: it never sends more bytes than the costs.
+        The scheduler stores a cost as long as something depends on it. A renewal is due when the
+        costs have become as large as the states, so it never sends more bytes than the costs did.
         """
         for number, block in enumerate(self._blocks):
             if block is not None:
@@ -224,12 +224,12 @@ class DistributedMap:
         return memory
 
     def snapshot(self) -> dict[str, Any]:
-        """What is stored; arrays of workers are fetched when they are written."""
+        """The states of all blocks; arrays are fetched from the workers when they are written."""
         memory: dict[str, Any] = {"error": self.error}
         if self._blocks[0] is None:
             return memory
         memory["cuts"] = np.array([0, *(rows.last for rows in self._rows)])
-        last: list[Any] = [None, {}]  # the block fetched last, and what is stored for it
+        last: list[Any] = [None, {}]  # the block fetched last, and its state
         for number, block in enumerate(self._blocks):
             rows = slice(*self._rows[number])
             size = int(self._phi.row_memory()[rows].sum() / len(self.names))
@@ -286,7 +286,7 @@ class DistributedEntropicMap(DistributedMap):
 
     @property
     def panels(self) -> bool:
-        """Whether histograms are dense, and sweeps products of matrices."""
+        """Whether sweeps are matrix products, as for dense histograms."""
         dense: bool = self._phi.panels
         return dense
 
@@ -305,7 +305,7 @@ class DistributedEntropicMap(DistributedMap):
         return {name: getattr(self, name) for name in names}
 
     def _pack(self, cost: Matrix) -> Ground:
-        """The cost, in float32 if sweeps are: fewer bytes are sent."""
+        """The cost in the precision of the sweeps, to send fewer bytes."""
         return Ground.pack(check_cost(cost, self.shape[1]), self.precision)
 
     def snapshot(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class DistributedExactMap(DistributedMap):
 
 
 class FrozenBlocks:
-    """Couplings held fixed, applied block by block where they are stored."""
+    """Fixed couplings, applied block by block on the workers that store them."""
 
     def __init__(self, phi: DistributedExactMap, blocks: Sequence[Any]) -> None:
         self._phi, self.shape = phi, phi.shape

@@ -26,16 +26,16 @@ NEGATIVE_TOL = 1e-10
 """Marginal error to which a divergence is solved before it is reported as negative."""
 
 FEWER_SOURCES = 4
-"""Factor by which taking the first histograms as sources must reduce their number."""
+"""The first histograms of pairs are the sources if that reduces their number by this factor."""
 
 DENSE, WIDE = 0.5, 128
-"""Share of nonzero bins, and number of bins, from which sweeps are matrix products."""
+"""Minimum share of nonzero bins, and minimum number of bins, for sweeps by matrix products."""
 
 SOURCE, PAIR = 6.0, 2000.0
-"""Time of a bin of the kernel copied for a source, and of a pair, in cells of a problem."""
+"""Time per kernel entry copied for a source, and per pair, in units of one cell of a problem."""
 
 LAYOUT = 28
-"""Bytes per pair beside its scalings: both histograms, and where the scalings are."""
+"""Bytes per pair in addition to its scalings: both histograms, and the offset of the scalings."""
 
 FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
@@ -49,7 +49,7 @@ class EntropicMap(SinkhornMap):
     With ``rho`` it is unbalanced: mass may stay unmatched. W is then the least
     <C, P> + max(C) (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b)), where KL(p | q) is the
     sum of p log(p / q) - p + q, and eps max(C) (m(a) - m(b))^2 / 2 is added to the divergence of
-    histograms of different masses m. Large ``rho`` gives balanced transport.
+    histograms with different masses m. Large ``rho`` gives balanced transport.
 
     The scalings of every pair are stored between calls. After a small change of the cost one
     sweep is then as good as a full solve: the error of its value is of second order.
@@ -67,17 +67,17 @@ class EntropicMap(SinkhornMap):
     sweeps
         Sweeps per call; None sweeps until every pair's marginal error is at most ``tol``.
     tol, max_sweeps
-        Marginal error at which a pair is solved, and the most sweeps spent on it. After a call
-        ``error`` is the largest marginal error; unbalanced, the l1 norm of the last change of the
-        marginals of a plan.
+        Marginal error at which a pair is solved, and the maximum number of sweeps per pair. After
+        a call, ``error`` is the largest marginal error; if unbalanced, the l1 norm of the last
+        change of a plan's marginals.
     dtype
-        float64, or float32 for half the memory and some 6 digits where eps is at least 0.04.
+        float64, or float32 for half the memory and about 6 digits if eps is at least 0.04.
     margin
         With ``sweeps``: pairs whose marginal error is larger get up to 20 sweeps more.
     memory_limit
         Bytes for the stored scalings, half of the free memory by default. If they do not fit in
-        float64, they are stored in float32; if not even so, they are not stored, and each call
-        starts from the scalings of every histogram to itself.
+        float64, they are stored in float32. If they still do not fit, they are not stored, and
+        each call starts from the scalings of every histogram to itself.
     n_threads
         Threads to use; the result is the same, bit by bit, for any number.
 
@@ -146,7 +146,7 @@ class EntropicMap(SinkhornMap):
 
     def __call__(self, cost: Matrix) -> Matrix:
         checked = check_cost(cost, self.shape[1])
-        # Rounded to the precision of the sweeps, as it is on its way to the workers of a cluster
+        # Rounded to the precision of the sweeps, as are costs sent to the workers of a cluster
         cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)
         n = self.shape[0]
         group = self._all
@@ -163,9 +163,9 @@ class EntropicMap(SinkhornMap):
     def under(
         self, cost: Matrix, own: tuple[Vector, Vector] | None = None
     ) -> Callable[[Index], Vector]:
-        """A function of pairs, their divergences under one cost; self terms are computed once.
+        """A function from pairs to their divergences under one cost; computes self terms once.
 
-        ``own`` is what :meth:`own_terms` returned for the same histograms and cost, if known.
+        ``own`` is the result of :meth:`own_terms` for the same histograms and cost, if known.
         """
         cost = check_cost(cost, self.shape[1])
         if own is None:
@@ -179,7 +179,7 @@ class EntropicMap(SinkhornMap):
         return partial(self._pairs, cost, (values[order], np.zeros(len(order))))
 
     def own_terms(self, cost: Matrix) -> tuple[Vector, Vector]:
-        """The entries of :meth:`own_scalings`, and the cost over eps of each to itself."""
+        """The entries of :meth:`own_scalings`, and the self terms over eps."""
         terms = self._self_terms_under(check_cost(cost, self.shape[1]))
         costs = np.zeros(self.shape[0]) if terms is None else terms[0][self._rank]
         return self._scalings_as_given().data, costs
@@ -190,13 +190,13 @@ class EntropicMap(SinkhornMap):
         return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
 
     def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """Divergences of each part of the pairs as a function of the cost, scalings stored."""
+        """For each part of the pairs, its divergences as a function of the cost; warm-started."""
         groups = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
         self._parts = [group for group, _ in groups]
         return [partial(self._renew, group, order) for group, order in groups]
 
     def row_work(self) -> Vector:
-        """A model of the time for the pairs of each source, the larger histogram of a pair."""
+        """Modeled time for the pairs of each source (the larger histogram of a pair)."""
         sizes = np.diff(self._rows[0]).astype(float)
         after = np.cumsum(sizes[::-1])[::-1] - sizes
         pairs = np.arange(self.shape[0] - 1, -1, -1)
@@ -214,11 +214,11 @@ class EntropicMap(SinkhornMap):
     def advance(
         self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
     ) -> tuple[Vector, dict[str, Any]]:
-        """Divergences of the pairs of the sources from ``first`` to before ``last``, and a memory.
+        """Divergences for the sources ``first`` <= i < ``last``, and the new memory.
 
-        A pure function of the cost and ``memory``, which a call for the cost before returned: None
-        at first. Called for all sources, one range after the other, it gives what :meth:`assemble`
-        turns into the matrix that the map itself would return.
+        A pure function of the cost and of ``memory``, the one that the previous call returned (None
+        at first). :meth:`assemble` makes the matrix of the map from the divergences of all sources,
+        range after range.
         """
         group = self._strips.get((first, last))
         if group is None:
@@ -322,8 +322,8 @@ class EntropicMap(SinkhornMap):
     def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
         """The pairs sorted by their sources, and the order that sorts them.
 
-        The source is the larger histogram, unless there are far fewer first histograms: the
-        columns of the kernel are copied for each source.
+        The source is the larger histogram, unless there are far fewer first histograms: fewer
+        sources mean fewer copies of kernel columns.
         """
         pairs = self._rank[index]
         larger = np.sort(pairs, axis=1)
@@ -385,10 +385,10 @@ class EntropicMap(SinkhornMap):
         return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
 
     def _sweep(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
-        """The first sweeps; of full solves, most in float32 if scalings are so stored, or dense.
+        """The first sweeps; full solves begin in float32 if scalings are float32 or data dense.
 
-        The scalings of float32 have the marginal errors of ``_rounding``. Sweeps in float64 follow,
-        usually one; its values have errors of second order.
+        Float32 reaches the marginal errors in ``_rounding``. Then float64 sweeps follow, usually
+        one; the error of its values is of second order.
         """
         rounding = self._rounding["float32"]
         safe = self._largest_log <= SAFE[FLOAT32]
@@ -482,14 +482,14 @@ class EntropicMap(SinkhornMap):
     def _sweep_negative(
         self, task: PairTask, mask: Any, kernel: Any, limit: int, tol: float
     ) -> None:
-        errors = np.where(mask, np.inf, 0.0)  # those of the task stay as they are
+        errors = np.where(mask, np.inf, 0.0)  # the errors of the task do not change
         before = task.values[mask]
         self._sweep_pairs(task, errors, kernel, limit, tol)
-        after = task.values[mask]  # NaN where scalings overflow: such pairs were solved by logs
+        after = task.values[mask]  # NaN if scalings overflow: solved in the log domain before
         task.values[mask] = np.where(np.isnan(after), before, after)
 
     def _brackets(self, group: PairGroup, cost: Matrix) -> tuple[Vector, Vector]:
-        """Bounds of the transport costs over eps, from the stored scalings without a sweep."""
+        """Bounds on the transport costs over eps, from the stored scalings, without sweeps."""
         if group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
         lower, upper = sinkhorn_log.brackets(

@@ -1,4 +1,4 @@
-"""Pairs of histograms as the Sinkhorn kernels on the CPU take them, sorted by their sources."""
+"""Pairs of histograms, sorted by source, in the layout of the CPU Sinkhorn kernels."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ class PairTask:
     values: Vector
     errors: Vector
     level: Vector | None = None  # the mean of the two self terms of each pair
-    near: tuple[Index, Vector] = NO_PAIRS  # places of nearly equal pairs, divergences over eps
+    near: tuple[Index, Vector] = NO_PAIRS  # positions and divergences / eps of nearly equal pairs

@@ -25,10 +25,10 @@ WIDEST = 16384
 """The largest support that the cropped kernel can handle."""
 
 PARTS = 4
-"""Parts of chosen pairs, by size: each is padded to its largest histogram."""
+"""Number of parts that ``pairs`` are divided into by size; each is padded to its largest one."""
 
 SELF_STEPS = 4
-"""Steps of the self terms per call unless they are solved; each at least halves their error."""
+"""Steps of the self terms per call if not fully solved; each at least halves their error."""
 
 BEYOND_FLOAT64 = (
     "some scalings exceeded the range of float64. The log domain, which has no such limit, runs on "
@@ -57,11 +57,12 @@ class TensorEntropicMap(TensorSweeps):
         "cropped", "dense", or "auto": cropped for sparse histograms where Triton can run.
     memory_limit
         Bytes for the stored scalings, 7/10 of the free memory by default. If they do not fit in
-        the precision of the sweeps, they are stored in float32, then in bfloat16; if not even so,
-        they are not stored, and each call starts from the scalings of every histogram to itself.
+        the precision of the sweeps, they are stored in float32 or bfloat16. If they still do not
+        fit, they are not stored, and each call starts from the scalings of every histogram to
+        itself.
     rows
-        Compute only the pairs whose source, the smaller histogram, is in this range; histograms
-        are numbered by size, the smallest first. Other distances are 0. All by default.
+        Compute only the pairs whose source (the smaller histogram) is in this range, where
+        histograms are sorted by size, smallest first. Other distances are 0. All by default.
     """
 
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
@@ -95,7 +96,7 @@ class TensorEntropicMap(TensorSweeps):
         self._triton = can_crop(self.device) and int(sizes.max()) <= WIDEST
         self.engine, ratio = choose_engine(engine, self._triton, sizes, self.shape[1])
         self._mixed = rows is None and engine != self.engine == "cropped"
-        # The share of the pairs up to which cropping them is faster than products for all
+        # Up to this share of the pairs, cropping them is faster than products for all pairs
         self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
         self._layout = lay_out(sizes, self.shape[1], self.engine, scratch_on(self.device))
         self._load(data, np.argsort(sizes, kind="stable"))
@@ -169,9 +170,10 @@ class TensorEntropicMap(TensorSweeps):
 
     @property
     def _is_warm(self) -> bool:
-        """Whether self terms may come last: tiles are launched at once, other sweeps by block.
+        """Whether self terms may come last, because all tiles are launched at once.
 
-        The device computes self terms while the host prepares those launches.
+        Otherwise sweeps are launched block by block, and the device computes self terms while the
+        host prepares these launches.
         """
         stored = len(self._strip.scalings) == len(self._strip.blocks)
         return stored and self.precision != "float32" and self._can_tile
@@ -185,7 +187,7 @@ class TensorEntropicMap(TensorSweeps):
         return strip.supports
 
     def _shrink(self, full: Exception) -> None:
-        """Halve the scratch and discard the stored scalings; raise if the scratch is too small."""
+        """Halve the scratch memory and discard the scalings; raise if it becomes too small."""
         import torch
 
         layout = replace(self._layout, scratch=self._layout.scratch / 2)
@@ -205,7 +207,7 @@ class TensorEntropicMap(TensorSweeps):
     # ----------------------------------------------------------------------------- calls
 
     def __call__(self, cost: Matrix) -> Matrix:
-        """All distances; again with less scratch, or in float64, if memory or range run out."""
+        """All distances; retries with less scratch if out of memory, in float64 if out of range."""
         import torch
 
         checked = self._check(cost)
@@ -240,9 +242,9 @@ class TensorEntropicMap(TensorSweeps):
         return distances[self._rank][:, self._rank]
 
     def _divergences(self, strip: Strip, cost: Any) -> Any:
-        """Divergences of the pairs of a strip, above the diagonal of a matrix.
+        """A matrix with the divergences of a strip above the diagonal.
 
-        Its rows are the sources, its columns all partners from the first source on.
+        Rows are the sources, columns all partners from the first source on.
         """
         first, last = strip.first, strip.last
         values = self._hist.new_zeros((last - first, self.shape[0] - first))
@@ -255,14 +257,14 @@ class TensorEntropicMap(TensorSweeps):
     def _batches(self, strip: Strip, values: Any) -> Iterator[list[Task]]:
         """All blocks at once, or one by one if scalings are not stored.
 
-        When the next batch is requested, the values of the last one go into ``values``.
+        When the next batch is requested, the values of the last one are copied to ``values``.
         """
         n = self.shape[0]
         parts = []
         supports = self._supports(strip)
         for number, (block, source) in enumerate(zip(strip.blocks, supports, strict=True)):
             scalings = strip.scalings.get(number)
-            if scalings is None:  # start from those of the sources to themselves
+            if scalings is None:  # start from the scalings of the sources to themselves
                 own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
                 own = (own * (source[1] > 0)).to(self.stored or self.dtype)
                 scalings = own[:, None, :].repeat(1, n - block.first, 1)
@@ -279,7 +281,7 @@ class TensorEntropicMap(TensorSweeps):
                 parts = []
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        """Divergences of pairs, in float64 from a cold start, whatever the margin."""
+        """Divergences of pairs, in float64 from a cold start, without regard to the margin."""
         checked = self._check(cost)
         with self._guard():
             return _like(cost, self._pairs(checked, index))
@@ -329,7 +331,7 @@ class TensorEntropicMap(TensorSweeps):
         return super().snapshot() | {"precision": self.precision} | scalings
 
     def restore(self, memory: dict[str, Any]) -> None:
-        """Continue from a snapshot; scalings of another division into blocks are left out."""
+        """Continue from a snapshot; ignores scalings stored for another division into blocks."""
         import torch
 
         self.precision = str(memory["precision"])
@@ -349,7 +351,7 @@ class TensorEntropicMap(TensorSweeps):
 
     def _kernel(self, cost: Any, unit: float) -> Any:
         d, padded = self.shape[1], self._padded_bins
-        kernel = self._hist.new_ones((padded, padded))  # ones for the bins that pad it
+        kernel = self._hist.new_ones((padded, padded))  # ones for the padding bins
         kernel[:d, :d] = (cost / -unit).exp()
         return kernel
 

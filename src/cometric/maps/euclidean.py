@@ -12,22 +12,22 @@ from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import differences
 
 CANCELED = 1e-6
-"""Squares of differences, relative to the terms of the sum, up to which they are computed again:
-the others have nine digits."""
+"""Squares below this fraction of the terms of the sum are recomputed from differences; all others
+have nine digits."""
 
 CELLS = 200_000
-"""Entries of dense rows that are in memory at a time."""
+"""Maximum number of entries of dense rows in memory at a time."""
 
 CACHED = 50_000
-"""Entries in a block of rows on which several operations follow one another."""
+"""Entries in a block of rows that stays in the cache through several operations."""
 
 
 def squares_of_differences(
     rows: Vector, columns: Vector, products: Matrix, exact: Callable[[Index, Index], Vector]
 ) -> Matrix:
-    """``rows_i + columns_j - 2 products_ij``; small ones by ``exact``, given their indices.
+    """``rows_i + columns_j - 2 products_ij``; small values are recomputed by ``exact(i, j)``.
 
-    ``products`` is changed.
+    Overwrites ``products``.
     """
     sizes = CANCELED * np.abs(rows), CANCELED * np.abs(columns)
     for part in row_blocks(products.shape):
@@ -43,14 +43,14 @@ def squares_of_differences(
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Slices of the rows of a matrix that fit into the cache of a processor, a few at a time."""
+    """Slices of a few rows of a matrix, each small enough for the CPU cache."""
     step = max(1, CACHED // max(shape[1], 1))
     for start in range(0, shape[0], step):
         yield slice(start, min(start + step, shape[0]))
 
 
 def in_parts(width: int, function: Callable[[Any, Any], Vector]) -> Callable[[Any, Any], Vector]:
-    """``function`` of two indices, called for a few pairs at a time, with rows of this width."""
+    """``function`` of two index arrays, called for a few pairs (rows of ``width``) at a time."""
     step = max(1, CELLS // max(width, 1))
 
     def by_parts(i: Index, j: Index) -> Vector:
@@ -89,7 +89,7 @@ class Vectors(NamedTuple):
 class Euclidean:
     """Distances between vectors.
 
-    With ``squared``, half their squares: of unit vectors, one minus the cosine.
+    With ``squared``, half their squares; for unit vectors this is one minus the cosine.
     """
 
     def __init__(self, squared: bool = False) -> None:

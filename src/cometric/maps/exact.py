@@ -24,10 +24,10 @@ REPLAYED = 3
 """Copies of the trees if couplings are read from them: the current one, and the last two."""
 
 PAIR = 20.0
-"""Time of a pair, in arcs of its problem."""
+"""Fixed time per pair, in units of the time per arc."""
 
 LAYOUT = 33
-"""Bytes per pair beside its tree: both histograms, where the tree is, its state, its value."""
+"""Bytes per pair in addition to its tree: both histograms, offset, state, and value."""
 
 
 class Memory(NamedTuple):
@@ -41,7 +41,7 @@ class Memory(NamedTuple):
 
 
 def memory_needs(hist: Histograms) -> Memory:
-    """The memory that all pairs of these histograms need, computed without allocating it."""
+    """The memory needed for all pairs of these histograms; allocates nothing."""
     n, d = hist.shape
     sizes = np.diff(hist.rows.indptr)
     nodes = int(sizes.sum()) * (n - 1)  # each histogram takes part in n - 1 pairs
@@ -53,7 +53,7 @@ def memory_needs(hist: Histograms) -> Memory:
 
 
 class Bases(NamedTuple):
-    """The trees of all pairs of a map, from which another map of the same histograms may start."""
+    """The trees of all pairs of a map, for warm starts of another map of the same histograms."""
 
     tree: Any
     state: Any
@@ -75,8 +75,8 @@ class ExactMap:
     hist
         Histograms as rows, each summing to 1; sparse stays sparse.
     memory_limit
-        Bytes for trees and couplings; half of the free memory by default. If they do not fit, they
-        are computed again in each call, which is slower.
+        Bytes for trees and couplings; half of the free memory by default. If they do not fit, each
+        call computes them again, which is slower.
     n_threads
         Threads to use, all by default. The answer is the same, bit by bit, for any number.
 
@@ -101,14 +101,14 @@ class ExactMap:
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self._all: PairBatch | None = None  # the trees of all pairs, after the first call
         self._parts: list[PairBatch] = []  # the trees of parts of the pairs, see ``divide``
-        self.first_bases: Bases | None = None  # trees from which ``bounds`` starts
-        self.pivots = True  # False: ``advance`` returns plans that are near optimal
-        # Called with the number of pairs done, and of all pairs.
+        self.first_bases: Bases | None = None  # warm start for ``bounds``
+        self.pivots = True  # False: ``advance`` returns nearly optimal plans
+        # Called with the number of pairs done, and the total.
         self.on_progress: Callable[[int, int], None] | None = None
 
     @property
     def bases(self) -> Bases | None:
-        """The trees of the last call with all pairs, if they are stored."""
+        """The trees of the last call for all pairs, if stored."""
         return None if self._all is None else Bases(self._all.tree, self._all.state)
 
     @property
@@ -173,10 +173,10 @@ class ExactMap:
         return self.couplings()
 
     def sketch(self, cost: Matrix) -> FrozenMap | ReplayedMap | None:
-        """The linear map of plans that are near optimal at ``cost``, much faster than ``freeze``.
+        """The linear map of nearly optimal plans at ``cost``, much faster than ``freeze``.
 
-        None if trees of other costs are stored, from which ``freeze`` is fast, or if there is no
-        room for trees. Nothing is stored.
+        None if there are stored trees, with which ``freeze`` is fast, or no room for trees.
+        Nothing is stored.
         """
         if self._all is not None or not self.keeps_trees:
             return None
@@ -198,7 +198,7 @@ class ExactMap:
         return FrozenMap(self.shape, batch.moves(full=False), self._threads)
 
     def row_work(self) -> Vector:
-        """A model of the time for the pairs (i, j > i) of each histogram i."""
+        """Modeled time for the pairs (i, j > i) of each histogram i."""
         sizes = np.diff(self._integer.indptr).astype(float)
         after = np.cumsum(sizes[::-1])[::-1] - sizes
         work: Vector = sizes * after + PAIR * np.arange(len(sizes) - 1, -1, -1)
@@ -217,8 +217,8 @@ class ExactMap:
     ) -> tuple[Vector, dict[str, Any]]:
         """Distances of the pairs (i, j > i) with ``first`` <= i < ``last``, and their memory.
 
-        A pure function of the cost and of the ``memory`` that the call before returned, None at
-        first. :meth:`assemble` makes the matrix of the map from the distances of all rows.
+        A pure function of the cost and of ``memory``, the one that the previous call returned (None
+        at first). :meth:`assemble` makes the matrix of the map from the distances of all rows.
         """
         batch = self._strip(first, last, memory)
         with threads(batch.threads):
@@ -273,8 +273,9 @@ class ExactMap:
         They hold in exact arithmetic for the stored masses, in units of 2**-62; see
         :func:`~cometric.core.histograms.quantization_errors` for the error of these masses.
 
-        If ``first_bases`` is set, all pairs are solved from there, in a fraction of the time: plans
-        and duals are computed from the trees, so that the bounds hold whatever the trees are.
+        If ``first_bases`` is set, solves for all pairs start from these trees, which takes a
+        fraction of the time. Plans and duals are recomputed from the final trees, so the bounds
+        hold for any start.
         """
         cost, n = check_cost(cost, self.shape[1]), self.shape[0]
         bases = self.first_bases if index is None else None
@@ -288,7 +289,7 @@ class ExactMap:
         room = np.zeros(len(index) + 1, np.int64)
         np.cumsum(np.diff(self._integer.indptr)[index].sum(axis=1), out=room[1:])
         if bases is not None and (len(bases.tree), len(bases.state)) != (room[-1], len(index)):
-            bases = None  # of other histograms
+            bases = None  # they belong to other histograms
         for part in whole.blocks():
             block = self._batch(index[part])
             if bases is not None:
@@ -302,8 +303,8 @@ class ExactMap:
     def memory_used(self) -> int:
         """Bytes used within the limit.
 
-        For trees and couplings if they fit, else for the copies of trees that couplings are read
-        from, else for the trees alone, else 0.
+        The first of these that fits: trees and couplings; the copies of trees from which couplings
+        are read; trees alone; 0.
         """
         trees, moves = self.memory
         sizes = (trees + moves, REPLAYED * trees, trees)

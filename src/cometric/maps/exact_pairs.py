@@ -29,8 +29,8 @@ class Plans(NamedTuple):
 
     Plan p moves ``mass[e]`` from bin ``source[e]`` to bin ``target[e]`` for e in
     ``start[p] : start[p + 1]``. Its duals f (on the bins of the first histogram) and g (on
-    those of the second) satisfy f_k + g_l <= C_kl and <a, f> + <b, g> = ``bounds[p]``, a lower
-    bound of the true distance, of which ``values[p]`` is an upper bound.
+    those of the second) satisfy f_k + g_l <= C_kl and <a, f> + <b, g> = ``bounds[p]``. The true
+    distance is between ``bounds[p]`` and ``values[p]``.
     """
 
     values: Vector
@@ -49,7 +49,7 @@ class PairBatch:
     Parameters
     ----------
     hist
-        The histograms, as the kernels take them.
+        The histograms in the format of the kernels.
     bins
         The number of bins.
     index
@@ -98,9 +98,10 @@ class PairBatch:
                 self.on_progress(int(stop), len(self.index))
 
     def solve(self, cost: Matrix, metric: bool | None = None, pivots: bool = True) -> None:
-        """Set optimal values and trees under ``cost``; ``metric``: whether it is one, if known.
+        """Set optimal values and trees under ``cost``.
 
-        Without ``pivots``, values and trees are those of the initial plans.
+        ``metric`` says whether the cost is a metric, if known. Without ``pivots``, values and
+        trees are those of the initial plans.
         """
         cost, unit = rescale_pow2(cost)
         moves = np.zeros(len(self.index), np.int32)
@@ -140,12 +141,12 @@ class PairBatch:
         return values
 
     def drop_invalid(self) -> int:
-        """Forget the stored trees that do not match the histograms; return their number."""
+        """Discard stored trees that do not match the histograms; return their number."""
         with threads(self.threads):
             return int(trees.drop_invalid(*self._data(), self.threads))
 
     def start_from(self, tree: Index, state: Index) -> None:
-        """Copy trees; those of other histograms, or damaged ones, are not used."""
+        """Start from copies of these trees, except damaged ones and those of other histograms."""
         self.tree[:] = tree
         self.state[:] = state
         self.drop_invalid()
@@ -198,6 +199,6 @@ def is_metric(cost: Matrix) -> bool:
 
 
 def rescale_pow2(cost: Matrix) -> tuple[Matrix, float]:
-    """The cost divided by a power of 2 where it is very large or small, and that power; exact."""
+    """The cost divided by a power of 2, which is exact, and that power; 1 for usual magnitudes."""
     unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
     return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))

@@ -1,4 +1,4 @@
-"""A cost as it travels between processes, and what the maps of a process derive from it."""
+"""A cost that is sent between processes, with a cache of quantities derived from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cometric.core.types import Matrix, Vector
 
 
 class Ground:
-    """A checked cost between bins: the entries above its diagonal, and the matrix when needed.
+    """A checked cost between bins, stored as the entries above its diagonal.
 
-    One process has one object of each cost. What depends on the cost alone, such as the kernel of
-    Sinkhorn sweeps, is computed once and shared by all calls; it does not travel.
+    Each process has one instance per cost. Quantities that depend on the cost alone, such as the
+    Sinkhorn kernel, are computed once and shared by all calls; they are not sent.
     """
 
     def __init__(self, packed: Vector | Matrix, bins: int) -> None:
@@ -25,7 +25,7 @@ class Ground:
 
     @classmethod
     def pack(cls, cost: Matrix, dtype: Any = np.float64) -> Ground:
-        """A checked cost, rounded to ``dtype``; whole if it is symmetric up to rounding only."""
+        """A checked cost, rounded to ``dtype``; as a full matrix unless exactly symmetric."""
         exact = np.array_equal(cost, cost.T)
         packed = upper(cost) if exact else cost
         return cls(packed.astype(dtype, copy=not exact), len(cost))
@@ -38,11 +38,11 @@ class Ground:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Serialized size in bytes."""
         return int(self.packed.nbytes)
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The result of ``compute``, which is called for the first request of this name."""
+        """The cached result of ``compute`` under this name."""
         if name not in self._derived:
             self._derived[name] = compute()
         return self._derived[name]

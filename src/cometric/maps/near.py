@@ -1,7 +1,8 @@
 """Sinkhorn divergences of histograms that are nearly equal, by their second-order expansion.
 
-The divergence of a and b = a + h is of second order in h, and as a difference of transport costs
-it is lost in their rounding errors. With the plan of a to itself, diag(u) K diag(u), and eps = 1,
+The divergence of a and b = a + h is of second order in h: computed as a difference of transport
+costs, it would vanish in their rounding errors. With the plan of a to itself, diag(u) K diag(u),
+and eps = 1,
 
     S(a, b) = <h, w (I - T^2)^-1 (G h / w)> / 2 + O(h^3),    G, T and w at a,
     v = (K u)^-s,    G = diag(v) K diag(v),    w = v (K u),    T = s diag(1 / w) G diag(a),
@@ -24,7 +25,7 @@ from cometric.core.rounding import close_pairs
 from cometric.core.types import Index, Matrix, Vector
 
 REACH = 1e-4
-"""Largest l1 distance of histograms that are compared in this way."""
+"""Largest l1 distance of histograms compared by the expansion."""
 
 ACCURATE = 3e-3
 """Largest change of the logarithms of scalings from a to b; its square is the relative error."""
@@ -42,7 +43,7 @@ class NearPairs:
         self._keys = np.sort(self._key(i, j))
 
     def _find(self, index: Index) -> Index:
-        """The places of such pairs in ``index``."""
+        """The positions in ``index`` of nearly equal pairs."""
         if not len(self._keys):
             return np.empty(0, np.int64)
         i, j = index.T
@@ -55,10 +56,10 @@ class NearPairs:
     def expand(
         self, index: Index, scalings: Vector, are_logs: bool, scaled: Matrix, damping: float
     ) -> tuple[Index, Vector]:
-        """The places in ``index`` of pairs whose expansion is accurate, and their divergences.
+        """The positions in ``index`` of pairs with an accurate expansion, and their divergences.
 
-        These are over eps, as is the cost ``scaled``. ``scalings`` are the u of the histograms to
-        themselves, or their logarithms, and ``damping`` is s.
+        Divergences are divided by eps, as is the cost ``scaled``. ``scalings`` are the u of the
+        histograms to themselves, or their logarithms, and ``damping`` is s.
         """
         places = self._find(index)
         pairs = np.concatenate([index[places], index[places, ::-1]])
@@ -105,7 +106,7 @@ class NearPairs:
 
 
 def _solve(system: Matrix, right: Matrix) -> Matrix:
-    """The solution, or infinity if it is inaccurate: small eps makes divergences linear in h."""
+    """The solution, or infinity if inaccurate (for small eps, divergences are linear in h)."""
     lost = np.full(right.shape, np.inf)
     try:
         inverse = np.linalg.inv(system)

@@ -25,7 +25,7 @@ def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
 
 
 def side_norm(problem: Problem, norm: Any, of: str, device: Any = None) -> Matrix:
-    """R between the distinct items of one side; a pair has one entry for each side."""
+    """R between the distinct items of one side; ``norm`` may be a pair, one for each side."""
     if getattr(norm, "ndim", 0) == 2:
         raise ValueError(
             "`norm` is one matrix; pass two, (for samples, for features), or None for one of them."
@@ -34,7 +34,7 @@ def side_norm(problem: Problem, norm: Any, of: str, device: Any = None) -> Matri
 
 
 def norm_for(norm: Any, of: str) -> Any:
-    """The norm of one side, from that of both or a pair."""
+    """The norm of one side; ``norm`` is the same for both, or a pair."""
     return norm[0 if of == "samples" else 1] if is_pair(norm) else norm
 
 
@@ -44,7 +44,7 @@ def is_pair(norm: Any) -> bool:
 
 
 def _norm(side: Side, norm: Any, device: Any, of: str) -> Matrix:
-    """R between the distinct items of a side; a matrix has rows for all kept items."""
+    """R between the distinct items of a side; if given as a matrix, it covers all kept items."""
     if not hasattr(norm, "shape") or np.ndim(norm) != 2:
         return norm_matrix(side.full_histograms, norm, device, of)
     n = len(side.labels)
@@ -56,8 +56,8 @@ def _norm(side: Side, norm: Any, device: Any, of: str) -> Matrix:
 def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -> Matrix:
     """R for all pairs: ``norm`` is a name, a power p >= 1, or the matrix itself.
 
-    With a torch ``device``, l1, l2 and linf are computed there and stay there. ``of`` tells which
-    items the histograms are of: the reference "local" compares features in another way.
+    With a torch ``device``, l1, l2 and linf are computed there and stay there. ``of`` is the side
+    of the histograms: the reference "local" compares features in another way than samples.
     """
     hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
     k = hist.shape[0]
@@ -100,9 +100,9 @@ def is_reference(norm: Any) -> bool:
 
 
 def norm_name(norm: Any) -> str:
-    """The name of a norm: "l1", "l2.5", "linf", "discrete", that of a reference, or "matrix".
+    """The name of a norm: "l1", "l2.5", "linf", "discrete", a reference, or "matrix".
 
-    For a pair of which at least one has a name, both, as in "l1, matrix".
+    For a pair, both names, as in "l1, matrix", or "matrix" for two matrices.
     """
     if is_pair(norm):
         names = [norm_name(part) for part in norm]
@@ -116,7 +116,7 @@ def norm_name(norm: Any) -> str:
 
 
 def name_for(name: str, of: str) -> str:
-    """The name of the norm of one side, from that of both."""
+    """The name of the norm of one side, from a result of :func:`norm_name`."""
     return name.split(", ")[0 if of == "samples" else -1]
 
 
@@ -132,10 +132,10 @@ def norm_power(norm: Any) -> float | None:
 
 
 class PairNorms:
-    """R of any pairs of histograms, for norms that have a name.
+    """R between any pairs of histograms, for named norms.
 
     Norms are computed from integer masses, as for the learned items. A reference is fitted to
-    the learned items ``known``, and places the others among them.
+    the learned items ``known``; the other items are placed among them.
     """
 
     def __init__(self, norm: str, known: Histograms, rows: sparse.csr_array, of: str) -> None:
@@ -155,7 +155,7 @@ class PairNorms:
         return self._reference
 
     def on(self, rows: sparse.csr_array, places: Any = None) -> PairNorms:
-        """The same norm between other histograms, for a reference at ``places`` if known."""
+        """The same norm between other histograms, with their ``places`` in a reference if known."""
         other = copy(self)
         other._rows = Histograms(rows)
         if self._reference is not None:

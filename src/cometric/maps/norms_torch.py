@@ -15,7 +15,7 @@ from cometric.maps.norms import is_reference, norm_matrix
 from cometric.maps.references import AROUND, NEAR, NOISE, SHARPNESS, SMALLEST, LocalParts
 
 CHUNK = 8192
-"""Histograms placed among the learned ones at a time."""
+"""Number of histograms placed among the learned ones at a time."""
 
 
 class Rows:
@@ -45,9 +45,9 @@ class Rows:
 class TensorNorm:
     """R between any of the histograms ``full``, as in :class:`PairNorms`.
 
-    R is put together from at most one distance of each kind, between the rows of ``least`` (l1
-    norm), ``angle`` (Euclidean, unit vectors), ``cosine`` (one minus the product) and ``place``
-    (Euclidean, dense vectors); other kinds are None. Local references weigh them by ``scales``.
+    R combines at most one distance of each kind, between the rows of ``least`` (l1 norm),
+    ``angle`` (Euclidean, unit vectors), ``cosine`` (one minus the product) and ``place``
+    (Euclidean, dense vectors); unused kinds are None. Local references divide them by ``scales``.
     The reference "local" between samples, with dense vectors of six kinds, runs on the CPU only.
     """
 
@@ -102,7 +102,7 @@ class TensorNorm:
         return [part for part in (self.least, self.angle, self.place) if part is not None]
 
     def _place_among_known(self) -> None:
-        """The scales, noise and spread of every histogram, by the learned ones."""
+        """Compute the scale, noise and spread of every histogram, relative to the learned ones."""
         import torch
 
         reference: Any = self.local
@@ -132,7 +132,7 @@ class TensorNorm:
         *self.scales, self.noise, self.spread = map(torch.cat, zip(*blocks, strict=True))
 
     def _distances(self, rows: Any, targets: Any, others: list[Any]) -> list[Any]:
-        """Distances of each kind, to ``targets`` of ``others``, which has a matrix per kind."""
+        """Distances of each kind to the ``targets`` in ``others``, one matrix per kind."""
         distances = []
         for part, other in zip(self._kinds(), others, strict=True):
             if part is self.place:
@@ -147,7 +147,7 @@ class TensorNorm:
         return distances
 
     def __call__(self, rows: Any, targets: Any) -> Any:
-        """R from the histograms ``rows`` to ``targets``: (n, c), or (c,) for all rows the same."""
+        """R from ``rows`` to ``targets``, (n, c), or (c,) if the same for all rows."""
         import torch
 
         if self.cosine is not None:
@@ -171,7 +171,7 @@ class TensorNorm:
         return relative.clamp_(max=self.local.farthest)
 
     def _raised(self, distances: Any, rows: Any, targets: Any) -> Any:
-        """Distances between different histograms, at least the smallest; of equal ones zeros."""
+        """Distances raised to at least ``smallest``, but zero between equal histograms."""
         same = self._labels[rows][:, None] == self._labels[targets]
         return distances.clamp_(min=self.smallest).masked_fill_(same, 0.0)
 
@@ -197,7 +197,7 @@ def _euclidean(rows: Any, others: Any, targets: Any) -> Any:
 
 
 def _nearest(distances: Any, same: Any, count: int) -> Any:
-    """The ``count`` smallest distances of each row, or all, without those of ``same`` items."""
+    """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
     others = distances.shape[1] - int(same.sum(1).max())
     masked = distances.masked_fill(same, float("inf"))
     return masked.topk(min(count, others), largest=False, sorted=False).values

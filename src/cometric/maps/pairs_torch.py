@@ -15,10 +15,10 @@ from cometric.maps.norms_torch import Rows
 from cometric.maps.sinkhorn import SELF_TOL
 
 CHUNK = 32_768
-"""Histograms whose scalings to themselves are computed at a time."""
+"""Number of histograms whose self terms are computed at a time."""
 
 COPIES, SCRATCH = 4 << 30, 2 << 30
-"""Bytes for the columns of the kernel that sources select, and for scalings of pairs."""
+"""Bytes for copied columns of the kernel, and for scalings of pairs."""
 
 MAX_SWEEPS = 10_000
 
@@ -92,7 +92,7 @@ class TensorPairs:
         self.q[first:last] = self.unit * (halves - hist.sum(1))
 
     def image(self, rows: Any) -> Any:
-        """The vectors x of lower bounds p_i + q_j - <x_i, a_j>, one for each of ``rows``."""
+        """The vector x_i of the lower bounds p_i + q_j - <x_i, a_j>, for each of ``rows``."""
         d = self.rows.shape[1]
         logs = (self.rows.with_data(self.scalings).dense(rows, self.depth) @ self._kernel).log_()
         if math.isinf(self.ratio):
@@ -108,7 +108,7 @@ class TensorPairs:
     def __call__(self, rows: Any, slots: Any, targets: Any, sweeps: int = MAX_SWEEPS) -> Any:
         """Divergences of the pairs ``rows[slots[p]]``, ``targets[p]``, with slots in any order.
 
-        With fewer ``sweeps`` than a solution takes, lower bounds of them.
+        Lower bounds if ``sweeps`` are too few for convergence.
         """
         import torch
 
@@ -167,7 +167,7 @@ class TensorPairs:
 
 
 def _end_of_block(sizes: Any, first: int, depth: int) -> int:
-    """The end of a block of sources, of similar size, whose copies of the kernel fit."""
+    """The end of a block of sources of similar size whose copies of kernel columns fit."""
     small = max(16.0, sizes[first])
     last = int(np.searchsorted(sizes, 2.0 ** math.ceil(math.log2(small)), side="right"))
     last = max(last, first + 1)

@@ -1,4 +1,4 @@
-"""Maps by quadratic forms of differences of histograms: products of matrices, no pairs."""
+"""Maps that are quadratic forms of differences of histograms, computed by matrix products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometric.maps.checks import check_cost, check_histograms, check_index
 from cometric.maps.euclidean import in_parts, squares_of_differences
 
 NEAR = 1e-4
-"""l1 distance of histograms whose difference is multiplied by the matrix, not their images."""
+"""Below this l1 distance, M is applied to the difference of two histograms, not to each."""
 
 
 class QuadraticMap:
@@ -21,8 +21,8 @@ class QuadraticMap:
 
     Subclasses define M, and may change the form into a distance.
 
-    As z sums to 0, its largest bin p is left out: then M_kl - M_kp - M_pl + M_pp takes the place
-    of M, and a bin that holds nearly all of the mass costs no digits.
+    As z sums to 0, the largest bin p can be left out, with M_kl - M_kp - M_pl + M_pp in place of
+    M: so a bin with nearly all of the mass causes no loss of digits.
     """
 
     def __init__(self, hist: Any) -> None:
@@ -56,7 +56,7 @@ class QuadraticMap:
         return np.maximum(forms, 0.0)
 
     def _images(self, cost: Matrix) -> tuple[Matrix, Matrix]:
-        """The matrix of :class:`QuadraticMap`, without a bin, and times every histogram as rows."""
+        """M reduced by the left-out bin, and its product with every histogram, as rows."""
         M, p = self._matrix(cost), self._left_out
         M = M - M[:, [p]] - M[[p]] + M[p, p]
         return M, self._rest @ M
@@ -66,7 +66,7 @@ class QuadraticMap:
         M, image = images
         z = self._rest[i] - self._rest[j]
         forms = np.asarray(z.multiply(image[i] - image[j]).sum(axis=1)).ravel()
-        # A difference of images has the rounding errors of both; M z has that of a small z.
+        # A difference of images has the rounding errors of both; M z only those of the small z.
         near = np.flatnonzero(np.asarray(abs(z).sum(axis=1)).ravel() < NEAR)
         forms[near] = np.asarray(z[near].multiply(z[near] @ M).sum(axis=1)).ravel()
         return forms

@@ -1,6 +1,6 @@
-"""Times of two kernels for blocks of pairs on a device: which one is expected to be faster.
+"""Modeled times of the two GPU kernels for blocks of pairs, to choose the faster one.
 
-Rates are those of one NVIDIA H200, measured block by block on three data sets
+Rates were measured on one NVIDIA H200, block by block on three data sets
 (docs/notes/gpu-kernel.md); only their ratios matter.
 """
 
@@ -13,10 +13,10 @@ import numpy as np
 from cometric.core.types import Index
 
 ENTRIES = {4: 1.1e12, 8: 0.5e12}
-"""Entries of the kernel matrix that sweeps on supports read per second, by bytes of a number."""
+"""Kernel entries per second read by sweeps on supports, by item size in bytes."""
 
 ENTRIES_OF_WARP = {4: 1.4e9, 8: 0.52e9}
-"""The same for one warp, which sweeps a pair: a block takes at least as long as its largest."""
+"""The same for a single warp, which sweeps one pair: the largest pair bounds a block's time."""
 
 PRODUCTS, TRAFFIC = 45e12, 3.5e12
 """Operations of matrix products, and bytes of memory, per second."""
@@ -26,9 +26,9 @@ LAUNCHES = 2e-4
 
 
 def pair_ratio(size: float, d: int) -> float:
-    """Time of a pair on its supports, of ``size`` bins out of ``d``, relative to products.
+    """Time of a pair on supports of ``size`` bins out of ``d``, relative to matrix products.
 
-    Both in float64. Supports take size^2 entries of the kernel, each at the cost of a load.
+    Both in float64. A sweep on supports loads size^2 kernel entries.
     """
     return float((size**2 / ENTRIES[8]) / product_seconds(size, d, 8))
 
@@ -36,8 +36,8 @@ def pair_ratio(size: float, d: int) -> float:
 def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize: int) -> bool:
     """Whether products are expected to sweep a block faster than the kernel on supports.
 
-    ``block`` is its first and its last source, and the bins they are padded to; ``sizes`` are those
-    of all histograms, in increasing order.
+    ``block`` is its first source, last source and padded number of bins; ``sizes`` are the support
+    sizes of all histograms, in increasing order.
     """
     first, last, width = block
     partners = sizes[first:].sum() - np.cumsum(sizes[first:last])
@@ -49,7 +49,7 @@ def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize
 
 
 def product_seconds(size: Any, d: int, itemsize: int) -> Any:
-    """Seconds of a sweep of a pair by products; ``size`` may be a vector, one entry per pair.
+    """Seconds per sweep of a pair by products; ``size`` may be a vector, one entry per pair.
 
     4 size d operations at the rate of matrix units, and 4 passes over d numbers.
     """

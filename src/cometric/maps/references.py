@@ -1,8 +1,8 @@
 """References: named matrices R that compare items as text and cell analysis usually do.
 
-A reference is fitted to the learned histograms and then places any histograms over the same bins,
-so that new items have distances to the learned ones. Its matrix is symmetric and positive between
-different items, which is all that the theory asks of R. "local" is not a metric.
+A reference is fitted to the learned histograms; then any histograms over the same bins can be
+placed, so that new items have distances to the learned ones. Its matrix is symmetric and positive
+between different items, which is all that the theory requires of R. "local" is not a metric.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from cometric.maps.views import Views
 NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
 
 NEAR, AROUND = 10, 30
-"""Nearest items by which "local" scales each of its distances, and their sum."""
+"""Numbers of nearest items by which "local" scales each of its distances, and their sum."""
 
 NOISE = 0.9
-"""The part of the distance to the nearest item that "local" takes for noise."""
+"""Fraction of the distance to the nearest item that "local" subtracts as noise."""
 
 SHARPNESS = 1.5
 """The power to which "local" raises distances."""
 
 FAR = 0.99
-"""The share of all pairs beyond which "local" calls items equally far apart: a few outliers would
-otherwise decide how much all other distances weigh."""
+"""Quantile at which "local" clips distances: otherwise a few outliers would determine the weight of
+all other distances."""
 
 SMALLEST = 1e-6
-"""Distances between different items are at least this part of the mean distance."""
+"""Distances between different items are at least this fraction of the mean distance."""
 
 ALIKE = 1e-8
-"""Distances in the first view of "local" up to which items may be equal: their histograms decide.
-They are a few times those of the histograms."""
+"""Items closer than this in the first view of "local" may be equal: their histograms are compared.
+These distances are a few times those of the histograms."""
 
 LEAST_DEVIATION = 0.01
-"""Standard deviations of distances count as at least this part of their mean: a view in which all
-items are nearly equally far apart would weigh without bound. Measured: from 0.018 on."""
+"""Lower limit of the standard deviation of distances, as a fraction of their mean: without it, a
+view with nearly constant distances would get an unbounded weight. Measured: 0.018 and above."""
 
 BLOCK = 10_000_000
-"""Distances of new items to learned ones that are in memory at a time."""
+"""Maximum number of distances from new to learned items in memory at a time."""
 
 
 class PlainItems(NamedTuple):
@@ -61,7 +61,7 @@ class PlainItems(NamedTuple):
 
 
 class Plain:
-    """One distance; small ones are raised, so that different items are apart."""
+    """A single distance, raised to a positive minimum between different items."""
 
     def __init__(self, hist: Histograms, of: Views) -> None:
         self.views = of
@@ -78,7 +78,7 @@ class Plain:
 
     @property
     def smallest(self) -> float:
-        """The least distance between different items."""
+        """The minimum distance between different items."""
         return self._smallest
 
     def pairs(self, items: PlainItems, index: Index) -> Vector:
@@ -103,9 +103,9 @@ class LocalItems(NamedTuple):
 
 
 class LocalParts(NamedTuple):
-    """What a local reference is put together from.
+    """The fitted parameters of a local reference.
 
-    ``floors`` are the least scales, ``farthest`` is the largest value.
+    ``floors`` are the minimum scales, ``farthest`` is the largest value.
     """
 
     known: list[Any]
@@ -116,20 +116,19 @@ class LocalParts(NamedTuple):
 
 
 class Local:
-    """Several views, each relative to the distances in the neighborhood, and without their noise.
+    """A weighted sum of several views, scaled by local distances and with noise subtracted.
 
-    In every view d, items have a scale s_i: the mean distance to their ten nearest learned items.
-    The sum of all d_ij / sqrt(s_i s_j), each divided by its ``unit`` (mean or standard deviation
-    over all pairs) and times the weight of its view, is a distance a in which sparse and dense
-    neighborhoods, and noisy and clean items, are alike. Of a, 0.9 times the distance to
-    the nearest item, n_i, is taken for noise, and with t_i the mean of a - n_i over the 30 nearest
-    items ::
+    In every view d, item i has a scale s_i: the mean distance to its ten nearest learned items.
+    Let a be the weighted sum of all d_ij / sqrt(s_i s_j), each divided by its ``unit`` (mean or
+    standard deviation over all pairs); this equalizes sparse and dense neighborhoods, and noisy
+    and clean items. Let the noise n_i be 0.9 times the distance a to the nearest item, and t_i the
+    mean of a - n_i over the 30 nearest items. Then ::
 
         R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
 
-    or the 99 % quantile of all these, where they are larger.
+    clipped at the 99 % quantile of all pairs.
 
-    The first of the views must be positive between different items.
+    The first view must be positive between different items.
     """
 
     def __init__(self, hist: Histograms, of: Views, unit: Callable[[Matrix], float]) -> None:
@@ -147,7 +146,7 @@ class Local:
             np.maximum(scale, floor, out=scale)
             for rows in row_blocks(part.shape):
                 part[rows] /= _outer(scale[rows], scale)
-            with np.errstate(over="ignore"):  # all of the ten nearest are at distance 0: no weight
+            with np.errstate(over="ignore"):  # overflows if the ten nearest are at distance 0
                 size = unit(part)
             weight = share / size if 0.0 < size < np.inf else 0.0
             for rows in row_blocks(part.shape):
@@ -166,7 +165,7 @@ class Local:
 
     @property
     def parts(self) -> LocalParts:
-        """What was fitted, for the same computation elsewhere."""
+        """The fitted parameters, for other implementations."""
         return LocalParts(self._known, self._scales, self._floors, self._weights, self._farthest)
 
     def place(self, hist: Histograms) -> LocalItems:
@@ -177,9 +176,9 @@ class Local:
         return LocalItems(places, [np.concatenate(part) for part in zip(*blocks, strict=True)])
 
     def around(self, parts: Iterable[Matrix], same: NDArray[np.bool_]) -> list[Vector]:
-        """What :meth:`place` finds out about items, from their distances to the learned ones.
+        """The scales, noise and spread of items, from their distances to the learned ones.
 
-        ``same`` marks those that are equal.
+        ``same`` marks pairs of equal items.
         """
         scales: list[Vector] = []
         total = np.zeros(())
@@ -192,9 +191,9 @@ class Local:
     def combine(
         self, parts: Iterable[Any], around: Sequence[Vector], index: tuple[Any, Any]
     ) -> Any:
-        """R of pairs from their distances ``parts`` and what :meth:`around` gave for all items.
+        """R of pairs, from their distances ``parts`` and the results of :meth:`around`.
 
-        ``index`` are the numbers of the items, in shapes that broadcast to that of the parts.
+        ``index`` has the numbers of the items, in shapes that broadcast to that of the parts.
         """
         i, j = index
         *scales, noise, spread = around
@@ -223,7 +222,7 @@ class Local:
         return distances
 
     def _around(self, places: list[Any], hist: Histograms, rows: slice) -> list[Vector]:
-        """The scales of some items, their noise and their spread, by the learned items."""
+        """The scales, noise and spread of some items, relative to the learned ones."""
         parts = (
             distance.between(placed.take(rows), known)
             for distance, placed, known in zip(
@@ -288,7 +287,7 @@ def _deviation(distances: Matrix) -> float:
 
 
 def _quantile(distances: Matrix, share: float) -> float:
-    """The smallest distance that this share of the pairs does not exceed."""
+    """The distance at quantile ``share`` of all pairs."""
     n = len(distances)
     rank = n + int(np.ceil(share * n * (n - 1))) - 1  # the diagonal comes first
     return float(np.partition(distances, rank, axis=None)[rank])
@@ -300,7 +299,7 @@ def _mean_near(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
 
 
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:
-    """The ``count`` smallest distances of each row, or all, without those of ``same`` items."""
+    """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
     n, columns = distances.shape
     count = min(count, columns - int(same.sum(axis=1).max(initial=0)))
     near = np.empty((n, count))

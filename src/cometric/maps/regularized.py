@@ -1,4 +1,4 @@
-"""Any distance map with a formula: saturated costs, and the norm term."""
+"""Adds a formula (saturated costs, norm term) to any distance map."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cometric.core.types import (
 )
 
 UNDERFLOW = 2.0**-1000
-"""Distances that are smaller than this fraction of the largest count as zero where R is added."""
+"""With a norm term, distances below this fraction of the largest count as zero."""
 
 
 def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metrics) -> Coupled:
-    """Both lifts with a formula; the lifts themselves if it is plain transport."""
+    """Both maps with a formula; the maps themselves if it is plain transport."""
     to_samples, to_features = lifts
     if formula.is_plain:
         return Coupled(to_samples, to_features)
@@ -70,7 +70,7 @@ class Regularized:
         return distances
 
     def pairs(self, cost: Matrix, index: Index) -> Vector:
-        """The distances of some pairs; a restart needs the largest distance, so computes all."""
+        """The distances of some pairs; a restart needs the largest one, so all are computed."""
         i, j = np.asarray(index).T
         if self.formula.restart > 0.0:
             chosen: Vector = self(cost)[i, j]
@@ -85,20 +85,20 @@ class Regularized:
         return [partial(self._add, *args) for args in zip(distances, norms, strict=True)]
 
     def _add(self, transport: Callable[[Matrix], Any], R: Any, cost: Matrix) -> Any:
-        """The distances, given their transport part as a function of the saturated cost."""
+        """The distances; ``transport`` is their transport part as a function of the cost."""
         moved = transport(self.formula.saturated(cost))
         return self.formula.distances(moved, R, float(cost.max()))
 
     def freeze(self, cost: Matrix) -> Regularized:
-        """The map with the couplings of ``phi`` frozen at ``cost``, but not the norm term.
+        """The map with the couplings of ``phi`` frozen at ``cost``.
 
-        Saturation is not frozen either: with couplings P the frozen transport is <P, g(C)>.
+        The norm term and saturation are not frozen: with couplings P, transport is <P, g(C)>.
         """
         frozen = freezable(self.phi).freeze(self.formula.saturated(cost))
         return Regularized(frozen, self.formula, self.R)
 
     def sketch(self, cost: Matrix) -> Regularized | None:
-        """Like ``freeze``, with plans of ``phi`` that are near optimal; None if it has none."""
+        """Like ``freeze`` with nearly optimal plans of ``phi``; None if it offers none."""
         sketch = getattr(self.phi, "sketch", None)
         rough = None if sketch is None else sketch(self.formula.saturated(cost))
         return None if rough is None else Regularized(rough, self.formula, self.R)

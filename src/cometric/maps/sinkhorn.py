@@ -1,4 +1,4 @@
-"""What the Sinkhorn maps of all backends share: settings, the stages of a call, snapshots."""
+"""Base class of the Sinkhorn maps of all backends: settings, stages of a call, snapshots."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cometric.core.arrays import is_tensor, namespace
 from cometric.maps.checks import check_eps, check_rho, fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
-"""Largest logarithm of scalings, 1 / eps, that cannot overflow; above it, float64, then the log
-domain."""
+"""Largest logarithm of scalings (about 1 / eps) that cannot overflow. Above the limit of float32,
+sweeps are in float64; above that of float64, in the log domain."""
 
 MORE_SWEEPS = 20
-"""Further sweeps for the pairs whose marginal error exceeds the margin."""
+"""Extra sweeps for the pairs whose marginal error exceeds the margin."""
 
 SELF_TOL = 1e-13
 """Marginal error to which self terms are solved."""
@@ -27,10 +27,11 @@ INNER = 3e-3
 """Marginal errors up to this times the root of the tolerance do not affect the result."""
 
 SMALL = 0.03
-"""Largest distance, relative to the largest cost, below which pairs are solved more accurately."""
+"""If the largest distance is below this fraction of the largest cost, pairs are solved more
+accurately."""
 
 REACHABLE = 1e-14
-"""The smallest marginal error that runs ask for: rounding may keep errors above smaller ones."""
+"""Smallest tolerance of marginal errors that is used: rounding may prevent smaller errors."""
 
 SelfTerms = tuple[Any, Any]
 """Transport costs over eps of every histogram to itself, and their marginal errors."""
@@ -39,8 +40,8 @@ SelfTerms = tuple[Any, Any]
 class SinkhornMap(ABC):
     """Settings and stages of a map of Sinkhorn divergences; see :class:`EntropicMap`.
 
-    A backend adds kernels and memory layout. It cuts the pairs of a call into tasks, objects with
-    ``values`` (dual values over eps) and ``errors`` (marginal errors), each swept as a whole.
+    A backend adds kernels and memory layout. It divides the pairs of a call into tasks, objects
+    with ``values`` (dual values over eps) and ``errors`` (marginal errors), each swept as a whole.
     """
 
     shape: tuple[int, int]
@@ -75,7 +76,7 @@ class SinkhornMap(ABC):
     def precision(self) -> str:
         """The precision of the sweeps; may be changed between calls.
 
-        A lower one than float64 is ignored if eps is so small that scalings could overflow.
+        Lower precisions than float64 are ignored if eps is so small that scalings could overflow.
         """
         return self._precision
 
@@ -112,8 +113,8 @@ class SinkhornMap(ABC):
     ) -> tuple[float, Any]:
         """Sweep all tasks under ``cost``, set ``error``, return absolute eps and self terms.
 
-        ``own`` are the self terms if known. Batches of tasks are requested one by one once the
-        self terms are known, so that one at a time is in memory; none if all costs are zero.
+        ``own`` are the self terms if known. Batches are requested one by one, so that only one is
+        in memory at a time; none is requested if all costs are zero.
         """
         unit = self.eps * float(cost.max())
         if unit == 0.0:
@@ -141,14 +142,14 @@ class SinkhornMap(ABC):
         return unit, levels
 
     def _sweep_once(self, tasks: list[Any], kernel: Any) -> None:
-        """The sweeps that all pairs get, unless each of them is solved."""
+        """Apply the fixed number of sweeps to all pairs; does nothing if pairs are solved fully."""
         if self.sweeps is not None:
             self._sweep(tasks, kernel, self.sweeps, 0.0)
 
     def _sweep_again(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
         """Sweep as set by ``tol`` and ``margin``; then sweep negative divergences again.
 
-        A sweep only raises a dual value, so a negative divergence may be due to too few.
+        Sweeps only raise dual values, so negative divergences may be due to too few sweeps.
         """
         if self.sweeps is None:
             self._sweep(tasks, kernel, self.max_sweeps, self._tolerance)
@@ -165,7 +166,7 @@ class SinkhornMap(ABC):
 
     @property
     def _is_warm(self) -> bool:
-        """Whether sweeps do not depend on the self terms of the same call."""
+        """Whether sweeps may precede self terms."""
         return False
 
     @property
@@ -198,14 +199,14 @@ class SinkhornMap(ABC):
 
     @abstractmethod
     def _sweep(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
-        """Sweep until errors are at most ``tol``, ``limit`` times at most."""
+        """Sweep at most ``limit`` times, until errors are at most ``tol``."""
 
     @abstractmethod
     def _resume(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
-        """The same for the pairs whose errors exceed ``tol``."""
+        """Continue sweeping only the pairs whose errors exceed ``tol``."""
 
     def _repair(self, tasks: list[Any]) -> None:  # noqa: B027 - not every backend can
-        """Solve pairs whose scalings overflowed in another way."""
+        """Solve pairs whose scalings overflowed by another method."""
 
     @abstractmethod
     def _negative_rounds(self) -> Sequence[tuple[int, float]]:
@@ -217,23 +218,23 @@ class SinkhornMap(ABC):
 
     @abstractmethod
     def _sweep_negative(self, task: Any, mask: Any, kernel: Any, limit: int, tol: float) -> None:
-        """Sweep the pairs of a mask, whatever their errors."""
+        """Sweep the pairs of a mask, regardless of their errors."""
 
 
 def inner_tolerance(tol: float, largest: float = 1.0, share: float = 1.0) -> float:
     """The marginal error to which pairs are solved, for a tolerance of the metrics.
 
     The value of a pair is accurate to second order in the marginal errors of its bins, relative to
-    their masses. If the ``largest`` distance is a small part of the largest cost, so are the masses
-    that make the difference, and errors must be smaller by the same factor: rounded to a power of
-    two, so that the tolerance seldom changes in a run. ``share`` multiplies it.
+    their masses. If the ``largest`` distance is a small fraction of the largest cost, then little
+    mass moves, and errors must be smaller by the same factor. This factor is rounded to a power of
+    two, so that the tolerance seldom changes in a run. ``share`` multiplies the tolerance.
     """
     steps = math.floor(math.log2(largest / SMALL)) if 0.0 < largest < SMALL else 0
     return max(REACHABLE, share * INNER * math.sqrt(tol) * 2.0**steps)
 
 
 def _largest_log(rows: sparse.csr_array, eps: float, rho: float | None) -> float:
-    """The order of the largest logarithm of a scaling; masses that differ add to it."""
+    """An estimate of the largest logarithm of a scaling; unequal masses increase it."""
     if rho is None:
         return 1.0 / eps
     masses = rows.sum(axis=1)

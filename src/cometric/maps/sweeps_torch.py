@@ -1,4 +1,4 @@
-"""Sinkhorn sweeps on tensors: of blocks on the supports of their pairs, or by matrix products."""
+"""Sinkhorn sweeps of blocks on tensors, either on supports or by matrix products."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cometric.maps.rates import prefers_products
 from cometric.maps.sinkhorn import SinkhornMap
 
 ROUND = 20
-"""Sweeps by products after which solved sources are left out, in maps that mix both engines."""
+"""In maps that mix both engines, sweeps by products between two removals of solved sources."""
 
 FEW = 0.05
-"""The share of late pairs of a tile up to which they are swept on their supports."""
+"""Up to this share of unsolved pairs, a tile is swept on supports."""
 
 NEGATIVE_SWEEPS = (3, 10, 100)
 """Further sweeps of pairs with a negative divergence, before they are solved."""
@@ -35,10 +35,10 @@ class TensorSweeps(SinkhornMap):
     _weight: Any
     _partners: Any  # dense histograms in the precision of the sweeps, for products
     _cropping: Any  # the kernels on supports
-    _triton: bool  # whether these can run
+    _triton: bool  # whether the kernels on supports can run
     _mixed: bool  # whether the engine is chosen for each block
-    _last_tiles: Any = None  # those of the last task
-    _croppable: float  # the share of pairs up to which these kernels are faster than products
+    _last_tiles: Any = None  # the tiles of the last task
+    _croppable: float  # up to this share of pairs, kernels on supports are faster than products
 
     def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
@@ -79,7 +79,7 @@ class TensorSweeps(SinkhornMap):
         return prefers_products(block, self._sizes, self.shape[1], self.dtype.itemsize)
 
     def _is_wide(self, part: Part) -> bool:
-        """Whether even a few pairs are better swept by products: one program would sweep each."""
+        """Whether products are faster even for a few pairs, as no CUDA kernel fits the supports."""
         from cometric.kernels import sinkhorn_cuda
 
         if math.isinf(self.ratio) and sinkhorn_cuda.can_run(self.device):
@@ -103,7 +103,7 @@ class TensorSweeps(SinkhornMap):
         return self.precision != "float32" and stored == self.dtype and self._can_tile
 
     def _tiles(self, task: Task) -> Any:
-        """The tiles of a task, those of the last one if it has the same memory."""
+        """The tiles of a task; reuses those of the last task if it has the same memory."""
         from cometric.kernels.products_cuda import Products, Sources
 
         blocks = [Sources(part.block.first, *part[1:4]) for part in task.parts]
@@ -120,7 +120,7 @@ class TensorSweeps(SinkhornMap):
             self._resume_tiles(task, kernel, limit - 1, tol)
 
     def _resume_tiles(self, task: Task, kernel: Any, limit: int, tol: float) -> None:
-        """Sweep tiles while many of their pairs are late, then what is left on supports."""
+        """Sweep tiles while many of their pairs are unsolved, then the other pairs on supports."""
         tiles, which = self._tiles(task), None
         for _ in range(limit):
             which = tiles.late(task.errors, tol, FEW, which)
@@ -155,7 +155,7 @@ class TensorSweeps(SinkhornMap):
     def _multiply(
         self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any = None
     ) -> None:
-        """Sweep a block by products; in a mixed map only sources with ``rows`` > 0, if given."""
+        """Sweep a block by products; with both engines only sources with ``rows`` > 0, if given."""
         if self._mixed:
             self._multiply_sources(task, part, kernel, limit, tol, rows)
             return
@@ -171,9 +171,9 @@ class TensorSweeps(SinkhornMap):
     def _multiply_sources(
         self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any
     ) -> None:
-        """Sweep the pairs of some sources by products, some sources at a time.
+        """Sweep the pairs of some sources by products, as many at a time as fit into the scratch.
 
-        Every ``ROUND`` sweeps, those whose pairs are all solved are left out.
+        Every ``ROUND`` sweeps, sources with all pairs solved are removed.
         """
         import torch
 
@@ -218,14 +218,14 @@ class TensorSweeps(SinkhornMap):
         return values, errors
 
     def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
-        """A block for the kernels on supports, with the numbers of pairs to resume in each row."""
+        """A block for the kernels on supports; ``wanted`` counts the pairs to resume per row."""
         from cometric.kernels.cropping import Job
 
         results = task.of(part, task.values), task.of(part, task.errors)
         return Job(part.block.first, *part[1:4], *results, wanted)
 
     def _crop(self, jobs: list[Any], kernel: Any, limit: int, tol: float) -> None:
-        """Sweep on the supports only; where jobs say so, only pairs whose error exceeds ``tol``."""
+        """Sweep on supports; jobs with ``wanted`` sweep only pairs whose error exceeds ``tol``."""
         if not jobs:
             return
         from cometric.kernels.cropping import Cropping

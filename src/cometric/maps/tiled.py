@@ -1,10 +1,10 @@
 """Any distance map, tile by tile, on the workers of a Dask cluster.
 
-A tile is all pairs between two blocks of histograms. It depends on the cost only: a new map is
-made for it, solved and discarded. Hence the result is the same, byte for byte, on one machine and
-on a cluster, for any number of workers, also if some of them die; a lost tile is computed again
-elsewhere. Nothing is warm-started: exact and entropic maps, which can be, are in
-:mod:`~cometric.maps.distributed`.
+A tile is all pairs between two blocks of histograms. It is computed by a new map, which is then
+discarded, so it depends on the cost only. Hence the result is the same, byte for byte, on one
+machine and on a cluster, for any number of workers, even if some of them die: a lost tile is
+recomputed elsewhere. There are no warm starts; for exact and entropic maps, which profit from
+them, see :mod:`~cometric.maps.distributed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 
 TILE = 512
-"""Histograms on each edge of a tile; smaller where there would be too few tiles."""
+"""Histograms along each edge of a tile; smaller if there would be too few tiles."""
 
 
 Make = Callable[..., Any]
@@ -41,7 +41,7 @@ class TiledMap:
         A ``distributed.Client`` or a :class:`~cometric.maps.cluster.Cluster`, or None for this
         process. Tiles are the same either way.
     tile
-        Histograms on each edge of a tile.
+        Histograms along each edge of a tile.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TiledMap:
         return distances
 
     def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[int, Vector]]:
-        """Positions of tiles and their distances, in the order in which they are finished."""
+        """Positions of tiles and their distances, in order of completion."""
         cluster = self._cluster
         cost = cluster.share(check_cost(cost, self.shape[1]))
         if self._shared is None:

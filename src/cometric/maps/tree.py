@@ -1,4 +1,4 @@
-"""Transport along a tree of the bins, which is built from their cost."""
+"""Transport along a tree of the bins that is built from the cost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ TOTAL = 2.0**60
 class TreeMap:
     """``phi(cost)_ij``: transport between a_i and a_j along the tree that ``cost`` determines.
 
-    The tree is that of average linkage (or another linkage), so that two bins are as far apart as
-    the height at which they are joined. It scales with the cost; it is not continuous in it.
+    The tree is built by average linkage (or another linkage): the distance of two bins is the
+    height at which they are joined. The tree scales with the cost, but is not a
+    continuous function of it.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class TreeMap:
         return MetricTree.from_distances(check_cost(cost, self.shape[1]), self.linkage)
 
     def vectors(self, cost: Matrix) -> TreeVectors:
-        """The vectors of the histograms for a cost, whose l1 distances are the distances."""
+        """The vectors of the histograms for a cost; their l1 distances are the distances."""
         return TreeVectors.of(self._hist, self.tree(cost))
 
 
@@ -88,7 +89,7 @@ class TreeVectors:
             sparse.csr_array((hist.masses, parts.indices, parts.indptr), shape=parts.shape)
         )
         values = masses.data * (tree.lengths * QUANTUM)[masses.indices]
-        top = 2.0 * float(tree.depths[: tree.n_leaves].max())  # sums of two vectors are below it
+        top = 2.0 * float(tree.depths[: tree.n_leaves].max())  # bounds the sum of two vectors
         unit = top / TOTAL if top > 0.0 else 1.0
         whole = np.rint(values / unit).astype(np.int64)
         rows = sparse.csr_array((whole, masses.indices, masses.indptr), shape=masses.shape)
@@ -100,7 +101,7 @@ class TreeVectors:
         return TreeVectors(self.rows[rows], self.unit)
 
     def between(self, other: TreeVectors, upper: bool = False) -> Matrix:
-        """l1 distances to other vectors; ``upper`` if these are the same."""
+        """l1 distances to other vectors; pass ``upper`` if these are the same vectors."""
         left, right = self.rows, other.rows.tocsc()
         distances: Matrix = self.unit * overlaps.l1_distances(
             (left.indptr, left.indices, left.data, np.asarray(left.sum(axis=1)).ravel()),

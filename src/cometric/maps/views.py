@@ -1,4 +1,4 @@
-"""Views: the distances of which references are made, fitted to the learned histograms."""
+"""Views: distances that references combine, fitted to the learned histograms."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PAIRS = 2_000_000
 """Pairs of histograms in one call of a kernel."""
 
 CONSTANT = 1e-8
-"""Deviations from a mean, relative to it, below which an item counts as constant."""
+"""Items whose deviations from their mean are below this fraction of it count as constant."""
 
 
 class Distance(Protocol):
-    """A distance between placed items, which have a method ``take`` for some of them."""
+    """A distance between placed items; these have a method ``take`` that selects some."""
 
     def between(self, rows: Any, columns: Any) -> Matrix:
         """Distances from rows to columns; symmetric if both are the same object."""
@@ -37,7 +37,7 @@ class Distance(Protocol):
 
 
 class Views(NamedTuple):
-    """Several distances between histograms, each between what ``place`` returns for it.
+    """Several distances between histograms; ``place`` returns the placed items for each of them.
 
     ``weights`` are between 0 and 1.
     """
@@ -164,7 +164,7 @@ def _shares(damped: sparse.csr_array) -> Histograms:
 
 
 def _tfidf(known: sparse.csr_array) -> Callable[[sparse.csr_array], sparse.csr_array]:
-    """Entries weighted by how few of the learned items have them, each row of length 1."""
+    """Entries weighted by inverse document frequency in the learned items; rows have length 1."""
     n, d = known.shape
     holders = np.bincount(known.indices, minlength=d)
     weight = np.log((1.0 + n) / (1.0 + holders)) + 1.0
@@ -177,7 +177,7 @@ def _tfidf(known: sparse.csr_array) -> Callable[[sparse.csr_array], sparse.csr_a
 
 
 def _residuals(known: sparse.csr_array) -> Callable[[sparse.csr_array], Shifted]:
-    """Of correspondence analysis: (a - c) / sqrt(c), c the mean of the learned histograms."""
+    """Residuals of correspondence analysis: (a - c) / sqrt(c), c the mean learned histogram."""
     roots = np.sqrt(known.sum(axis=0) / known.shape[0])
     inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0.0)
 
@@ -195,7 +195,7 @@ def _centered(damped: sparse.csr_array) -> Shifted:
     squares = sums_of_squares(deviations) + (damped.shape[1] - stored) * means**2
     lengths = np.sqrt(squares)
     constant = lengths <= CONSTANT * np.sqrt(damped.shape[1]) * means
-    lengths[constant] = np.inf  # what is left of them is rounding
+    lengths[constant] = np.inf  # only rounding errors are left
     scaled = _with_data(damped, damped.data / np.repeat(lengths, stored))
     return Shifted(scaled, means / lengths, np.ones(damped.shape[1]))
 

@@ -1,8 +1,8 @@
 """Certificates: proved bounds for a pair of metrics, from one exact sweep on each side.
 
 C1-C6 and their proofs are in docs/theory.md. The bounds hold for any pair (C, D), however it was
-computed. They are for the data divided by their sums in exact arithmetic: the effect of rounding
-on the stored masses is included (section 3.8).
+computed. They refer to the data divided by their sums in exact arithmetic: the rounding of the
+stored masses is included (section 3.8).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cometric.proofs.diagnosis import describe_triangle, triangle_violations
 from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
 ROUNDING = 2.0**-50
-"""Relative slack for the few operations between a proved bound and the number shown."""
+"""Relative slack for the few roundings between a proved bound and the number shown."""
 
 RADII = 4000
-"""Number of radii, up to ``WIDEST``, that are tried for a ball around a saturated pair."""
+"""Number of trial radii, up to ``WIDEST``, for the ball in the bounds for saturated costs."""
 
 WIDEST = 10.0
 
@@ -38,7 +38,7 @@ class Certificate:
 
     ``value`` is an interval that contains lam * mu. ``samples_error`` and ``features_error`` bound
     the Hilbert distance to the true singular vectors (with a norm term or saturated costs): with
-    maxima 1, every entry is right up to a factor of at most exp(bound). ``gap`` is the largest
+    maxima 1, every entry is correct up to a factor of at most exp(bound). ``gap`` is the largest
     relative width of the proved intervals of all transport distances. ``rounding`` bounds the
     relative effect of the rounding of masses on a distance; it is included in all bounds. ``about``
     describes the data that the bounds hold for.
@@ -62,7 +62,7 @@ class Certificate:
 
     @property
     def contracts(self) -> bool:
-        """Whether norm term or saturation contract, so that the singular vectors are unique."""
+        """Whether norm term or saturation make the maps contract: singular vectors are unique."""
         return self.tau > 0 or self.restart > 0 or self.saturate > 0
 
     def __str__(self) -> str:
@@ -102,14 +102,14 @@ class Rounding(NamedTuple):
     """Bounds on the rounding errors of one side, per histogram."""
 
     masses: Vector  # l1 distance of the stored histogram to the exact one
-    norms: Vector  # its effect on a norm: the same, or zero if R was given as a matrix
+    norms: Vector  # effect of this on a norm: the same, or zero if R was given as a matrix
     relative: float  # relative error of computing R
 
 
 class _Side(NamedTuple):
-    """One lift of the pair, bounded from both sides."""
+    """Lower and upper bounds for the image of one metric, relative to the other metric."""
 
-    low: float  # alpha-, min of the lower bound of Phi / the other metric
+    low: float  # alpha-: minimum of (lower bound of Phi) / (other metric)
     high: float  # alpha+
     theta: float  # largest share of transport in Phi
     gap: float  # largest relative width of an interval for W
@@ -197,7 +197,7 @@ def prove(
 
 
 def _unique_by_formula(formula: Formula, norms: Metrics) -> Uniqueness:
-    """Uniqueness from the norm or from saturation; a norm must be positive between all items."""
+    """Uniqueness by the norm term or saturation; R must be positive between different items."""
     zero = any((R[~np.eye(len(R), dtype=bool)] <= 0.0).any() for R in norms)
     if zero and formula.saturate == 0.0:
         return Uniqueness(None, 0, 0, "R is 0 between some different items")
@@ -207,7 +207,7 @@ def _unique_by_formula(formula: Formula, norms: Metrics) -> Uniqueness:
 def pairs_to_certify(problem: Problem) -> int:
     """The largest number of transport problems that :func:`certify` solves."""
     sides: list[int] = [side.hist.shape[0] for side in (problem.samples, problem.features)]
-    # Without the norm term, uniqueness is decided from the couplings, in one or two passes.
+    # Without the norm term, uniqueness is decided by the couplings, in one or two passes.
     return sum(n * (n - 1) // 2 for n in sides) * (3 if problem.formula.is_plain else 1)
 
 
@@ -216,9 +216,9 @@ def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
 
     def bound(side: Side, of: str, relative: float) -> Rounding:
         masses = quantization_errors(side.full, relative)
-        if norm_power(norm_for(problem.formula.norm, of)) is None:  # R is taken as it is
+        if norm_power(norm_for(problem.formula.norm, of)) is None:  # R counts as exact
             return Rounding(masses, np.zeros_like(masses), 0.0)
-        terms = 2 * int(np.diff(side.full.indptr).max())  # of a sum, each of which is rounded
+        terms = 2 * int(np.diff(side.full.indptr).max())  # terms of a sum, each one rounded
         return Rounding(masses, masses, (terms + 8) * 2.0**-53)
 
     samples, features = problem.mass_errors()
@@ -229,7 +229,7 @@ def rounding_errors(problem: Problem) -> tuple[Rounding, Rounding]:
 
 
 def about(problem: Problem) -> str:
-    """A description of the data that a certificate is for."""
+    """A description of the data that a certificate refers to."""
     data = "the data" if problem.samples.scale is None else "the balanced data"
     text = f"{data} as float64, rows and columns divided by their sums in exact arithmetic"
     samples, features = problem.merged
@@ -309,8 +309,8 @@ def _saturated_bounds(
 ) -> tuple[float, float, float]:
     """The bounds for samples and features, and the rate, of Lemma 8 in docs/theory.md.
 
-    They are the radii of a ball around the pair that the maps take into itself; infinite if
-    none is found. Within it, saturation shrinks the Hilbert metric by ``kappa``.
+    They are the radii of a ball around the pair that the maps map into itself; infinite if none is
+    found. Within it, saturation contracts the Hilbert metric by the factor ``kappa``.
     """
 
     def kappa(nearest: float, radii: Vector) -> Vector:

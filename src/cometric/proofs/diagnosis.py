@@ -1,8 +1,8 @@
 """Diagnoses of a pair of metrics for eps > 0, where no error bound is known.
 
-The entropic map is not monotone, so neither the interval for lam * mu nor the bound on the error
-of the exact theory holds for it (docs/theory.md). A diagnosis has the distance of the pair to its
-image, computed again, and proved bounds (C7) for each distance of that image.
+The entropic map is not monotone, so the interval for lam * mu and the error bound of the exact
+theory do not hold (docs/theory.md). A diagnosis recomputes the distance of the pair to its image,
+and gives proved bounds (C7) for each distance of that image.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from cometric.maps.checks import all_pairs
 from cometric.maps.norms import norm_matrices
 
 FEW, ROUNDING, EXCUSED = 200, 1e-14, 3e-4
-"""Pairs of each kind that confirm a residual; error of a distance, over the largest cost, that is
-put down to rounding, and over the distance itself."""
+"""Number of smallest and of random pairs that confirm a residual. Errors of a distance count as
+rounding up to ``ROUNDING`` times the largest cost, but at most ``EXCUSED`` times the distance."""
 
 ROWS = 64
-"""Rows of a metric that are searched for nearest neighbors at a time."""
+"""Number of rows of a metric searched for nearest neighbors at a time."""
 
 SAMPLE = 2_000
-"""Pairs of each side that are solved again; all would take longer than learning did."""
+"""Number of pairs per side that are solved again; all would take longer than learning did."""
 
 HOLDS = 1e-12
-"""Violations of the triangle inequality, over the largest distance, up to which it holds."""
+"""Violations of the triangle inequality up to this fraction of the largest distance are ignored."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How well a pair of metrics solves its equations, without a proof that it is the answer.
+    """How well a pair of metrics solves its equations; not a bound on the error.
 
-    ``residuals`` are the Hilbert distances of (samples, features) to the images of one another
-    on ``pairs`` pairs, all or a random sample, solved again. ``bracket`` is the largest width of
-    the proved intervals of these distances, over the largest distance; None for the linear limit,
-    which has no inner solves. ``negatives`` is the number of divergences proved to be negative.
-    ``triangle`` is, for (samples, features), the largest amount by which a detour over a third item
-    is shorter than the direct distance, relative to the largest distance: for eps > 0 the triangle
-    inequality need not hold.
+    ``residuals`` are the Hilbert distances of each metric (samples, features) to the image of the
+    other, on ``pairs`` pairs that are solved again: all, or a random sample. ``bracket`` is the
+    largest width of the proved intervals of these distances, relative to the largest distance; None
+    for the linear limit, which has no inner solves. ``negatives`` is the number of divergences
+    proved to be negative. ``triangle`` is, for (samples, features), the largest amount by which a
+    detour over a third item is shorter than the direct distance, relative to the largest distance:
+    for eps > 0 the triangle inequality need not hold.
     """
 
     eps: float
@@ -79,9 +79,9 @@ class Diagnosis:
 
 
 def describe_triangle(worst: float, indent: int) -> str:
-    """A text about the largest violation of the triangle inequality, relative to all distances.
+    """A description of the largest violation of the triangle inequality, ``worst``.
 
-    One line, or several, indented by ``indent`` spaces but for the first.
+    Lines after the first are indented by ``indent`` spaces.
     """
     if worst <= HOLDS:
         return "the triangle inequality holds"
@@ -95,7 +95,7 @@ def describe_triangle(worst: float, indent: int) -> str:
 
 
 def triangle_violations(metrics: Metrics) -> tuple[float, float]:
-    """The largest violations of the triangle inequality, each over the largest distance."""
+    """The largest violation of the triangle inequality per side, over its largest distance."""
     samples, features = (
         float(geometry.triangle_violation(np.ascontiguousarray(metric)) / metric.max())
         for metric in metrics
@@ -106,8 +106,8 @@ def triangle_violations(metrics: Metrics) -> tuple[float, float]:
 def diagnose(problem: Problem, metrics: Metrics, lifts: tuple[Any, Any], eps: float) -> Diagnosis:
     """Diagnose a pair of metrics for the formula of a problem.
 
-    The maps are without the norm term. For a restart, the largest transport distance is that of
-    the pairs solved, among them the pair that has it according to the given metrics.
+    The maps do not include the norm term. For a restart, the largest transport distance is taken
+    over the pairs solved, which include the pair that has it according to the given metrics.
     """
     samples, features = metrics
     norms = norm_matrices(problem, problem.formula.norm)
@@ -149,11 +149,11 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
     i, j = index.T
     saturated = formula.saturated(cost)
     transport = phi.pairs(saturated, index)
-    low = high = transport  # which is more accurate than the bounds
+    low = high = transport  # more accurate than the bounds
     if isinstance(phi, BoundedMap):
         low, high = phi.bounds(saturated, index)
     image = _combine(transport, cost, formula, R, index)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of distances that are 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # distances may be 0
         ratios = image / metric[i, j]
     return _Side(
         residual=log_width((float(ratios.min()), float(ratios.max()))),
@@ -164,7 +164,7 @@ def _compare(phi: Any, cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
 
 
 def _combine(transport: Vector, cost: Matrix, formula: Formula, R: Matrix, index: Index) -> Vector:
-    """The distances of some pairs by the formula, the one with the largest transport among them."""
+    """The distances of some pairs by the formula; they must include the largest transport."""
     weight = formula.norm_weight(float(cost.max()), float(transport.max()), float(R.max()))
     distances: Vector = formula.transport_weight * transport + weight * R[tuple(index.T)]
     return distances
@@ -173,10 +173,10 @@ def _combine(transport: Vector, cost: Matrix, formula: Formula, R: Matrix, index
 def residual_of_some(
     lift: Callable[[Index], Any], cost: Matrix, metric: Matrix, formula: Formula, R: Matrix
 ) -> float:
-    """How far ``metric`` is from the image of ``cost``, as a Hilbert distance, on some pairs.
+    """The Hilbert distance of ``metric`` to the image of ``cost``, on some pairs.
 
-    These are small distances, for which errors matter most, and some others, ``FEW`` of each.
-    ``lift`` gives an accurate map of some histograms. What rounding explains does not count.
+    The pairs are the ``FEW`` smallest distances, where errors matter most, and as many random ones.
+    ``lift`` returns an accurate map of some histograms. Rounding errors are subtracted.
     """
     index = _smallest_and_others(metric)
     if formula.restart > 0.0:
@@ -186,15 +186,15 @@ def residual_of_some(
     image = _combine(transport, cost, formula, R, index)
     known = metric[tuple(index.T)]
     rounding = np.minimum(ROUNDING * float(cost.max()), EXCUSED * known)
-    largest = float(((image - rounding) / known).max())  # of all ratios, at least
-    smallest = float(((image + rounding) / known).min())  # at most
+    largest = float(((image - rounding) / known).max())  # lower bound of the largest ratio
+    smallest = float(((image + rounding) / known).min())  # upper bound of the smallest ratio
     if smallest <= 0.0:  # a distance is negative
         return math.inf
     return max(0.0, math.log(largest / smallest)) if largest > 0.0 else 0.0
 
 
 def _smallest_and_others(metric: Matrix) -> Index:
-    """The nearest neighbors that are nearest of all, and pairs drawn with a fixed seed."""
+    """The smallest nearest-neighbor distances, plus a seeded random sample of pairs."""
     n = len(metric)
     if n * (n - 1) <= 4 * FEW:
         return all_pairs(n)
@@ -213,7 +213,7 @@ def _smallest_and_others(metric: Matrix) -> Index:
 
 
 def with_farthest(index: Index, metric: Matrix, formula: Formula, R: Matrix) -> Index:
-    """The pairs, and the one with the largest transport distance, on which a restart depends."""
+    """The pairs plus the one with the largest transport distance, on which a restart depends."""
     ratios = metric / formula.restart_ratios(R)
     farthest = np.unravel_index(np.argmax(ratios), metric.shape)
     return np.concatenate([index, [np.sort(farthest)]])

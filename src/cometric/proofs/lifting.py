@@ -1,4 +1,4 @@
-"""Checks of a metric that was computed from a given one, by solving its pairs again."""
+"""Checks of a metric computed from a given one, by solving its pairs again."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cometric.proofs.diagnosis import (
 
 @dataclass(frozen=True)
 class LiftCheck:
-    """How accurately a metric is the lift of a given one.
+    """The accuracy of a metric computed from a given one.
 
     ``of`` is the side that was computed. Its distances differ from the true values by at most
-    ``error`` times the largest of them, on ``pairs`` pairs solved again, out of ``count``. This is
-    ``proved`` if the map has bounds of its distances (dual solutions): then it holds for the data
+    ``error`` times the largest distance, on ``pairs`` of the ``count`` pairs, solved again. This is
+    ``proved`` if the map bounds its distances (by dual solutions): then it holds for the data
     divided by their sums in exact arithmetic, and includes the rounding of masses. Otherwise it is
     the difference of two computations. ``negatives`` and ``triangle`` are as in
     :class:`~cometric.proofs.diagnosis.Diagnosis`.
@@ -56,7 +56,7 @@ class LiftCheck:
 
 
 def pairs_to_check(problem: Problem, every: bool) -> Index:
-    """The pairs of the computed side to solve again: ``every`` one, or a random sample."""
+    """The pairs of the computed side to solve again: all if ``every``, else a random sample."""
     n = getattr(problem, _computed(problem)).hist.shape[0]
     return all_pairs(n) if every else sample_pairs(n)
 
@@ -106,9 +106,9 @@ def _bounds(
     index: Index,
     error: Rounding,
 ) -> tuple[Vector, Vector, int]:
-    """Bounds of distances for all histograms within rounding errors, and how many are negative.
+    """Bounds of distances for all histograms within rounding errors, and the number of negatives.
 
-    Rounding moves a transport distance by at most half of the rounded mass times the largest cost
+    Rounding changes a transport distance by at most half of the rounded mass times the largest cost
     (docs/theory.md, section 3.8), and the self terms of entropic transport by as much again. For
     unbalanced transport this is a first-order estimate, since errors are relative to each mass.
     """

@@ -50,7 +50,7 @@ def uniqueness(metrics: Metrics, to_samples: ExactMap, to_features: ExactMap) ->
 
 
 def _components(into_samples: sparse.csr_array, into_features: sparse.csr_array) -> tuple[int, int]:
-    """The numbers of strong components of the graph, and of those without incoming edges."""
+    """The numbers of strong components of the graph: all, and those without incoming edges."""
     graph = sparse.block_array([[None, into_features], [into_samples, None]]).tocoo()
     rows, columns = graph.coords  # an edge runs from the column to the row
     count, label = sparse.csgraph.connected_components(
@@ -63,14 +63,14 @@ def _components(into_samples: sparse.csr_array, into_features: sparse.csr_array)
 
 
 def _condense(cells: Index, d: int) -> tuple[Index, Index]:
-    """Positions of the cells k * d + l with k != l, and the numbers of all as unordered pairs."""
+    """Positions of the cells k * d + l with k != l, and the unordered-pair number of every cell."""
     first, second = np.divmod(cells.astype(np.int64), d)
     k, l = np.minimum(first, second), np.maximum(first, second)
     return np.flatnonzero(k != l), k * (2 * d - k - 1) // 2 + l - k - 1
 
 
 def _vertex_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
-    """For each pair of histograms, the pairs of bins between which one optimal plan moves mass."""
+    """For each pair of histograms, the pairs of bins that one optimal plan moves mass between."""
     n, d = phi.shape
     plans = phi.plans(cost, all_pairs(n))
     row = np.repeat(np.arange(len(plans.values)), np.diff(plans.start))
@@ -80,7 +80,7 @@ def _vertex_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
 
 
 def _union_of_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool]:
-    """For each pair of histograms, the pairs of bins that any optimal plan uses; whether any tie.
+    """For each pair of histograms, the pairs of bins used by any optimal plan; whether plans tie.
 
     A cell without mass is used by another optimal plan if and only if it is tight and lies on a
     cycle of the residual graph: rows to columns along tight cells, columns to rows along used ones.
@@ -107,7 +107,7 @@ def _union_of_plans(phi: ExactMap, cost: Matrix) -> tuple[sparse.csr_array, bool
 def _plan_cells(
     plans: Plans, p: int, first: Index, second: Index, cost: Matrix
 ) -> tuple[Index, Index, bool]:
-    """Source and target bins of all optimal plans of pair p; whether there are several plans."""
+    """Source and target bins of all optimal plans of pair p, and whether there are several."""
     flows = slice(plans.start[p], plans.start[p + 1])
     source = np.searchsorted(first, plans.source[flows])
     target = np.searchsorted(second, plans.target[flows])

@@ -1,10 +1,10 @@
 """Checkpoints: everything a run needs to continue as if it had never stopped.
 
-A checkpoint holds the whole state: the iterate with what its solver remembers, what the maps
-remember (trees, scalings), the history, the stage. Taking one changes nothing, so it may be
-taken after any iteration, at Ctrl-C too, and on the CPU a resumed run ends with the same bits as
-an uninterrupted one. Checkpoints without the memory of solver and maps would be smaller on disk,
-but would slow every run down and make its answer depend on when it was saved.
+A checkpoint has the whole state: the iterate with the memory of its solver, the memory of the maps
+(trees, scalings), the history, the stage. Writing one changes nothing, so it may be written after
+any iteration, also at Ctrl-C; on the CPU a resumed run ends with the same bits as an uninterrupted
+one. Checkpoints without the memory of solver and maps would be smaller on disk, but would slow down
+every run and make its result depend on when it was saved.
 
 A run uses :class:`Checkpoint`; :mod:`~cometric.saving.folder` describes and writes the files,
 :mod:`~cometric.saving.saved` reads them.
@@ -42,16 +42,16 @@ from cometric.saving.state import Arrays, deserialize, serialize
 
 
 class Checkpoint:
-    """The checkpoints of one run: where it begins, and where it writes.
+    """The checkpoints of one run: the one it continues from, and those it writes.
 
     Parameters
     ----------
     folder
-        Where they are written.
+        Where checkpoints are written.
     every
-        Seconds between two of them; 0 writes one after each iteration.
+        Seconds between two checkpoints; 0 writes one after each iteration.
     options
-        The options that change the answer, by name, as JSON.
+        The options that change the result, by name, as JSON.
     used
         Values chosen for options that were not given; read from the checkpoint, if there is one.
     data
@@ -96,17 +96,17 @@ class Checkpoint:
         self._clean()
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Release the lock of the folder."""
         unlock(self._lock)
         self._lock = None
 
     def stage(self, phi: Coupled) -> Stage:
-        """The next of the solves that the run consists of."""
+        """The next stage of the run, a single solve."""
         self._stages += 1
         return Stage(self, self._stages, phi)
 
     def flush(self) -> bool:
-        """Write the latest iterate, unless it is written; whether the folder now holds it."""
+        """Write the latest iterate, if not yet written; whether it is now in the folder."""
         if self._latest is not None:
             stage, iterate, arrays = self._latest
             try:
@@ -157,7 +157,7 @@ class Checkpoint:
         self._clean()
 
     def _clean(self) -> None:
-        """Remove temporary files and, once two checkpoints are intact, older ones."""
+        """Remove temporary files and, once there are two intact checkpoints, older ones."""
         for path in temporary_files(self.folder):
             path.unlink(missing_ok=True)
         newest = self._intact[-2:]
@@ -193,11 +193,11 @@ class Stage:
         return state
 
     def begin_step(self) -> None:
-        """A step begins: until it ends, there is no complete state to save."""
+        """A step begins: during a step there is no complete state to save."""
         self._run._latest = None
 
     def end_step(self, now: State, record: Record) -> bool:
-        """A step is complete: save it if it is time; whether the run should stop now."""
+        """Save the completed step if it is time; return whether the run should stop now."""
         run = self._run
         run._history.append((self._number, *record))
         run._latest = self._number, *serialize(now, self._phi)

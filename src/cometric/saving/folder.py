@@ -2,13 +2,13 @@
 
     data.npz            the histograms, and norms given as matrices; written once
     state-000012.npz    arrays of the iterate, of the maps, and the history
-    manifest-000012     its own checksum, then JSON: the options, where the run stands,
+    manifest-000012     its own checksum, then JSON: the options, the progress of the run,
                         sizes and checksums of the other two
 
-The two latest checkpoints are there, and a lock file that keeps a second run out. Each file is
-written under another name, synced and renamed, the manifest last: a checkpoint without a manifest
-does not count, and a crash at any moment leaves the previous one. Nothing is pickled, and nothing
-is larger in memory than on disk.
+The folder has the two latest checkpoints, and a lock file against a second run. Each file is
+written under a temporary name, synced and renamed, the manifest last: a checkpoint without a
+manifest does not count, and a crash at any moment leaves the previous one intact. Nothing is
+pickled, and nothing is larger in memory than on disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cometric.files.storage import read_arrays as read_archive
 from cometric.saving.state import Arrays
 
 MANIFEST_BYTES = 1 << 20
-"""Longer manifests are refused."""
+"""Maximum size of a manifest; longer ones are rejected."""
 
 DATA = "data.npz"
 MANIFEST = re.compile(r"manifest-(\d{6,12})")
@@ -39,7 +39,7 @@ TEMPORARY = re.compile(r"\.(data\.npz|state-\d+\.npz|manifest-\d+)\.part")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: damaged, of another run, or of another version."""
+    """A checkpoint cannot be used: it is damaged, or from another run or version."""
 
 
 class CheckpointWarning(UserWarning):
@@ -47,12 +47,12 @@ class CheckpointWarning(UserWarning):
 
 
 def state_name(number: int) -> str:
-    """The file of the arrays of a checkpoint."""
+    """The name of the file with the arrays of a checkpoint."""
     return f"state-{number:06d}.npz"
 
 
 def manifest_name(number: int) -> str:
-    """The file that describes a checkpoint."""
+    """The name of the file that describes a checkpoint."""
     return f"manifest-{number:06d}"
 
 
@@ -66,7 +66,7 @@ def numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path
 
 
 def next_number(folder: Path) -> int:
-    """A number above those of all checkpoints, complete or not."""
+    """A number larger than those of all checkpoints, complete or not."""
     return 1 + max(
         (number for pattern in (MANIFEST, STATE) for number, _ in numbered(folder, pattern)),
         default=0,
@@ -74,7 +74,7 @@ def next_number(folder: Path) -> int:
 
 
 def temporary_files(folder: Path) -> list[Path]:
-    """Temporary files that a crash has left behind."""
+    """Temporary files left behind by a crash."""
     return [path for path in folder.glob(".*.part") if TEMPORARY.fullmatch(path.name)]
 
 
@@ -82,7 +82,7 @@ def temporary_files(folder: Path) -> list[Path]:
 
 
 def write_arrays(folder: Path, name: str, arrays: Arrays) -> dict[str, Any]:
-    """Write a ``.npz`` file; its size and checksum, for the manifest."""
+    """Write a ``.npz`` file; return its size and checksum, for the manifest."""
     on_host = {key: to_numpy(array) for key, array in arrays.items()}
     return _write(folder, name, lambda file: np.savez(file, **on_host))
 
@@ -95,7 +95,7 @@ def write_manifest(folder: Path, number: int, content: dict[str, Any]) -> None:
 
 
 def _write(folder: Path, name: str, fill: Callable[[Any], Any]) -> dict[str, Any]:
-    # The folder is locked, so that the name can be fixed: it tells what is left after a crash.
+    # The folder is locked, so a fixed temporary name is safe; it identifies leftovers of a crash.
     with replacing(folder / name, f".{name}.part") as file:
         fill(file)
         file.flush()
@@ -106,7 +106,7 @@ def _write(folder: Path, name: str, fill: Callable[[Any], Any]) -> dict[str, Any
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The content of a manifest whose checksum is right."""
+    """The content of a manifest; raises if its checksum is wrong."""
     with open(path, "rb") as file:
         raw = file.read(MANIFEST_BYTES + 1)
     if len(raw) > MANIFEST_BYTES:
@@ -126,7 +126,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, recorded: dict[str, Any]) -> Arrays:
-    """All arrays of a file whose size and checksum are those ``recorded`` in the manifest."""
+    """All arrays of a file; raises unless size and checksum match the manifest (``recorded``)."""
     try:
         with open(path, "rb") as file:
             size = _size(file)
@@ -190,7 +190,7 @@ def remove_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
         data = folder / DATA
         if _is_own_file(data) and data.stat().st_size in map(_data_size, manifests):
             arrays.append(data)
-        # Manifests last: after a crash in between, they still tell which files are ours.
+        # Manifests last: after a crash in between, they still identify our files.
         for path in (*temporary_files(folder), *arrays, *manifests):
             path.unlink(missing_ok=True)
         (folder / LOCK).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Checkpoints read back: the latest one that is intact, compared with the run that asks for it."""
+"""Reading checkpoints: finds the latest intact one, and compares it with the current run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from cometric.saving.folder import (
 from cometric.saving.state import Arrays
 
 SCHEMA = (3, 0)
-"""Readers refuse another first number, and ignore fields that a later second number adds."""
+"""Major and minor version. Readers reject another major version, and ignore fields that a later
+minor version adds."""
 
 ADDED = {"saturate": 0.0, "samples": None, "features": None, "overlap": None, "chosen": False}
-"""Options that earlier checkpoints lack, with the values that they had."""
+"""Options missing in earlier checkpoints, with the values they had then."""
 
 
 REASONS = ("overlap", "chosen")
-"""Why options have the values that they have: not compared."""
+"""Options that only record why others have their values: not compared."""
 
 
 class UnknownSchema(CheckpointError):
-    """A checkpoint of a version whose files we cannot read."""
+    """A checkpoint was written by a version whose files cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Saved:
     options: dict[str, Any]  # options that change the answer
     used: dict[str, Any]  # values chosen for options that were not given
     stage: int
-    iterate: dict[str, Any]  # its fields; arrays are named in their place
+    iterate: dict[str, Any]  # its fields; arrays are replaced by their names
     arrays: Arrays
     data: dict[str, Any]  # size and checksum of data.npz
 
@@ -96,7 +97,7 @@ def read_data(folder: Path, saved: Saved) -> Arrays:
 
 
 def compare(folder: Path, saved: Saved, options: dict[str, Any]) -> None:
-    """Raise if the checkpoint has other data or other options than these."""
+    """Raise if the checkpoint was made with other data or options."""
     here = json.loads(json.dumps(options))
     differences = list(_differences(here, saved.options))
     if differences:
@@ -107,7 +108,7 @@ def compare(folder: Path, saved: Saved, options: dict[str, Any]) -> None:
 
 
 def _differences(here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
-    """Each option that differs, in words; of objects of one kind, their fields that differ."""
+    """A description of each option that differs; objects of one class are compared by field."""
     for key in dict.fromkeys([*here, *there]):
         one, other = here.get(key), there.get(key)
         if one == other or key in REASONS:
@@ -189,7 +190,7 @@ def _warn_of_other_versions(written_with: dict[str, str]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The software and the processor that the last bits of an answer depend on."""
+    """Versions of the software and the type of machine, which determine the last bits."""
     known = {"machine": platform.machine()}
     for name in ("cometric", "numpy", "numba"):
         try:

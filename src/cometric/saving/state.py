@@ -1,4 +1,4 @@
-"""The state of a run as JSON and named arrays, and back: the content of a checkpoint."""
+"""Conversion of the state of a run to JSON and named arrays, and back, for checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = dict[str, Any]
 
 
 def serialize(now: State, phi: Coupled) -> tuple[dict[str, Any], Arrays]:
-    """The fields of an iterate as JSON; and, by name, its arrays and those the maps remember."""
+    """The fields of an iterate as JSON, and the arrays of the iterate and the maps by name."""
     arrays: Arrays = {}
     iterate = {
         field.name: _to_json(getattr(now, field.name), f"iterate.{field.name}", arrays)
@@ -28,7 +28,7 @@ def serialize(now: State, phi: Coupled) -> tuple[dict[str, Any], Arrays]:
 
 
 def deserialize(now: State, phi: Coupled, iterate: dict[str, Any], arrays: Arrays) -> State:
-    """The iterate ``now`` with the serialized fields; the maps get their memory back."""
+    """The iterate ``now`` with the serialized fields; also restores the memory of the maps."""
     for name, lift in _remembering_maps(phi).items():
         prefix = f"{name}."
         lift.restore(
@@ -48,7 +48,7 @@ def deserialize(now: State, phi: Coupled, iterate: dict[str, Any], arrays: Array
 
 
 def _to_json(value: Any, name: str, arrays: Arrays) -> Any:
-    """A field as JSON; its arrays are added to ``arrays`` and named in their place."""
+    """A field as JSON; its arrays are added to ``arrays`` and replaced by their names."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -67,7 +67,7 @@ def _to_json(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _from_json(item: Any, arrays: Arrays, now: State, phi: Coupled) -> Any:
-    """The field that :func:`_to_json` gave, its arrays on the device of ``now``."""
+    """The inverse of :func:`_to_json`, with arrays on the device of ``now``."""
     if isinstance(item, list):
         return tuple(_from_json(part, arrays, now, phi) for part in item)
     if isinstance(item, dict) and "array" in item:
@@ -81,7 +81,7 @@ def _from_json(item: Any, arrays: Arrays, now: State, phi: Coupled) -> Any:
 
 
 def _remembering_maps(phi: Coupled) -> dict[str, RememberingMap]:
-    """The maps that remember something, by name, without their tau term."""
+    """The maps with memory, by name, without the norm term."""
     sides = {"to_samples": phi.to_samples, "to_features": phi.to_features}
     bare = {name: getattr(side, "phi", side) for name, side in sides.items()}
     return {name: side for name, side in bare.items() if isinstance(side, RememberingMap)}

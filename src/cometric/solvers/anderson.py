@@ -14,43 +14,43 @@ from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge
 
 ONLY_PLAIN = 2**31
-"""A number of plain steps that no run reaches: no extrapolation follows."""
+"""More plain steps than any run takes: disables extrapolation."""
 
 
 @dataclass(frozen=True)
 class AndersonIterate(TrialIterate):
     """An iterate with the past steps from which the next one is extrapolated."""
 
-    changes: tuple[tuple[Vector, Vector], ...] = ()  # in f = g - x and in g, the latest last
+    changes: tuple[tuple[Vector, Vector], ...] = ()  # of f = g - x and of g, latest last
     last: tuple[Vector, Vector] | None = None  # f and g of the last evaluation
-    start: Matrix | None = None  # the first sample metric, to start over from
+    start: Matrix | None = None  # the first sample metric, for starting over
 
 
 @dataclass(frozen=True)
 class AndersonIteration:
     """Extrapolate from the last ``memory`` steps; take plain steps where that does not help.
 
-    With x = log D and g the normalized full step, f_t = g(x_t) - x_t, the next point is g_t
-    minus the combination of past changes of g whose changes of f best cancel f_t. On a map
-    close to linear this is GMRES for the eigenvector.
+    With x = log D, g the normalized full step, and f_t = g(x_t) - x_t, the next point is g_t minus
+    a combination of past changes of g; its weights are chosen so that the same combination of
+    changes of f best cancels f_t. For a nearly linear map this is GMRES for the eigenvector.
 
     A small f does not imply that the solution is near: f is also small at unstable fixed points
     of the power iteration, and where it moves slowly. Least squares may then lead backward. An
     extrapolation that does not have a positive inner product with f is replaced by a plain step.
 
     For any map the worst case is power iteration with some additional steps. Extrapolations are
-    made in trials: 10 evaluations must lower the residual to 95 % of its lowest value before.
-    Otherwise the solver returns to where the trial began and takes plain steps, 2 after the first
-    failure and 4 more after each further one. If plain steps contract and N of them suffice, then
-    N + 10 (sqrt(N / 2) + 1) + 200 log(begin / tol) steps suffice here
+    made in trials: within 10 evaluations, the residual must fall to 95 % of its lowest value so
+    far. Otherwise the solver returns to the start of the trial and takes plain steps: 2 after the
+    first failure, 4 more after each further one. If plain steps contract and N of them suffice,
+    then N + 10 (sqrt(N / 2) + 1) + 200 log(begin / tol) steps suffice here
     (docs/notes/acceleration.md).
 
     If extrapolations lead to negative distances, which is possible at large eps, the solver starts
     over with plain steps only.
 
-    Far from the solution, past steps predict little, so plain steps come first. Whether a single
-    extrapolation has failed is decided by the l2 norm of f, which least squares minimize, and not
-    by the residual, a maximum that a single pair determines.
+    Far from the solution, past steps predict little, so plain steps come first. A single
+    extrapolation is judged by the l2 norm of f, which least squares minimize, not by the residual,
+    a maximum that depends on a single pair.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class AndersonIteration:
         except NegativeDistances:
             if extrapolated:
                 return _undo(now)
-            if now.start is None or now.level == np.inf:  # no extrapolation can be the cause
+            if now.start is None or now.level == np.inf:  # not caused by extrapolation
                 raise
             return _start_over(now)
         if extrapolated and touches_boundary(after.metrics, phi.boundary):
@@ -131,10 +131,10 @@ def _undo(now: AndersonIterate) -> AndersonIterate:
 
 
 def _start_over(now: AndersonIterate) -> AndersonIterate:
-    """Back to the start, with plain steps only: extrapolations led to negative distances.
+    """The start, with plain steps only from now on: extrapolations led to negative distances.
 
-    Entropic maps give negative distances at matrices that plain steps do not reach, and a few
-    steps later it is unknown which extrapolation was the cause.
+    Entropic maps give negative distances at matrices that plain steps do not reach; a few steps
+    later it is unknown which extrapolation was the cause.
     """
     return replace(
         now,
@@ -149,7 +149,7 @@ def _start_over(now: AndersonIterate) -> AndersonIterate:
 
 
 def _extrapolate(f: Vector, g: Vector, changes: tuple[tuple[Vector, Vector], ...]) -> Vector:
-    """The image g minus a least-squares combination of its changes: those of f cancel f."""
+    """The image g minus a combination of its changes, with the least-squares weights for f."""
     rows = namespace(f).stack([*(change for change, _ in changes), f])
     products = to_numpy(rows @ rows.T)
     gram, aim = products[:-1, :-1], products[:-1, -1]

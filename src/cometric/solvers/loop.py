@@ -56,25 +56,25 @@ class Stage(Protocol):
         """The iterate saved in this stage; ``now`` if there is none."""
 
     def begin_step(self) -> None:
-        """Called before each step: until it ends, there is no complete state to save."""
+        """Called before each step: during a step there is no complete state to save."""
 
     def end_step(self, now: State, record: Record) -> bool:
         """Called after each step, to save it; returns whether the run should stop now."""
 
 
 class Solution(NamedTuple):
-    """The last iterate, how the loop ended, its history, and a remark for the user."""
+    """The last iterate, the status, the history, and a remark for the user."""
 
     iterate: Iterate
     status: Status
     history: list[Record]
     remark: str = ""
-    solver: str = ""  # the name of its class
-    change: float | None = None  # of trees that keep changing, see Result
+    solver: str = ""  # name of the solver's class
+    change: float | None = None  # change per iteration if trees keep changing, see Result
 
     @property
     def spent(self) -> Spent:
-        """Totals at the end of this stage, from which the next one continues to count."""
+        """Totals at the end of this stage; the next stage continues counting from them."""
         if not self.history:
             return NOTHING_YET
         last = self.history[-1]
@@ -102,13 +102,13 @@ def solve(
     Parameters
     ----------
     bar, ahead
-        Shows each iteration; ``ahead`` is the work left in the run, if there are more stages.
+        Shows each iteration; ``ahead`` is the remaining work of the run, if there are more stages.
     callback
         Called after each iteration.
     spent
-        Totals of earlier stages, from which the history continues to count.
+        Totals of earlier stages, added to the counts in the history.
     stage
-        Writes checkpoints; if it holds one of this stage, the loop continues from there.
+        Writes checkpoints; if it has one of this stage, the loop continues from there.
     """
     history: list[Record] = []
     now = replace(solver.init(phi, start), sweeps=spent.sweeps)

@@ -1,4 +1,4 @@
-"""Policy iteration: solve with the couplings held fixed, then find the optimal ones again."""
+"""Policy iteration: solve with fixed couplings, then update the couplings."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class PolicyIterate(TrialIterate):
 class PolicyIteration:
     """Iterate with frozen couplings to convergence, then update the couplings by one sweep.
 
-    The frozen map includes the maximum in the tau term (Hoffman-Karp) and solves no transport
-    problem. For tau > 0, and with frozen problems solved exactly, this ends at the singular vectors
+    The frozen map includes the maximum in the tau term (Hoffman-Karp); it needs no transport
+    solves. For tau > 0, and with frozen problems solved exactly, this reaches the singular vectors
     after finitely many sweeps, in practice a handful (docs/theory.md, section 6).
 
     For any map the worst case is power iteration with some additional sweeps. A frozen solve is
     discarded if it neither narrows the Collatz-Wielandt bracket nor lowers its upper end (which
-    exact frozen solves never raise). Power steps follow, 2 after the first failure and 4 more
+    exact frozen solves never raise). Then power steps follow: 2 after the first failure, 4 more
     after each further one. Likewise, 10 frozen solves in a row are discarded if they do not lower
-    the residual to 95 % of its lowest value before. Among N power steps there are at most
+    the residual to 95 % of its lowest value so far. Among N power steps there are at most
     sqrt(N / 2) + 1 failures.
 
     Parameters
@@ -45,8 +45,8 @@ class PolicyIteration:
     accuracy
         Tolerance of a frozen solve, as a fraction of the last residual.
     far
-        If the residual of the start exceeds this, it is first improved with plans that are near
-        optimal, which take a fraction of the time of a sweep.
+        If the residual of the start exceeds this, the start is first improved with nearly optimal
+        plans, in a fraction of the time of a sweep.
     inner
         Solver of the frozen problems.
     """
@@ -77,9 +77,9 @@ class PolicyIteration:
         return give_up(replace(now, sweeps=after.sweeps))
 
     def _approach(self, phi: Coupled, now: PolicyIterate) -> Matrix:
-        """A better start for the first sweep: the fixed point of plans that are near optimal.
+        """A better start for the first sweep: the fixed point with nearly optimal plans.
 
-        The start itself if it is about as good, or if the maps do not sketch plans.
+        Returns the start itself if its residual is at most ``far``, or the maps have no ``sketch``.
         """
         samples = now.metrics.samples
         to_features = _sketch(phi.to_features, samples)
@@ -109,13 +109,13 @@ class PolicyIteration:
 
 
 def _sketch(phi: DistanceMap, cost: Matrix) -> DistanceMap | None:
-    """The map of plans that are near optimal at ``cost``; None if there are none."""
+    """The map of nearly optimal plans at ``cost``; None if ``phi`` offers none."""
     sketch = getattr(phi, "sketch", None)
     return None if sketch is None else sketch(cost)
 
 
 def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:
-    """A power step from ``samples``, and its optimal couplings; frozen, they give the same step."""
+    """A power step from ``samples``, computed with its optimal couplings, which are stored."""
     to_features = freezable(phi.to_features).freeze(samples)
     features, _ = normalize(to_features(samples))
     frozen = Coupled(freezable(phi.to_samples).freeze(features), to_features)

@@ -13,9 +13,9 @@ from cometric.core.types import Coupled, Iterate, Matrix, Metrics, State, Traits
 class PowerIteration:
     """Lift each metric to the other side in turn, rescaled to unit maximum.
 
-    For exact maps and every ``tau`` > 0 this converges to the one pair of positive singular
-    vectors from any start, exp(d_H) - 1 shrinking at least by (1 + 2 tau)^-2 per step with
-    the l1 norm (docs/theory.md). In other cases only the residual tells how far it has come.
+    For exact maps and every ``tau`` > 0 this converges from any start to the unique pair of
+    positive singular vectors; with the l1 norm, exp(d_H) - 1 falls at least by the factor
+    (1 + 2 tau)^-2 per step (docs/theory.md). Otherwise only the residual measures progress.
 
     Examples
     --------

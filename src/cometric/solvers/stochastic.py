@@ -1,4 +1,4 @@
-"""Stochastic iteration: each step evaluates a random part of the pairs only."""
+"""Stochastic iteration: each step evaluates only a random part of the pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cometric.core.types import (
 DRAWS = ("parts", "pairs")
 
 FAR = 1.0
-"""Residual above which the images of an epoch replace the distances together, at its end."""
+"""Above this residual, the images of an epoch replace all distances at once, at its end."""
 
 
 class Part(NamedTuple):
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StochasticIterate(Iterate):
-    """An iterate with its number, and statistics of the steps of the last epoch.
+    """An iterate with its step number, and statistics of the steps of the last epoch.
 
     ``features_seen`` and ``samples_seen`` have a row per step of an epoch: the number of pairs,
     <C, v>, <C, C>, and the minimum and maximum of v / C, for entries C and their images v. Rows
@@ -65,13 +65,13 @@ class StochasticIteration:
     latest values of all pairs. For exact maps and ``tau`` > 0 the full step is a contraction in the
     maximum norm of the logarithms, so entries may be updated in any order, and errors shrink as
     fast per evaluated pair as in the power iteration. Far from the solution, a mixture of old and
-    new distances is a poor cost: the images of an epoch then replace the distances together. The
-    steps alpha = 1 / sqrt(t) of the paper average out noise that does not arise when values are
-    stored; ``paper()`` has them.
+    new distances is a poor cost, so the images of an epoch replace all distances at once. The steps
+    alpha = 1 / sqrt(t) of the paper average out noise that does not arise when values are stored;
+    for these use ``paper()``.
 
-    The ``residual`` is the spread of v / C over the last epoch, the steps that evaluate as many
-    pairs as there are. It is an estimate, since each step had another cost: only a full sweep
-    measures the true residual.
+    The ``residual`` is the spread of v / C over the last epoch, in which steps evaluate as many
+    pairs as exist. It is an estimate, since each step had another cost: only a full sweep measures
+    the true residual.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class StochasticIteration:
         the map can reuse its solutions. "pairs" draws new pairs in each step, with the steps of the
         paper: an epoch misses a pair with probability 1/e.
     random_state
-        Seed. The pairs of a step depend only on it and on the number of the step.
+        Seed. The pairs of a step depend only on the seed and the number of the step.
     """
 
     fraction: float = 0.1
@@ -148,7 +148,7 @@ class StochasticIteration:
         )
 
     def _scale(self, seen: Matrix, row: int) -> float:
-        """The singular value by least squares, over all parts as last evaluated or this draw."""
+        """The singular value by least squares, over the latest values of all parts or this draw."""
         cross, square = (np.nansum(seen, axis=0) if self.draw == "parts" else seen[row])[1:3]
         return float(cross / square)
 
@@ -195,8 +195,8 @@ def _evaluate(
     """The images of the pairs of a part, and the updated statistics of the epoch.
 
     A poor cost can give negative divergences. Such a pair keeps its distance until it is evaluated
-    again, and the residual is infinite until then. If nothing positive is left of a part, an error
-    says so; the run then starts over, with all pairs.
+    again, and the residual is infinite until then. Raises if <C, v> of a part is not positive; the
+    run then starts over, with all pairs.
     """
     old, image = metric[part.pairs[:, 0], part.pairs[:, 1]], part.distances(cost)
     cross, square, ratios = old @ image, old @ old, image / old

@@ -1,4 +1,4 @@
-"""Trials: short runs of accelerated steps that must lower the residual; else plain steps follow."""
+"""Trials: short runs of accelerated steps that must lower the residual, or plain steps follow."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TypeVar
 from cometric.core.types import Iterate, Matrix
 
 LENGTH = 10
-"""Evaluations after which a trial must have lowered the residual."""
+"""Evaluations within which a trial must lower the residual."""
 
 FALL = 0.95
-"""A trial succeeds if the residual falls to this fraction of its lowest value before."""
+"""A trial succeeds if the residual falls to this fraction of its lowest value so far."""
 
 WAIT, MORE_WAIT = 2, 4
-"""Plain steps after the first failure, and additional ones after each further: 2 k^2 after k."""
+"""Plain steps after the first failure, and increment per further one: 2 k^2 after k failures."""
 
 
 @dataclass(frozen=True)
 class TrialIterate(Iterate):
     """An iterate of a solver that mixes plain power steps with trials of accelerated ones.
 
-    A trial begins at an iterate that is stored, the anchor. It succeeds as soon as the residual is
-    at most 0.95 times the lowest residual at which any trial began or ended; the next trial then
-    begins there. It fails after 10 evaluations without success. Then the solver returns to the
-    anchor and takes plain steps, 2 after the first failure and 4 more after each further one.
+    A trial begins at a stored iterate, the anchor. It succeeds as soon as the residual is at most
+    0.95 times the lowest residual at which any trial began or ended; the next trial begins there.
+    It fails after 10 evaluations without success. Then the solver returns to the anchor and takes
+    plain steps: 2 after the first failure, 4 more after each further one.
 
     The following holds for every map and every kind of accelerated steps. At most
     20 log(r / tol) + 1 trials succeed, where r is the residual below which trials are made.
@@ -46,7 +46,7 @@ Trial = TypeVar("Trial", bound=TrialIterate)
 
 
 def begin(now: Trial) -> Trial:
-    """The iterate with a trial in progress; a new one begins here if there is none."""
+    """The iterate with a trial in progress; begins one if there is none."""
     if now.anchor is not None:
         return now
     level = min(now.level, now.residual)
@@ -54,7 +54,7 @@ def begin(now: Trial) -> Trial:
 
 
 def judge(now: Trial) -> Trial:
-    """The iterate after one more evaluation of the current trial, if any, which may end it."""
+    """The iterate after an evaluation of the current trial, if any; the trial may end."""
     if now.anchor is None:
         return now
     if now.residual <= FALL * now.level:
@@ -65,6 +65,6 @@ def judge(now: Trial) -> Trial:
 
 
 def give_up(now: Trial) -> Trial:
-    """The iterate with plain steps to follow, more than after the last failure."""
+    """The iterate after a failed trial; more plain steps follow than after the last failure."""
     wait = WAIT + MORE_WAIT * now.failures
     return replace(now, anchor=None, tried=0, wait=wait, failures=now.failures + 1)

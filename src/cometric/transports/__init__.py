@@ -1,7 +1,7 @@
-"""Ways of comparing histograms under a cost: what ``learn(X, transport=...)`` takes.
+"""Ways of comparing histograms under a cost, for ``learn(X, transport=...)``.
 
-A new one is a file beside these, with a subclass of :class:`~cometric.transports.base.Transport`,
-and a line in ``TRANSPORTS``.
+To add one, write a module here with a subclass of
+:class:`~cometric.transports.base.Transport`, and add a line to ``TRANSPORTS``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def from_eps(eps: Any) -> Transport:
 
 
 def from_text(text: str) -> Transport:
-    """The transport of a text such as ``unbalanced(0.1, rho=1)``; raises ValueError.
+    """The transport described by a text such as ``unbalanced(0.1, rho=1)``; raises ValueError.
 
-    A registered name, in upper or lower case, and its parameters as Python would write them:
-    numbers, texts, lists. Quotes around a single word may be left out: ``tree(single)``.
+    A registered name, in upper or lower case, with parameters in Python syntax: numbers, strings,
+    lists. Single words need no quotes: ``tree(single)``.
     """
     try:
         call: Any = ast.parse(text.strip(), mode="eval").body
@@ -72,14 +72,14 @@ def from_text(text: str) -> Transport:
 
 
 def _value(node: ast.expr) -> Any:
-    """The number, text or list that is written, or a single word without quotes."""
+    """The value of a literal, or a single word without quotes."""
     if not isinstance(node, ast.Name):
         return ast.literal_eval(node)
     return float(node.id) if node.id in ("inf", "nan") else node.id
 
 
 def to_json(transport: Transport) -> dict[str, Any]:
-    """The name of a transport and its parameters; if it is not registered, its class."""
+    """The name of a transport (its class if not registered) and its parameters."""
     names = {kind: name for name, kind in TRANSPORTS.items()}
     kind = type(transport)
     name = names.get(kind, f"{kind.__module__}.{kind.__qualname__}")

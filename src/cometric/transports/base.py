@@ -39,8 +39,8 @@ class Resources:
 
     ``memory_limit`` is the number of bytes that maps may store between calls, half of the free
     memory by default. ``sweeps`` is the number of sweeps per call, None for as many as needed.
-    ``tol`` is the tolerance of the outer iteration, None for the highest accuracy; ``largest`` the
-    largest distance relative to the largest cost, where it is known.
+    ``tol`` is the tolerance of the outer iteration, None for the highest accuracy; ``largest`` is
+    the largest distance relative to the largest cost, if known.
     """
 
     n_threads: int | None = None
@@ -63,7 +63,8 @@ class Resources:
 class LowerBounds(NamedTuple):
     """Lower bounds of the transport between histograms a_i and a_j under one cost.
 
-    ``p[i] + q[j] - <image(rows)[i], a_j>``, and the largest of ``|means[i] - means[j]|``.
+    The bound is the sum of ``p[i] + q[j] - <image(rows)[i], a_j>`` and the largest entry of
+    ``|means[i] - means[j]|``.
     """
 
     p: Vector
@@ -73,7 +74,7 @@ class LowerBounds(NamedTuple):
 
 
 def without_parameters(kind: type[Kind]) -> type[Kind]:
-    """Decorate a transport whose ``eps`` is fixed: an error says what to pass for another."""
+    """Class decorator for transports with fixed ``eps``: parameters raise a helpful TypeError."""
     plain: Callable[[Any], None] = kind.__init__
 
     @wraps(plain)
@@ -96,16 +97,16 @@ def without_parameters(kind: type[Kind]) -> type[Kind]:
 class Transport:
     """A way of comparing histograms under a cost.
 
-    A subclass defines :meth:`lift`, and more where it can do better than the defaults below.
-    Parameters are the fields of a frozen dataclass.
+    A subclass must define :meth:`lift`, and may override the defaults below. Parameters are the
+    fields of a frozen dataclass.
     """
 
     name: ClassVar[str] = "this transport"
     eps: ClassVar[float] = math.nan  # entropic regularization, where there is one
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
-    freezes: ClassVar[bool] = False  # its maps have couplings that policy iteration can freeze
-    on_devices: ClassVar[bool] = False  # whether its maps run on torch devices
-    on_clusters: ClassVar[bool] = True  # whether they run tile by tile on a cluster
+    freezes: ClassVar[bool] = False  # maps have couplings that policy iteration can freeze
+    on_devices: ClassVar[bool] = False  # maps can run on torch devices
+    on_clusters: ClassVar[bool] = True  # maps can run tile by tile on a cluster
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -146,19 +147,19 @@ class Transport:
         return TiledMap(partial(_lift_tile, self, local), hist, client)
 
     def need(self, hist: Histograms) -> float:
-        """The size of what the map of these histograms would store, in any unit."""
+        """The storage that the map of these histograms needs, in any unit."""
         return float(hist.rows.nnz * hist.shape[0])
 
     def bytes_promised(self, lifts: Lifts) -> float:
-        """Bytes of its ``memory_limit`` that both maps will use."""
+        """Bytes within ``memory_limit`` that both maps will use."""
         return float(sum(getattr(lift, "memory", 0.0) for lift in lifts))
 
     def bases(self, lifts: Lifts) -> Any:
-        """What the maps of a solve leave to :meth:`reuse`, if anything."""
+        """Data of the maps after a solve, for :meth:`reuse`; None by default."""
         return None
 
     def reuse(self, lifts: Lifts, bases: Any) -> None:
-        """Let new maps of the same problem start from the ``bases`` of a solve, to save time."""
+        """Warm-start new maps of the same problem from the ``bases`` of a solve."""
 
     # ------------------------------------------------------------------------- solving
 
@@ -174,9 +175,9 @@ class Transport:
         return solving.check_connected(solving.confirm(phi, solver, solution))
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """Which matrices a solve holds: a key of ``running.memory.NEEDS``.
+        """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
 
-        ``plain`` is a formula without R, ``automatic`` the default solver.
+        ``plain`` means a formula without R, ``automatic`` the default solver.
         """
         return "accelerated" if keeps_history else "plain"
 
@@ -193,11 +194,11 @@ class Transport:
     def judge_lift(
         self, problem: Problem, metrics: Metrics, lifts: Lifts, index: Index
     ) -> LiftCheck:
-        """A check of the metric that was computed from a given one, for the pairs ``index``."""
+        """A check of a metric computed from a given one, for the pairs ``index``."""
         return check_lift(problem, metrics, lifts, index)
 
     def pairs_of_lift(self, problem: Problem) -> Index:
-        """The pairs that such a check solves again: all for exact transport, or a sample."""
+        """The pairs that :meth:`judge_lift` solves again: all if exact transport, else a sample."""
         return pairs_to_check(problem, every=self.freezes)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
@@ -205,7 +206,7 @@ class Transport:
         raise NotImplementedError(f"{type(self).__name__} does not define `plan`.")
 
     def tree(self, cost: Matrix) -> MetricTree:
-        """A tree of the bins, from the distances between them: average linkage."""
+        """A tree of the bins, by average linkage of the distances between them."""
         return MetricTree.from_distances(cost)
 
     def ground(self, cost: Matrix) -> Matrix:
@@ -227,8 +228,8 @@ class Transport:
     ) -> LowerBounds:
         """Lower bounds of all distances, for finding neighbors; none by default.
 
-        ``phi`` is the map of the histograms ``hist``. ``own`` are the entries of their scalings to
-        themselves, of entropic transport, if these are known.
+        ``phi`` is the map of the histograms ``hist``. ``own`` are, for entropic transport, the
+        entries of their scalings to themselves, if known.
         """
         n, d = hist.shape
         nothing = np.zeros(n)
@@ -241,21 +242,21 @@ class Transport:
         return f"{type(self).__name__}, {solver}"
 
     def operations(self, problem: Problem) -> float:
-        """Multiplications and additions of a sweep of both sides; 0 if not known."""
+        """Floating-point operations of a sweep of both sides; 0 if unknown."""
         return 0.0
 
     def work(self, lift: Any, hist: sparse.csr_array) -> float:
-        """The time of a call for these histograms, in any unit; NaN where there is no model of it.
+        """Modeled time of a call for these histograms, in any unit; NaN if there is no model.
 
-        ``lift`` is a map of the same kind, maybe of other histograms.
+        ``lift`` is a map of the same kind, possibly of other histograms.
         """
         return math.nan
 
     def peak_memory(self, lifts: Lifts, dense: float, plain: float, policy: bool) -> float:
-        """Bytes of maps and metrics at the peak.
+        """Peak memory of maps and metrics in bytes.
 
-        ``dense`` are the bytes of the metrics and the solver, ``plain`` those with a solver without
-        history.
+        ``dense`` is the memory of the metrics and the solver, ``plain`` the same for a solver
+        without history.
         """
         return dense + self.bytes_promised(lifts)
 
@@ -271,13 +272,13 @@ def _lift_tile(
 
 
 def product_operations(problem: Problem) -> float:
-    """Multiplications and additions of lifts by products of matrices, of both sides."""
+    """Floating-point operations of maps by matrix products, on both sides."""
     hists = problem.samples.hist, problem.features.hist
     return float(sum(2.0 * hist.nnz * sum(hist.shape) for hist in hists))
 
 
 def cells_of(hist: sparse.csr_array) -> float:
-    """Entries of the cost between the supports of the two histograms of a pair, of all pairs."""
+    """The number of cost entries between the supports of a pair, summed over all pairs."""
     sizes = np.diff(hist.indptr).astype(float)
     return float(sizes.sum() ** 2 - (sizes**2).sum()) / 2
 

@@ -45,31 +45,31 @@ MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do not slow down convergence."""
 
 FULL_SOLVES = 3.0
-"""Time of solving every pair at the end, in iterations with few sweeps (1 to 5)."""
+"""Time of the final full solves, in units of an iteration with few sweeps (1 to 5)."""
 
 STALL = 100
-"""Iterations without a lower residual after which all Sinkhorn problems are solved."""
+"""Iterations without a lower residual after which all Sinkhorn problems are solved fully."""
 
 FINER = (0.1, 0.01, 0.001)
-"""Shares of their tolerance to which pairs are solved, one after the other, if needed."""
+"""Factors of the inner tolerance that are tried in turn if more accuracy is needed."""
 
 MUCH_FINER = 1e-3
-"""Share of it to which the pairs are solved that show whether this is needed."""
+"""Factor of the inner tolerance for the pairs that test whether more accuracy is needed."""
 
 ACCEPTED = 1.25
-"""Residual of these pairs, over the tolerance, that is accepted."""
+"""Accepted residual of these test pairs, relative to the tolerance."""
 
 TRUSTED = {"float32": 1e-3, "tf32": 0.3}
 """Residual down to which a lower precision is used; below it, rounding errors matter."""
 
 LARGE = 1e9
-"""Cells of a sweep of all pairs, of one map, from which float32 on the way saves time: it takes
-about half a second. Below, compiling the kernels of another precision would take longer."""
+"""Minimum number of cells per sweep and map for which early stages in float32 save time (a sweep
+takes about half a second). Below, compiling kernels for another precision would take longer."""
 
 COPY, SELF, EXPONENTIAL, LOG_CELL = 6.0, 3.0, 50.0, 50.0
-"""Times in units of a cell of a Sinkhorn problem: of an entry of the kernel copied for a source,
-of a cell of the problem of a histogram with itself, of an exponential, of a cell in the log domain.
-Fitted to calls for 16 to 256 histograms of six data sets; they model how the time of calls grows.
+"""Times in units of a cell of a Sinkhorn problem: per kernel entry copied for a source, per cell of
+a self term, per exponential, per cell in the log domain. Fitted to calls for 16 to 256 histograms
+of six data sets; they model how the time of calls grows.
 """
 
 
@@ -78,7 +78,7 @@ class Level(NamedTuple):
 
     tol: float
     precision: str
-    sweeps: int | None  # of each call; None solves every pair
+    sweeps: int | None  # per call; None solves every pair
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Entropic(Transport):
         return EntropicMap(hist, dtype=dtype, n_threads=resources.n_threads, **options)
 
     def map_options(self) -> dict[str, Any]:
-        """The parameters of the transport, as its maps take them."""
+        """The parameters of the transport, as arguments of its maps."""
         return {"eps": self.eps}
 
     def distributed(self, hist: Histograms, resources: Resources) -> DistributedEntropicMap:
@@ -141,9 +141,9 @@ class Entropic(Transport):
         """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
 
         A lower precision is used down to the residuals in ``TRUSTED``: on devices, for dense data,
-        and if it was set. Iterations with unsolved pairs may not converge: all pairs are solved
-        after 100 iterations without a lower residual, and from the start if distances became
-        negative.
+        and if it was set. Iterations with unsolved pairs may not converge. So all pairs are solved
+        after 100 iterations without a lower residual; if distances become negative, also starting
+        from the initial metrics again.
         """
         device = getattr(lifts[0], "device", None)
         if device is not None:
@@ -195,10 +195,10 @@ class Entropic(Transport):
     def _confirm(
         self, solving: Solving, lifts: Lifts, solver: Solver[Any], solution: Solution
     ) -> Solution:
-        """Continue with pairs solved more accurately, while some are off by more than ``tol``.
+        """Continue with pairs solved more accurately, as long as test pairs are not accurate.
 
-        A marginal error gives the error of a distance only up to a factor that depends on the pair:
-        small distances and small ``eps`` need more accuracy, and a few pairs show how much.
+        A marginal error determines the error of a distance only up to a factor that depends on the
+        pair: small distances and small ``eps`` need more accuracy. A few test pairs show how much.
         """
         unsolved = any(lift.error > lift.tol for lift in lifts)
         if unsolved and not _is_replayed(solution):
@@ -230,7 +230,7 @@ class Entropic(Transport):
         return solution._replace(status=Status.INNER_NOT_CONVERGED)
 
     def _is_accurate(self, solving: Solving, lifts: Lifts, solution: Solution) -> bool:
-        """Whether the metrics solve their equations on some pairs, solved very accurately."""
+        """Whether the metrics satisfy their equations on some pairs, solved very accurately."""
         if _is_replayed(solution):  # another stage followed
             return False
         problem, iterate = solving.problem, solution.iterate
@@ -270,7 +270,7 @@ class Entropic(Transport):
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
     ) -> LowerBounds:
-        """Dual values at the potentials between each histogram and itself."""
+        """Dual values at the potentials of the self terms."""
         self._check_bounds(phi)
         unit = self.eps * float(cost.max())
         scalings, kernel = self._own_scalings(phi, hist, cost, own), np.exp(-cost / unit)
@@ -329,14 +329,14 @@ class Entropic(Transport):
 
 
 def _precision(hist: Histograms, dtype: Any) -> Any:
-    """The precision of sweeps on the way for these histograms."""
+    """The precision of early sweeps for these histograms."""
     if not isinstance(dtype, str) or dtype != "auto":
         return dtype
     return np.float32 if float(Histograms.of(hist).rows.nnz) ** 2 / 2 >= LARGE else np.float64
 
 
 def _on_device(device: Any, solving: Solving) -> Solving:
-    """The solve with tensors instead of arrays."""
+    """The same solve with tensors instead of arrays."""
     norms, start = (
         Metrics(*(on_device(device, matrix) for matrix in pair))
         for pair in (solving.norms, solving.start)
@@ -364,17 +364,17 @@ def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) ->
 
 
 def _is_replayed(solution: Solution) -> bool:
-    """Whether this stage was finished before the checkpoint that the run continues from."""
+    """Whether this stage was already finished in the checkpoint from which the run continues."""
     return math.isinf(solution.iterate.residual)
 
 
 def _tightening(
     traits: Traits, lifts: Lifts, solving: Solving, share: float = 1.0
 ) -> Callable[[Iterate, Record], None]:
-    """A callback that keeps the maps accurate enough, for extrapolation and for their values.
+    """A callback that adjusts the accuracy of the maps after each iteration.
 
-    While steps are extrapolated, a pair gets more sweeps if its marginal error is above a margin.
-    The margin is proportional to the root of the residual, because values are accurate to second
+    While steps are extrapolated, pairs with marginal errors above a margin get more sweeps. The
+    margin is proportional to the root of the residual, because values are accurate to second
     order, and is halved after each failed trial. ``share`` multiplies the tolerance of the pairs.
     """
 
@@ -392,18 +392,18 @@ def _tightening(
 
 
 def _engines(lifts: Iterable[Any]) -> list[str]:
-    """The engines of maps on tensors, wherever they are; none for maps on the CPU."""
+    """The engines of torch maps, on any device; empty for Numba maps."""
     return list(dict.fromkeys(lift.engine for lift in lifts if hasattr(lift, "engine")))
 
 
 def _form(lift: EntropicMap) -> str:
-    """The precision in which a map computes, and that in which it stores scalings."""
+    """The precisions in which a map computes and stores scalings, as text."""
     work = "log domain" if lift.logs else lift.dtype.name
     return f"{work}, scalings {f'stored in {lift.stored.name}' if lift.stored else 'not stored'}"
 
 
 def _copies(lift: Any) -> float:
-    """Bytes of the scalings of a block of pairs in float64, if they are stored in another type."""
+    """Bytes for float64 copies of the scalings of a block, if stored in another precision."""
     if not isinstance(lift, EntropicMap) or lift.stored == np.float64:
         return 0.0
     cells = float(lift.histograms.nnz) ** 2 / 2

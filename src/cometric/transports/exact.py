@@ -40,10 +40,10 @@ EXACT_CELL = 100.0
 """Time of a cell in the network simplex method, in cells of a Sinkhorn problem."""
 
 BASES = 2e9
-"""Largest number of bytes of trees that a result keeps for its certificate."""
+"""Maximum bytes of trees that a result stores for its certificate."""
 
 TRIANGLE = 0.5
-"""Time in such cells of the check of the triangle inequality for three bins."""
+"""Time of checking the triangle inequality for three bins, in cells of a Sinkhorn problem."""
 
 
 @without_parameters
@@ -136,7 +136,7 @@ class Exact(Transport):
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
     ) -> LowerBounds:
-        """Differences of mean distances to reference bins, which are 1-Lipschitz functions."""
+        """Differences of mean distances to reference bins; such distances are 1-Lipschitz."""
         means = hist @ cost[:, _spread(cost, REFERENCES)]
         slack = max(float(geometry.triangle_violation(cost)), 0.0)
         none = super().lower_bounds(phi, hist, cost)
@@ -158,12 +158,12 @@ class Exact(Transport):
         if any(lift.memory_used < sum(lift.memory) for lift in lifts):
             return dense + REPLAYED * trees
         couplings = float(sum(lift.memory.moves for lift in lifts))
-        # Old couplings, and either the history of a frozen solve or new couplings.
+        # Old couplings, plus either the history of a frozen solve or new couplings.
         return trees + max(couplings / 2 + dense, couplings + plain)
 
 
 def _status_without_norm(problem: Problem, solution: Solution, lifts: Lifts) -> Status:
-    """The status if distances are without R, where a small residual alone proves nothing.
+    """The status without the norm R, where a small residual alone proves nothing.
 
     Distances inside disconnected blocks of the data are unrelated. Otherwise a converged solution
     is accepted unless its couplings show groups of distances that do not depend on one another.
@@ -179,7 +179,7 @@ def _status_without_norm(problem: Problem, solution: Solution, lifts: Lifts) -> 
 
 
 def _spread(cost: Matrix, count: int) -> Index:
-    """Bins far from one another: each is the one farthest from those before it."""
+    """Bins far from one another: each next one is farthest from all chosen before."""
     chosen = [int(np.argmax(cost.max(axis=0)))]
     nearest = cost[chosen[0]].copy()
     while len(chosen) < min(count, len(cost)):

@@ -28,7 +28,7 @@ from cometric.transports.base import (
 from cometric.transports.solving import Solving
 
 DETERMINED = 1e-9
-"""Gap between singular values up to which the closed form counts as not unique."""
+"""The closed form counts as non-unique if the gap of singular values is at most this."""
 
 
 @without_parameters
@@ -54,7 +54,7 @@ class Limit(Transport):
         return LimitMap(hist)
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """The closed form if distances are without R; otherwise iterate until converged."""
+        """The closed form if transport is plain and the solver "auto"; otherwise iterate."""
         if solving.is_plain and isinstance(solving.solver, str) and solving.solver == "auto":
             return _closed_form(solving)
         return super().solve(solving, lifts)
@@ -65,7 +65,7 @@ class Limit(Transport):
         return "linear" if keeps_history else "plain"
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
-        """The product of the marginals: every bin sends mass to every other."""
+        """The product of the marginals: every bin sends mass to every bin."""
         first, second = (pair.rows[[k]] for k in (0, 1))
         source, target = np.meshgrid(first.indices, second.indices, indexing="ij")
         mass = np.outer(first.data, second.data)

@@ -1,4 +1,4 @@
-"""Cheap lifts by quadratic forms instead of transport: Mahalanobis distances."""
+"""Quadratic forms as a cheap alternative to transport: Mahalanobis distances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometric.transports.base import Lifts, Resources, Transport, product_operat
 
 @dataclass(frozen=True)
 class Quadratic(Transport):
-    """A lift by a quadratic form of the difference of two histograms: products of matrices."""
+    """A quadratic form of the difference of two histograms, computed by matrix products."""
 
     on_clusters: ClassVar[bool] = False
 

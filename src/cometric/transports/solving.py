@@ -62,12 +62,12 @@ class Solving:
 
     @property
     def limits(self) -> Limits:
-        """When a stage ends, unless it has other limits."""
+        """The default limits of a stage."""
         return Limits(self.tol, self.max_iter)
 
     @property
     def is_plain(self) -> bool:
-        """Whether distances are transport only, without the norm R."""
+        """Whether distances are plain transport, without the norm R or saturation."""
         return self.problem.formula.is_plain
 
     def choose(self, default: str) -> Solver[Any]:
@@ -92,7 +92,7 @@ class Solving:
         callback: Callback | None = None,
         ahead: Ahead | None = None,
     ) -> Solution:
-        """Step until converged; a stage that was finished before a checkpoint is not repeated."""
+        """Step until converged; skips a stage that the checkpoint marks as finished."""
         start = self.start if start is None else start
         stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
         name = type(solver).__name__
@@ -113,9 +113,9 @@ class Solving:
         )._replace(solver=name)
 
     def lift_given(self, lifts: tuple[Any, Any]) -> Solution:
-        """The lift of the given metric, which ``start`` holds, as one iteration.
+        """The metric computed from the given one (in ``start``), as one iteration.
 
-        It is in the units of the given metric: the singular value is 1, the other one NaN.
+        It has the units of the given metric: its singular value is 1, the other one NaN.
         """
         began = time.perf_counter()
         of_samples = self.problem.fixed == "features"
@@ -160,7 +160,7 @@ class Solving:
     def confirm(self, phi: Coupled, solver: Solver[Any], solution: Solution) -> Solution:
         """Continue with full sweeps after a solver that samples pairs, to confirm its residual.
 
-        They start over if it ended at the boundary or at negative distances.
+        Starts over if the solver ended at the boundary or with negative distances.
         """
         if not traits_of(solver).samples_pairs:
             return solution
@@ -179,7 +179,7 @@ class Solving:
         return last._replace(history=solution.history + last.history, solver=solution.solver)
 
     def check_connected(self, solution: Solution) -> Solution:
-        """Marked non-unique if distances are without R and the data are disconnected blocks."""
+        """The solution, marked non-unique for plain transport on disconnected blocks of data."""
         converged = solution.status is Status.CONVERGED
         if self.is_plain and converged and self.problem.is_disconnected:
             return solution._replace(status=Status.NON_UNIQUE)

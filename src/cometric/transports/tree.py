@@ -1,4 +1,4 @@
-"""Transport along trees: the tree of each side is built from the metric of that side."""
+"""Transport along trees; the tree of each side is built from the metric of that side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cometric.transports.base import Lifts, Resources, Transport
 from cometric.transports.solving import Solving
 
 PATIENCE = 3
-"""Iterations without a lower residual after which trees that keep changing are left as they are."""
+"""Iterations without a lower residual after which the loop stops although trees still change."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Tree(Transport):
 
         W(a, b) = sum over nodes v of length_v |a(below v) - b(below v)|.
 
-    A tree can change while the metric changes little, so that iterations need not converge. They
-    end where the residual does not fall any more. If the trees still change there, the status says
-    so, and ``result.change`` says how much distances change in one more iteration: about 1 % on
-    average with average and complete linkage, 2 to 7 % with Ward's. They can be used as they are.
-    With ``linkage="single"`` iterations converge: this map is continuous and monotone.
+    A small change of the metric can change the tree, so iterations need not converge. They end when
+    the residual no longer falls. If the trees still change then, the status says so, and
+    ``result.change`` is the mean change of distances in one more iteration: about 1 % with average
+    and complete linkage, 2 to 7 % with Ward's. Such results can be used. With ``linkage="single"``
+    iterations converge: this map is continuous and monotone.
 
     Parameters
     ----------
     linkage
-        How trees are built from distances: "average", "complete", "ward" (which brings out groups
-        more) or "single" (for which the theorems on exact transport hold).
+        How trees are built from distances: "average", "complete", "ward" (which separates groups
+        more clearly) or "single" (for which the theorems on exact transport hold).
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Tree(Transport):
         return "accelerated" if keeps_history and not automatic else "plain"
 
     def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate until converged, or until the residual does not fall any more."""
+        """Iterate until converged, or until the residual no longer falls."""
         phi = solving.couple(lifts)
         solver = solving.choose(self.default_solver(lifts))
         limits = solving.limits
@@ -98,10 +98,10 @@ class Tree(Transport):
         return self.tree(cost).distances()
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
-        """Mass that two histograms have in common stays; the rest moves inside small subtrees.
+        """Common mass stays in place; the rest moves within the smallest possible subtrees.
 
-        At each node, from the leaves to the root, what is left over of the one histogram below it
-        moves to what is missing there.
+        At each node, from the leaves to the root, the remaining excess of the first histogram below
+        the node is moved to the remaining deficits below it.
         """
         return _flows(pair, self.tree(cost))
 
@@ -120,7 +120,7 @@ class Tree(Transport):
 
 
 def _with_change(phi: Coupled, solution: Solution) -> Solution:
-    """The solution of trees that keep changing, and how much one more iteration changes it."""
+    """The solution if trees keep changing, with the change in one more iteration."""
     now = solution.iterate
     try:
         after = power_step(phi, now.metrics.samples, now).metrics

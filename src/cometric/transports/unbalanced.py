@@ -18,14 +18,14 @@ from cometric.transports.entropic import Entropic
 class Unbalanced(Entropic):
     """Debiased unbalanced Sinkhorn divergences: mass may stay unmatched, at a price.
 
-    Each histogram is matched in part: mass that would have to move far is left out, or weighs
-    less, if that is cheaper. With M the largest cost, the transport cost is the least
+    Histograms are matched in part: mass that would have to move far is left out, or gets a lower
+    weight, if that is cheaper. With M the largest cost, the transport cost is the minimum of
 
     ``<C, P> + M (eps KL(P | a b) + rho KL(P 1 | a) + rho KL(P^T 1 | b))``
 
     over all plans P >= 0, debiased as in :class:`Entropic`. No distance exceeds (2 rho + eps) M,
-    the price of leaving everything unmatched. ``learn`` divides every histogram by its sum, as for
-    other transports; :class:`EntropicMap` with ``rho`` takes histograms of any mass.
+    the price of matching nothing. ``learn`` divides every histogram by its sum, as for other
+    transports; :class:`EntropicMap` with ``rho`` accepts histograms of any mass.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class Unbalanced(Entropic):
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
     ) -> LowerBounds:
-        """Dual values at the potential between a_i and itself, the best one for a_j given.
+        """Dual values at the potential of the self term of a_i, with the best one for a_j.
 
-        With u the scaling of a_i and itself and r = rho / eps, this is linear in a_j:
+        With u the scaling of a_i to itself and r = rho / eps, this is linear in a_j:
         r <a_i, 1 - (K u)^s> + <a_j, r - (r + 1) (K u)^s>, s = 1 / (r + 1), in units of eps.
         """
         self._check_bounds(phi)
@@ -69,7 +69,7 @@ class Unbalanced(Entropic):
         mass = np.asarray(hist.sum(axis=1)).ravel()
         lost = ratio * np.asarray(hist.multiply(matched).sum(axis=1)).ravel()
         plans = np.asarray(scalings.multiply(scalings @ kernel).sum(axis=1)).ravel()
-        halves = lost + 0.5 * plans  # minus half of the transport cost of each to itself
+        halves = lost + 0.5 * plans  # minus half of the self terms
 
         def image(rows: slice) -> Matrix:
             potentials = np.log(scalings[rows] @ kernel) / (ratio + 1.0)
