@@ -29,10 +29,6 @@ SCHEMA = (3, 0)
 """Major and minor version. Readers reject another major version, and ignore fields that a later
 minor version adds."""
 
-ADDED = {"saturate": 0.0, "samples": None, "features": None, "overlap": None, "chosen": False}
-"""Options missing in earlier checkpoints, with the values they had then."""
-
-
 REASONS = ("overlap", "chosen")
 """Options that only record why others have their values: not compared."""
 
@@ -155,7 +151,7 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
         state = state_name(number)
         saved = Saved(
             number=number,
-            options=ADDED | dict(content["asked"]),
+            options=dict(content["asked"]),
             used=dict(content["used"]),
             stage=int(content["stage"]),
             iterate=dict(content["iterate"]),
