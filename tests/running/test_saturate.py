@@ -17,7 +17,6 @@ from cometric.core.problem import Problem
 from cometric.maps.exact import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
 from cometric.maps.regularized import Regularized
-from cometric.saving.folder import MANIFEST, numbered, read_manifest, write_manifest
 from lifts import fresh_lifts
 
 S = 0.2
@@ -254,19 +253,6 @@ def test_runs_continue_from_checkpoints_with_the_same_bits(tmp_path, eps):
     resumed = cm.resume(tmp_path / "run", max_iter=1000)
     assert resumed.parameters.saturate == S
     assert_array_equal(resumed.samples, whole.samples)
-
-
-def test_checkpoints_from_before_the_option_are_read(tmp_path):
-    options = {"eps": 0.0, "tau": 0.01, "tol": 1e-10, "solver": "power"}
-    whole = cm.learn(X, **options)
-    with pytest.warns(cm.ConvergenceWarning):
-        cm.learn(X, checkpoint=tmp_path, max_iter=2, **options)
-    for number, path in list(numbered(tmp_path, MANIFEST)):
-        content = read_manifest(path)
-        del content["asked"]["saturate"]
-        write_manifest(tmp_path, number, content | {"schema": [2, 0]})
-    assert_array_equal(cm.resume(tmp_path, max_iter=1000).samples, whole.samples)
-    assert_array_equal(cm.learn(X, checkpoint=tmp_path, **options).samples, whole.samples)
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.3])
