@@ -37,14 +37,14 @@ def are_logarithms(X: Any) -> bool:
     """
     matrix = getattr(X, "X", X)
     if sparse.issparse(matrix) and matrix.ndim == 2:
-        rows = sparse.csr_array(matrix[:ROWS] if matrix.format == "csr" else matrix)[:ROWS]
+        rows = sparse.csr_array(matrix)[:ROWS].astype(np.float64)
     elif isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind == "f":
         rows = sparse.csr_array(matrix[:ROWS].astype(np.float64))
     else:
         return False
     if is_whole(rows):
         return False
-    data = np.split(rows.data.astype(np.float64), rows.indptr[1:-1])
+    data = np.split(rows.data, rows.indptr[1:-1])
     varied = [row[row > 0.0] for row in data if len(np.unique(row[row > 0.0])) > 1]
     logs = [row for row in varied if row.max() < LARGEST and _are_logarithms(row)]
     return bool(logs) and len(logs) >= SHARE * len(varied)
