@@ -19,10 +19,9 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.answers.checks import check_is_result
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
-from cometric.answers.result import Result
+from cometric.answers.result import Result, check_is_result
 from cometric.core.kinds import check_count, check_side, other_side
 from cometric.core.labels import check_order
 from cometric.core.names import find

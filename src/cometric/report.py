@@ -14,10 +14,9 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
-from cometric.answers.checks import check_is_result
 from cometric.answers.groups import SHRINK, distances_to_some, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
-from cometric.answers.result import Result
+from cometric.answers.result import Result, check_is_result
 from cometric.core.kinds import check_ending
 from cometric.core.nearest import nearest_to
 from cometric.core.text import storable

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.answers.groups import SHRINK, enrichment
+from cometric.answers.groups import SHRINK
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +64,6 @@ def test_a_group_is_ranked_by_distance(data, result):
     for group in {row.group for row in rows}:
         away = [row.distance for row in rows if row.group == group]
         assert away == sorted(away)
-
-
-def test_enrichment_is_a_ratio_in_logarithms(result, data):
-    hist = result.problem.samples.full
-    own = np.asarray(data.labels) == np.asarray(data.labels)[0]
-    dense = hist.toarray()
-    floor = SHRINK / 60
-    expected = np.log2((dense[own].mean(axis=0) + floor) / (dense[~own].mean(axis=0) + floor))
-    assert_allclose(enrichment(hist, own), expected, rtol=1e-9)
 
 
 def test_dropped_samples_are_left_out():

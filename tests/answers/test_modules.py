@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.stats import fisher_exact
 
 import cometric as cm
-from cometric.answers.enrichment import enriched
+from cometric.answers.modules import enriched
 
 BLOCKS, SIZE, NOISE, UBIQUITOUS = 3, 12, 12, 8
 SAMPLES = 30  # of each block
@@ -108,7 +108,9 @@ def test_the_table_has_the_mean_score_of_each_group(found, data):
     assert_allclose(table.values[:, 1], found.scores()[labels == 1].mean(axis=0))
     assert sorted(table.values.argmax(axis=1)) == [0, 1, 2]  # each block has its module
     assert found.names[0] in str(table)
-    with pytest.raises(ValueError, match="3 entries; pass one for each of 90 samples. If empty"):
+    with pytest.raises(
+        ValueError, match="3 entries; there are 90 samples, so pass 90 of them. If empty"
+    ):
         found.table([1, 2, 3])
     with pytest.raises(
         ValueError, match=r"`labels` is 'kind'; pass the label of each sample, such"

@@ -13,21 +13,20 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import check_is_result, check_labels, without_dropped
 from cometric.answers.coherence import FEWEST as FEWEST_JUDGES
 from cometric.answers.coherence import Standard, split_coherence, standardization
-from cometric.answers.enrichment import Enriched, enriched
-from cometric.answers.result import Result
+from cometric.answers.groups import read_groups, without_dropped
+from cometric.answers.result import Result, check_is_result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
 from cometric.core.inputs import counted
 from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
-from cometric.core.labels import check_order, groups_of
-from cometric.core.names import checks_options, distinct_prefixes
+from cometric.core.labels import check_order
+from cometric.core.names import checks_options, distinct_prefixes, quoted
 from cometric.core.nearest import nearest
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
-from cometric.files.sets import Sets
+from cometric.files.sets import Sets, read_sets
 
 BACKGROUND = -1
 """The label of items in no module."""
@@ -141,6 +140,28 @@ def modules(
     return assemble(result, of, _by_size(labels[back], min_size), values[back])
 
 
+class Enriched(NamedTuple):
+    """A module and a set of features with common members."""
+
+    module: int
+    name: str  # of the module
+    set: str
+    shared: tuple[str, ...]  # members of both, the most central first
+    size: int  # members of the set among the learned features, which are tested
+    p: float  # hypergeometric
+    q: float  # adjusted by Benjamini and Hochberg, over all modules and sets
+    given: int  # all members of the set, learned or not
+
+    def __str__(self) -> str:
+        return f"module {self.module} ({self.name}): {self.set}, {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """Numbers of shared, tested and all members of the set, and the q-value."""
+        counts = f"{len(self.shared)} of {self.size} tested ({self.given} in the set)"
+        return f"{counts}, q = {self.q:.1g}"
+
+
 class ModuleTable(NamedTuple):
     """The mean score of each module in each group; ``values`` is (modules, groups)."""
 
@@ -228,11 +249,11 @@ class Modules:
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
         """The mean score of each module over the samples of each label, without unlabeled ones."""
-        other = other_side(self.of)
-        if X is not None:
-            return tabulate(self.scores(X), self.names, labels, other)
-        check_order(labels, "labels", getattr(self.result.problem, other), other)
-        return tabulate(self.scores(), self.names, labels, other, without_dropped("labels", other))
+        other, remedy = other_side(self.of), ""
+        if X is None:
+            check_order(labels, "labels", getattr(self.result.problem, other), other)
+            remedy = without_dropped("labels", other)
+        return tabulate(self.scores(X), self.names, labels, other, remedy)
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
         """Which sets of features are enriched in which modules, the smallest p-value first.
@@ -250,7 +271,7 @@ class Modules:
             Sets with fewer learned features are left out.
         """
         check_count("min_size", min_size)
-        return enriched(self.members, self.names, self._items.item_names, sets, min_size)
+        return enriched(self.members, self.names, self._items.item_names, read_sets(sets), min_size)
 
     def merge(self, n_modules: int) -> Modules:
         """``n_modules`` modules at most: the most correlated are merged, as in ``tree``."""
@@ -274,17 +295,47 @@ def tabulate(
 
     ``of`` names the rows; ``remedy`` ends the message about a wrong number of labels.
     """
-    check_labels(labels)
-    groups, number = groups_of(labels)
-    if len(number) != len(scores):
-        raise ValueError(
-            f"`labels` has {len(number)} entries; pass one for each of {len(scores)} {of}. "
-            f"{remedy}".rstrip()
-        )
-    if not groups:
-        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    groups, number = read_groups(labels, len(scores), of, remedy)
     means = np.array([scores[number == g].mean(axis=0) for g in range(len(groups))])
     return ModuleTable(tuple(names), groups, means.T)
+
+
+def enriched(
+    members: Sequence[Index],
+    names: Sequence[str],
+    items: Sequence[str],
+    sets: dict[str, list[str]],
+    min_size: int,
+) -> tuple[Enriched, ...]:
+    """Hypergeometric tests of all modules and sets; see :meth:`Modules.enrichment`.
+
+    ``members`` are the item numbers of each module, ``names`` the module names, and ``items`` the
+    names of all items, the universe of the test.
+    """
+    from scipy.stats import false_discovery_control, hypergeom
+
+    inside = {name: np.isin(items, own) for name, own in sets.items()}
+    inside = {name: mask for name, mask in inside.items() if mask.sum() >= min_size}
+    if not inside:
+        raise ValueError(
+            f"`sets` has {counted(len(sets), 'set')}, none with {min_size} of the learned items, "
+            f"whose names begin with {quoted(items)}. Use the same names, or a smaller `min_size`."
+        )
+    if not members:
+        return ()
+    in_module = np.array([np.isin(np.arange(len(items)), own) for own in members], np.int64)
+    in_set = np.array(list(inside.values()), np.int64)
+    shared, sizes = in_module @ in_set.T, in_set.sum(axis=1)
+    p = hypergeom.sf(shared - 1, len(items), sizes, in_module.sum(axis=1)[:, None])
+    p = np.clip(p, 0.0, 1.0)  # rounding
+    q = false_discovery_control(p.ravel()).reshape(p.shape)
+    rows = []
+    for s, (name, mask) in enumerate(inside.items()):
+        for g in np.flatnonzero(shared[:, s]).tolist():
+            both = tuple(items[k] for k in members[g] if mask[k])
+            numbers = int(sizes[s]), float(p[g, s]), float(q[g, s]), len(set(sets[name]))
+            rows.append(Enriched(g, names[g], name, both, *numbers))
+    return tuple(sorted(rows, key=lambda row: row.p))
 
 
 def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:

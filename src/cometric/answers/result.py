@@ -14,9 +14,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.explanation import Explanation, explain, find_item
-from cometric.answers.extension import extend
+from cometric.answers.extension import extend, tree_of, vectors_of
 from cometric.answers.parameters import Parameters, number
-from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
@@ -278,7 +277,7 @@ class Result:
         linkage of the learned distances.
         """
         check_side(of)
-        return tree_of(self, of)
+        return tree_of(self, of).expand(getattr(self.problem, of).labels)
 
     def vectors(self, of: str = "samples", X: Any = None) -> sparse.csr_array:
         """A sparse vector for each sample, for libraries that search neighbors by l1 distances.
@@ -351,6 +350,20 @@ class Result:
         del arrays["history"]
         formula = replace(self.problem.formula, norm=None)  # its name and matrices are saved
         return digest({**arrays, "formula": formula})
+
+
+def check_is_result(value: Any) -> None:
+    """Raise unless ``value`` is a :class:`Result`."""
+    if isinstance(value, Result):
+        return
+    kind = type(value).__name__
+    if isinstance(getattr(value, "result", None), Result):  # a Sketch, or Modules
+        remedy = "pass its attribute `result`"
+    elif hasattr(value, "obs_names"):
+        remedy = "pass `cometric.scverse.get.result(adata)`, after `cometric.scverse.tl.learn`"
+    else:
+        remedy = "pass what `learn` returned"
+    raise ValueError(f"`result` is of class {kind}; {remedy}.")
 
 
 def load(path: str | os.PathLike[str], *, limit: float | None = None) -> Result:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import without_dropped
+from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
 from cometric.core.arrays import to_numpy, upper
 from cometric.core.kinds import check_number, check_side
