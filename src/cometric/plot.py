@@ -28,8 +28,7 @@ from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix
 from cometric.drawing import canvas
-from cometric.drawing.coloring import colors_of, order_of_names
-from cometric.drawing.dendrogram import draw_tree
+from cometric.drawing.coloring import colors_of, order_of_names, write_names
 from cometric.drawing.layout import (
     COLORS,
     by_size,
@@ -41,8 +40,6 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
-from cometric.drawing.naming import write_names
-from cometric.drawing.shapes import band, heat_map, stack
 
 __all__ = [
     "changes", "choice", "convergence", "distances", "embedding", "flows", "modules", "nearest",
@@ -337,14 +334,14 @@ def flows(
     total = sum(flow.mass for flow in chosen)
     scale, extend = canvas.scale([flow.cost for flow in chosen])
     shades = mpl.colormaps[canvas.FLOWS]
-    left, right = (stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
+    left, right = (canvas.stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
     used = {("source", name): top for name, (top, _) in left.items()}
     used |= {("target", name): top for name, (top, _) in right.items()}
     for flow in sorted(chosen, key=lambda flow: (left[flow.source], right[flow.target])):
         begin, end = used["source", flow.source], used["target", flow.target]
         used["source", flow.source] -= flow.mass
         used["target", flow.target] -= flow.mass
-        ax.add_patch(band(begin, end, flow.mass, shades(scale(flow.cost))))
+        ax.add_patch(canvas.band(begin, end, flow.mass, shades(scale(flow.cost))))
     for x, side, align, shift in ((0.0, left, "right", -0.02), (1.0, right, "left", 0.02)):
         for name, (high, mass) in side.items():
             ax.add_patch(Rectangle((x - 0.008, high - mass), 0.016, mass, color="0.2", lw=0))
@@ -380,7 +377,7 @@ def tree(
     check_side(of)
     labels = names_of(result, of, names)
     ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
-    draw_tree(ax, result.tree(of).linkage(), labels)
+    canvas.draw_tree(ax, result.tree(of).linkage(), labels)
     return ax
 
 
@@ -398,7 +395,7 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
         raise ValueError("There are no modules to draw: all items are background.")
     size = 3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)
     ax = canvas.axes(ax, size)
-    image = heat_map(ax, table.values, table.modules, table.groups)
+    image = canvas.heat_map(ax, table.values, table.modules, table.groups)
     ax.set_title("Modules by group")
     canvas.color_bar(ax, image, "mean score", extend="both")
     return ax

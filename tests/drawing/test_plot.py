@@ -19,7 +19,7 @@ from matplotlib.text import Text  # noqa: E402
 
 from cometric import plot  # noqa: E402
 from cometric.answers.modules import ModuleTable  # noqa: E402
-from cometric.drawing import canvas, coloring, layout, naming  # noqa: E402
+from cometric.drawing import canvas, coloring, layout  # noqa: E402
 
 GENES = [f"g{k}" for k in range(12)]
 LABELS = np.repeat(["early", "late"], [12, 8])
@@ -488,7 +488,7 @@ def test_names_do_not_overlap_and_stay_inside(cells):
     ax.figure.canvas.draw()
     boxes = [Text.get_window_extent(text) for text in ax.texts]  # without lines to points
     assert len(boxes) > 10
-    inside = ax.get_window_extent().padded(-naming.BORDER)
+    inside = ax.get_window_extent().padded(-coloring.BORDER)
     for k, box in enumerate(boxes):
         assert not any(box.padded(-1).overlaps(other.padded(-1)) for other in boxes[:k])
         assert inside.padded(1).containsx(box.x0)
@@ -508,9 +508,9 @@ def test_names_are_written_where_there_are_any(result, unnamed):
 
 
 def test_names_come_in_turn_from_all_parts_of_a_map():
-    assert naming.in_turn([[1, 2, 3], [4], [5, 6]]) == [1, 4, 5, 2, 6, 3]
+    assert coloring.in_turn([[1, 2, 3], [4], [5, 6]]) == [1, 4, 5, 2, 6, 3]
     places = np.array([[0.0, 0.0], [0.01, 0.0], [1.0, 1.0], [0.0, 0.01]])
-    assert naming.spread(places, np.array([1.0, 3.0, 2.0, 0.5])) == [1, 2, 0, 3]
+    assert coloring.spread(places, np.array([1.0, 3.0, 2.0, 0.5])) == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +131,7 @@ def read_groups(
             f"`labels` is {labels!r}; pass the label of each sample, such as "
             f"`adata.obs[{labels!r}]`, not a name."
         )
-    if not isinstance(labels, Iterable) or np.ndim(labels) == 0:
+    if np.asarray(labels, dtype=object).ndim == 0:
         raise ValueError(f"`labels` is {shown(labels)}; pass the label of each sample.")
     groups, number = groups_of(labels)
     if len(number) != count:

@@ -137,7 +137,7 @@ def modules(
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
     back = np.argsort(side.labels[items])[side.labels]
-    return assemble(result, of, _by_size(labels[back], min_size), values[back])
+    return assemble(result, of, by_size(labels[back], min_size), values[back])
 
 
 class Enriched(NamedTuple):
@@ -280,7 +280,7 @@ class Modules:
             return self
         joined = hierarchy.cut_tree(self.tree, n_modules).ravel()
         labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
-        return assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
+        return assemble(self.result, self.of, by_size(labels, 1), self.coherence)
 
     @property
     def _items(self) -> Side:
@@ -420,7 +420,7 @@ def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
     return np.array(found.membership, dtype=np.int64)
 
 
-def _by_size(labels: Index, min_size: int) -> Index:
+def by_size(labels: Index, min_size: int) -> Index:
     """Labels renumbered, the largest group first; those below ``min_size`` become background."""
     kinds, counts = np.unique(labels[labels != BACKGROUND], return_counts=True)
     order = [g for g in np.argsort(-counts, kind="stable") if counts[g] >= min_size]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.checks import without_dropped
+from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.labels import is_missing

@@ -1,4 +1,4 @@
-"""Figures, colors, scales and legends of all plots."""
+"""Figures, colors, scales, legends and shapes of all plots."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from numpy.typing import NDArray
+from scipy.cluster import hierarchy
 
-from cometric.core.types import Vector
-from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size
+from cometric.answers.explanation import Flow
+from cometric.core.types import Matrix, Vector
+from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size, leaf_order
 
 MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
@@ -39,6 +43,9 @@ ALL_COUNT = 50
 
 DOT = 30.0
 """Area of a point in a legend, in square points of type."""
+
+MAX_LEAVES = 60
+"""Up to this many leaves of a tree are labeled."""
 
 LEGEND_ROWS = 16
 """A legend with more entries has several columns."""
@@ -174,3 +181,54 @@ def _by_category(
             rest = groups[label]
             ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=label, zorder=0.9)
     legend(ax, title or None, float(np.sqrt(DOT / size)))
+
+
+def stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[float, float]]:
+    """Upper edge and height of each bin of one side, the heaviest first, downward from 0."""
+    masses: dict[str, float] = {}
+    for flow in chosen:
+        masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass
+    places, top = {}, 0.0
+    for name, mass in sorted(masses.items(), key=lambda item: -item[1]):
+        places[name] = (top, mass)
+        top -= mass + gap / len(masses)
+    return places
+
+
+def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
+    """A ribbon from the left, its upper edge at ``begin``, to the right, at ``end``."""
+    points = [(0, begin), (0.5, begin), (0.5, end), (1, end)]
+    back = [(x, y - mass) for x, y in reversed(points)]
+    codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
+    return PathPatch(Path([*points, *back, points[0]], codes), fc=color, ec="none", alpha=0.8)
+
+
+def heat_map(ax: Axes, values: Matrix, rows: Sequence[str], columns: Sequence[str]) -> Any:
+    """A table around 0 as colors, similar rows side by side; returns the image.
+
+    The scale is symmetric and ends at the median, over rows, of their largest absolute values, so
+    that one row of large values, such as that of a rare group, does not dominate it.
+    """
+    differences = np.abs(values[:, None] - values[None]).sum(axis=2)
+    order = leaf_order(differences)
+    limit = float(np.median(np.abs(values).max(axis=1))) or 1.0
+    image = ax.imshow(values[order], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    ax.set_yticks(range(len(rows)), [rows[k] for k in order], fontsize=8)
+    ax.set_xticks(range(len(columns)), columns, fontsize=8, rotation=45, ha="right")
+    return image
+
+
+def draw_tree(ax: Axes, merges: Matrix, labels: list[str]) -> None:
+    """Draw a SciPy linkage from left to right, with the names of its leaves if they are few."""
+    shown = len(labels) <= MAX_LEAVES
+    hierarchy.dendrogram(
+        merges,
+        ax=ax,
+        orientation="left",
+        labels=labels if shown else None,
+        no_labels=not shown,
+        color_threshold=0.0,
+        above_threshold_color="0.3",
+    )
+    ax.spines[["top", "left", "right"]].set_visible(False)
+    ax.set_xlabel("distance along the tree")
