@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from cometric import baselines, scores
 from cometric.answers.groups import SHRINK, group_distances, group_shares
 from cometric.answers.modules import BACKGROUND, Modules, by_size
 from cometric.answers.result import Result, check_is_result
+from cometric.core.cached import cached_property
 from cometric.core.kinds import check_ending
 from cometric.core.labels import NO_GROUP
-from cometric.core.nearest import nearest_to
+from cometric.core.nearest import nearest
 from cometric.core.text import storable
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
@@ -45,6 +46,7 @@ from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
+from cometric.transports.tree import Tree
 
 try:
     import jinja2  # noqa: F401 (render uses it; if it is missing, say so here)
@@ -71,9 +73,6 @@ MAX_COMPARED = 2_000
 """Most samples for which plain distances, and distances to groups, are computed."""
 
 PCA_COMPONENTS = 10
-
-Embed = Callable[[Matrix, Callable[[float], None]], Matrix]
-"""Positions in the plane from distances; its second argument is called with the fraction done."""
 
 
 def write(
@@ -167,14 +166,10 @@ def write(
         read_columns(clusters, "clusters", problem.samples, "samples"),
         None if X is None else read_values(X, problem, names["features"]),
         *find_modules(result, modules),
-        hasattr(result.parameters.transport, "linkage") if trees is None else trees,
+        isinstance(result.parameters.transport, Tree) if trees is None else trees,
     )
-
-    def embed(distances: Matrix, on_progress: Callable[[float], None]) -> Matrix:
-        return coordinates(distances, method, random_state, on_progress)
-
     chosen = _choose_items(problem.samples.item_histograms, random_state)
-    samples, features = _draw_maps(result, given, chosen, embed, progress)
+    samples, features = _draw_maps(result, given, chosen, method, random_state, progress)
     page = _page(result, given, samples, features, certificate, title, method)
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
@@ -211,16 +206,13 @@ class _Map:
     columns: list[Column]
     tree: MetricTree | None
 
-    def nearest(self, item: int) -> Index:
-        """The nearest items."""
-        row = self.distances[item]
-        return nearest_to(row, min(NEAREST, len(row) - 1), item)
+    @cached_property
+    def nearest(self) -> tuple[Index, Matrix]:
+        """The nearest of each item, and their distances."""
+        return nearest(self.distances, min(NEAREST, len(self.names) - 1), skip_self=True)
 
     def payload(self) -> dict[str, Any]:
-        near = np.array([self.nearest(k) for k in range(len(self.names))], np.int64)
-        near = near.reshape(len(self.names), -1)
-        away = np.take_along_axis(self.distances, near, axis=1)
-        largest = float(self.distances.max())
+        (near, away), largest = self.nearest, float(self.distances.max())
         return {
             "names": self.names,
             "x": pack(np.rint(300 * self.places[:, 0]), np.int16),
@@ -237,30 +229,28 @@ class _Map:
 
 
 def _draw_maps(
-    result: Result, given: _Given, chosen: tuple[Index, Index], embed: Embed, progress: bool
+    result: Result,
+    given: _Given,
+    chosen: tuple[Index, Index],
+    method: str,
+    random_state: int,
+    progress: bool,
 ) -> list[_Map]:
-    """The maps of the ``chosen`` samples and features; ``embed`` places items by distances."""
+    """The maps of the ``chosen`` samples and features, placed by their distances."""
     maps, total = [], sum(map(len, chosen))
     with bar_of_pairs(progress, total, "item", "drawing maps") as report:
         for of, items in zip(("samples", "features"), chosen, strict=True):
-            whole = metric_of(result, of)
-            metric = whole[np.ix_(items, items)] if len(items) < len(whole) else whole
+            whole, n = metric_of(result, of), len(items)
+            metric = whole[np.ix_(items, items)] if n < len(whole) else whole
             names = [storable(given.names[of][k]) for k in items]
             columns = _columns(result, of, given, items, metric)
-            places = _places(metric, embed, report)
+            places = coordinates(metric, method, random_state, report)
+            report(n, n)
+            places = places - places.mean(axis=0)
+            places = 100 * places / np.abs(places).max()
             tree = prune(result.tree(of), items) if given.with_trees else None
             maps.append(_Map(of, len(whole), items, names, places, metric, columns, tree))
     return maps
-
-
-def _places(metric: Matrix, embed: Embed, report: Callable[[int, int], None]) -> Matrix:
-    """Places of items in the plane, around 0 and at most 100 away in each direction."""
-    count = len(metric)
-    places = embed(metric, lambda share: report(int(share * (count - 1)), count))
-    report(count, count)
-    places = places - places.mean(axis=0)
-    scaled: Matrix = 100 * places / np.abs(places).max()
-    return scaled
 
 
 def _columns(result: Result, of: str, given: _Given, items: Index, metric: Matrix) -> list[Column]:
@@ -268,7 +258,7 @@ def _columns(result: Result, of: str, given: _Given, items: Index, metric: Matri
     clusters = given.clusters if of == "samples" else []
     columns = [column.take(items) for column in given.labels[of] + clusters]
     if not (given.clusters if of == "samples" else given.modules):
-        columns.append(_cluster_column(metric))
+        columns.append(_clusters(metric))
     found = module_columns(of, given.modules, given.names["features"])
     columns += [column.take(items) for column in found]
     if of == "features":
@@ -294,25 +284,18 @@ def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]
     return np.sort(rows[used]), columns
 
 
-def _cluster_column(metric: Matrix) -> Groups:
-    """Clusters of the items, the largest first."""
-    codes = by_size(_clusters(metric), 1)
-    return Groups(CLUSTERS, [f"cluster {g}" for g in range(codes.max() + 1)], codes)
-
-
-def _clusters(metric: Matrix) -> Index:
+def _clusters(metric: Matrix) -> Groups:
     """Ward's clusters, 2 to 8: the largest number whose silhouette is 0.9 of the best or more."""
-    n = len(metric)
-    if n < 4 or not metric.any():
-        return np.zeros(n, np.int64)
-    tree = hierarchy.linkage(squareform(metric, checks=False), "ward")
-    cuts = [hierarchy.fcluster(tree, k, "maxclust") for k in range(2, min(9, n))]
-    cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
-    if not cuts:
-        return np.zeros(n, np.int64)
-    widths = [scores.silhouette(metric, cut) for cut in cuts]
-    good = [cut for cut, width in zip(cuts, widths, strict=True) if width >= 0.9 * max(widths)]
-    return np.asarray((good or cuts[:1])[-1], np.int64)
+    n, codes = len(metric), np.zeros(len(metric), np.int64)
+    if n >= 4 and metric.any():
+        tree = hierarchy.linkage(squareform(metric, checks=False), "ward")
+        cuts = [hierarchy.fcluster(tree, k, "maxclust") for k in range(2, min(9, n))]
+        cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
+        widths = [scores.silhouette(metric, cut) for cut in cuts]
+        good = [k for k, width in enumerate(widths) if width >= 0.9 * max(widths)]
+        if cuts:
+            codes = by_size(cuts[good[-1] if good else 0], 1)
+    return Groups(CLUSTERS, [f"cluster {g}" for g in range(codes.max() + 1)], codes)
 
 
 # ----------------------------------------------------------------------------- the page
@@ -409,7 +392,7 @@ def _typical(result: Result, main: Groups, samples: _Map, features: _Map) -> lis
                 "times": sentences.times(ratios[best]),
                 "nearest": [
                     (features.names[k], f"{features.distances[best, k]:.3f}")
-                    for k in features.nearest(best)[:6]
+                    for k in features.nearest[0][best, :6]
                 ],
             }
         )
@@ -423,14 +406,14 @@ def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tupl
     if not 2 <= len(np.unique(codes)) < len(metric):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
-    distances: dict[str, Callable[[], Matrix]] = {
-        "Learned distance": lambda: metric,
-        "l1 distance": lambda: baselines.l1(A),
-        "Euclidean distance": lambda: baselines.l2(A),
-        "Cosine distance": lambda: baselines.cosine(A),
-        f"Euclidean after PCA ({parts} components)": lambda: baselines.pca(A, parts),
+    distances = {
+        "Learned distance": metric,
+        "l1 distance": baselines.l1(A),
+        "Euclidean distance": baselines.l2(A),
+        "Cosine distance": baselines.cosine(A),
+        f"Euclidean after PCA ({parts} components)": baselines.pca(A, parts),
     }
-    widths = {name: scores.silhouette(of(), codes) for name, of in distances.items()}
+    widths = {name: scores.silhouette(matrix, codes) for name, matrix in distances.items()}
     return sorted(widths.items(), key=lambda item: -item[1])
 
 
@@ -443,27 +426,22 @@ def _facts(
 ) -> sentences.Facts:
     shared = chance = None
     if labels is not None and labels.count > 1 and len(labels.known) > 2:
-        shared, chance = _agreement(samples.distances, labels)
+        known, count = labels.known, min(NEAREST, len(labels.known) - 1)
+        codes = labels.codes[known]
+        near = nearest(samples.distances[np.ix_(known, known)], count, skip_self=True)[0]
+        shared = float((codes[near] == codes[:, None]).mean())
+        sizes = np.bincount(codes)
+        chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
     ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
-    found, names = given.modules, given.names["features"]
+    found = given.modules
     return sentences.Facts(
         labels=None if labels is None else labels.name,
         groups=0 if main is None else main.count,
         shared=shared,
         chance=chance,
         rank=ranks[0] if ranks else None,
-        module_names=None if found is None else central(found, names),
+        module_names=None if found is None else central(found, given.names["features"]),
         background=0 if found is None else int((found.labels == BACKGROUND).sum()),
         no_modules=given.no_modules,
         words=given.words,
     )
-
-
-def _agreement(distances: Matrix, labels: Groups) -> tuple[float, float]:
-    """Mean share of the nearest labeled items with the label of the item; the same by chance."""
-    known, count = labels.known, min(NEAREST, len(labels.known) - 1)
-    codes = labels.codes[known]
-    near = np.array([nearest_to(distances[i][known], count, k) for k, i in enumerate(known)])
-    sizes = np.bincount(codes)
-    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
-    return float((codes[near] == codes[:, None]).mean()), float(chance)

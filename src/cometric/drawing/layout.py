@@ -124,11 +124,11 @@ def coordinates(
     distances: Matrix,
     method: str = "umap",
     random_state: int | None = 0,
-    on_progress: Callable[[float], None] | None = None,
+    report: Callable[[int, int], None] = lambda done, count: None,
 ) -> Matrix:
     """An embedding in the plane, (n, 2), by UMAP or t-SNE.
 
-    ``on_progress`` is called with the share that is done, for t-SNE of many items.
+    ``report`` is called with the part of the items that counts as done, below their number.
     """
     n = len(distances)
     if method not in ("umap", "tsne"):
@@ -137,7 +137,7 @@ def coordinates(
     if n < 5:  # too few for neighborhoods
         return start
     if method == "tsne":
-        embedded = _tsne(distances, start, random_state, on_progress)
+        embedded = _tsne(distances, start, random_state, report)
     else:
         try:
             from umap import UMAP
@@ -162,7 +162,7 @@ def _tsne(
     distances: Matrix,
     start: Matrix,
     random_state: int | None,
-    on_progress: Callable[[float], None] | None,
+    report: Callable[[int, int], None],
 ) -> Matrix:
     """t-SNE; for many items in two stages of 250 iterations with longer steps.
 
@@ -182,8 +182,7 @@ def _tsne(
         model = TSNE(metric="precomputed", init=places, **options, **stage)
         with threadpool_limits(1):  # its threads synchronize at every step: slow on shared cores
             places = np.asarray(model.fit_transform(distances), np.float64)
-        if on_progress is not None:
-            on_progress(done / len(stages))
+        report(int(done / len(stages) * (n - 1)), n)
     return places
 
 
