@@ -25,21 +25,9 @@ from cometric.core.types import Matrix
 from cometric.maps import references
 
 __all__ = [
-    "correlation",
-    "correspondence",
-    "cosine",
-    "hellinger",
-    "l1",
-    "l2",
-    "loadings",
-    "log_normalized",
-    "lsa",
-    "lsa_vectors",
-    "pca",
-    "pearson_residuals",
-    "reference",
-    "tfidf",
-]
+    "correlation", "correspondence", "cosine", "hellinger", "l1", "l2", "loadings",
+    "log_normalized", "lsa", "lsa_vectors", "pca", "pearson_residuals", "reference", "tfidf",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

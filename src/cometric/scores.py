@@ -21,15 +21,9 @@ from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
 __all__ = [
-    "adjusted_rand",
-    "knn_accuracy",
-    "neighborhood_agreement",
-    "neighbors",
-    "participation_ratio",
-    "set_auroc",
-    "shared_sets",
-    "silhouette",
-]
+    "adjusted_rand", "knn_accuracy", "neighborhood_agreement", "neighbors", "participation_ratio",
+    "set_auroc", "shared_sets", "silhouette",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -13,13 +13,13 @@ import cometric as cm
 from cometric import baselines
 from cometric.choosing import comparison
 from cometric.choosing.choice import Choice, Row
-from cometric.choosing.comparison import table_of
-from cometric.choosing.hiding import (
+from cometric.choosing.comparison import (
     COMPONENTS,
     hide_features,
     prediction_losses,
     standard_error,
     subsample,
+    table_of,
 )
 
 FEW = {"restart 0.1": {"restart": 0.1}, "restart 0.5": {"restart": 0.5}}

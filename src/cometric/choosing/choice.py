@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cometric.choosing.hiding import ERRORS
-
 RANDOM = "random"
 """The baseline with random neighbors."""
 
 ALONE = "R alone"
 """The baseline R of the default settings, without transport."""
+
+ERRORS = 2.0
+"""A difference counts if it is above this many of its standard errors."""
 
 RESOLUTION = 0.05
 """The smallest difference of losses that matters, as a share of the gap to random neighbors; see
