@@ -225,7 +225,8 @@ def embedding(
     marked = [find(item, item_names, "mark", of) for item in marks]
     if labels is not None and color is not None:
         raise ValueError("`labels` and `color` are both given; pass one of them.")
-    chosen = colors_of(result, of, color if labels is None else labels, labels is not None)
+    argument, given = ("color", color) if labels is None else ("labels", labels)
+    chosen = colors_of(result, of, given, argument)
     if n_names is None:
         named = names is not None or getattr(result.problem, of).names is not None
         n_names = NAMES_ON_A_MAP if of == "features" and named and not marked else 0
@@ -236,8 +237,7 @@ def embedding(
     away = np.flatnonzero((inside != places).any(axis=1))
     ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    by_module = chosen.modules is not None
-    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order, by_module)
+    canvas.points(ax, inside, size, chosen)
     if len(away):
         ax.scatter(inside[away, 0], inside[away, 1], s=4 * size, marker="x", color="0.3", lw=1.2)
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
@@ -387,7 +387,11 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
     :meth:`cometric.Modules.table`.
     """
-    _check_modules(modules)
+    if not isinstance(modules, Modules | ModuleTable):
+        raise ValueError(
+            f"`modules` is of class {type(modules).__name__}; pass what `cm.modules(result)` "
+            "returned, and labels."
+        )
     if isinstance(modules, Modules) and labels is None:
         raise ValueError("`labels` is None; pass the label of each sample, or a table.")
     table = modules.table(labels) if isinstance(modules, Modules) else modules
@@ -399,14 +403,6 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     ax.set_title("Modules by group")
     canvas.color_bar(ax, image, "mean score", extend="both")
     return ax
-
-
-def _check_modules(value: Any) -> None:
-    if not isinstance(value, Modules | ModuleTable):
-        raise ValueError(
-            f"`modules` is of class {type(value).__name__}; pass what `cm.modules(result)` "
-            "returned, and labels."
-        )
 
 
 def _explained(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
-from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
@@ -19,8 +18,8 @@ from cometric.core.labels import as_array, categories_of, check_order
 from cometric.core.names import find
 from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
-from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP
-from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, metric_of, names_of
+from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP, Colors
+from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, names_of
 
 HIGH = 0.1
 """A sample is colored by a module if its score is this share of the module's highest or more."""
@@ -41,47 +40,33 @@ REACH = (4.0, 14.0)
 """Distances of names from their points to try, in points of type; the last gets a line."""
 
 
-class Colors(NamedTuple):
-    """One value per item, or None; a title; the order of categories; modules they come from."""
-
-    values: NDArray[Any] | None
-    title: str = ""
-    order: tuple[str, ...] = ()
-    modules: Modules | None = None
-
-
-def colors_of(result: Result, of: str, color: Any, as_labels: bool = False) -> Colors:
-    """The values that ``color`` stands for; with ``as_labels`` one value per item only."""
-    n = len(metric_of(result, of))
+def colors_of(result: Result, of: str, color: Any, argument: str) -> Colors:
+    """The values that ``color`` stands for; ``labels`` may not be the name of another item."""
+    side: Side = getattr(result.problem, of)
     if color is None:
         return Colors(None)
-    check_order(color, "labels" if as_labels else "color", getattr(result.problem, of), of)
-    if as_labels:
-        values = checked(color, "labels", n, of)
-        return Colors(
-            as_array(color) if _has_groups(color) else values, _title(color), _order(color)
-        )
+    check_order(color, argument, side, of)
     if isinstance(color, Modules):
         return _by_module(result, of, color)
-    if isinstance(color, str | Integral):
+    if argument == "color" and isinstance(color, str | Integral):
         other = other_side(of)
         there = names_of(result, other)
         item = find(color, there, "color", other, names_of(result, of))
-        title = f"{there[item]}, share of the {of[:-1]}"
-        return Colors(_shares(getattr(result.problem, of), item), title)
-    values = checked(color, "color", n, of)
-    if (
-        values.dtype.kind in "iu"
-        and len(np.unique(values)) > MANY_NUMBERS
-        and not _has_groups(color)
-    ):
-        return Colors(values.astype(np.float64), _title(color))
-    return Colors(as_array(color) if _has_groups(color) else values, _title(color), _order(color))
+        shares: Vector = side.full[:, [item]].toarray()[side.labels, 0].astype(np.float64)
+        return Colors(shares, f"{there[item]}, share of the {of[:-1]}")
+    values = checked(color, argument, len(side.labels), of)
+    title = "" if getattr(color, "name", None) is None else str(color.name)  # of a Series
+    if hasattr(getattr(color, "dtype", None), "categories"):  # groups, even if they are numbers
+        return Colors(as_array(color), title, categories_of(color))
+    if values.dtype.kind in "iu" and len(np.unique(values)) > MANY_NUMBERS:
+        values = values.astype(np.float64)
+    return Colors(values, title, () if values.dtype.kind == "f" else categories_of(color))
 
 
 def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
     """All items, by the priority of their names on a map."""
-    weights = _weights(result, of)
+    # The mean share of each item in the items of the other side.
+    weights = np.asarray(getattr(result.problem, other_side(of)).full.mean(axis=0)).ravel()
     first: list[int] = []
     if colors.modules is not None and colors.modules.of == of:
         first = in_turn(colors.modules.members)
@@ -94,13 +79,9 @@ def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> l
 
 def _by_module(result: Result, of: str, modules: Modules) -> Colors:
     """Each item's module; for items of the other side the module of largest score, if high."""
-    if modules.result is not result and modules.result.problem is not result.problem:
-        same = all(
-            getattr(modules.result.problem, side).item_names
-            == getattr(result.problem, side).item_names
-            for side in ("samples", "features")
-        )
-        if not same:
+    for side in ("samples", "features"):
+        own, other = (getattr(found.problem, side) for found in (result, modules.result))
+        if own.item_names != other.item_names:
             raise ValueError("`color` has modules of another result; pass those of this one.")
     if not len(modules):
         raise ValueError("`color` has no modules: all items are background.")
@@ -114,35 +95,6 @@ def _by_module(result: Result, of: str, modules: Modules) -> Colors:
         numbers = np.where(low, -1, numbers)
     title = "module" if modules.of == of else "module of largest score"
     return Colors(texts[numbers], title, tuple(texts.tolist()), modules)  # -1: the last text
-
-
-def _shares(side: Side, item: int) -> Vector:
-    """The share of a bin (before repeats are merged) in each item of a side."""
-    column: Vector = side.full[:, [item]].toarray()[:, 0].astype(np.float64)
-    return column[side.labels]
-
-
-def _weights(result: Result, of: str) -> Vector:
-    """The mean share of each item in the items of the other side."""
-    other: Side = getattr(result.problem, other_side(of))
-    return np.asarray(other.full.mean(axis=0)).ravel()
-
-
-def _title(color: Any) -> str:
-    """The name of a pandas Series, if it has one."""
-    name = getattr(color, "name", None)
-    return "" if name is None else str(name)
-
-
-def _order(color: Any) -> tuple[str, ...]:
-    """The order of categories; empty for floating-point numbers."""
-    number = np.asarray(color).dtype.kind == "f" and not _has_groups(color)
-    return () if number else categories_of(color)
-
-
-def _has_groups(color: Any) -> bool:
-    """Whether these are categories of pandas: groups, even if they are numbers."""
-    return hasattr(getattr(color, "dtype", None), "categories")
 
 
 def in_turn(groups: Iterable[Sequence[int] | Index]) -> list[int]:
