@@ -19,7 +19,7 @@ from cometric.answers.parameters import Parameters, number
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
-from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
+from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side, other_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -34,8 +34,8 @@ from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
 from cometric.transports.base import Resources, Transport
 
-SCHEMA, READABLE = 3, (2, 3)
-"""File versions written and read; version 2 stores eps, but no transport."""
+SCHEMA = 3
+"""Version of the files written and read."""
 
 TABLES = "For a table, write `samples` or `features`, for example with `numpy.savetxt`."
 """Advice for file names that do not end in ``.npz``."""
@@ -115,18 +115,17 @@ class Result:
 
     def __str__(self) -> str:
         n, m = len(self.samples), len(self.features)
-        options, fixed = self.parameters, self.problem.fixed
+        options, fixed, last = self.parameters, self.problem.fixed, self.history[-1:]
         if fixed:
-            (n, computed), (m, _) = sorted(
-                ((n, "samples"), (m, "features")), key=lambda side: side[1] == fixed
-            )
-            outcome = "computed" if self.converged else self.status.value
+            sizes, computed = {"samples": n, "features": m}, other_side(fixed)
             lines = [
-                f"Computed a distance between {n} {computed} from a given one between {m} {fixed}",
-                f"  {outcome}",
+                f"Computed a distance between {sizes[computed]} {computed} from a given one "
+                f"between {sizes[fixed]} {fixed}",
+                f"  {'computed' if self.converged else self.status.value}",
                 f"  largest          {float(getattr(self, computed).max()):.6g} between "
                 f"{computed}, {float(getattr(self, fixed).max()):.6g} between {fixed}",
                 f"  options          {options}",
+                *(f"  work             {record.seconds:.2f} s" for record in last),
             ]
         else:
             lines = [
@@ -137,11 +136,12 @@ class Result:
                 "metric)",
                 f"  singular values  {self._describe_values()}",
                 f"  options          {options}, {options.solver}",
+                *(
+                    f"  work             {record.iteration} iterations, {record.sweeps} transport "
+                    f"sweeps, {record.seconds:.2f} s"
+                    for record in last
+                ),
             ]
-        if self.history:
-            last = self.history[-1]
-            work = f"{last.iteration} iterations, {last.sweeps} transport sweeps, "
-            lines.append(f"  work             {'' if fixed else work}{last.seconds:.2f} s")
         return "\n".join(lines)
 
     def _describe_change(self) -> list[str]:
@@ -413,10 +413,10 @@ def from_arrays(arrays: dict[str, Any], name: str) -> Result:
     """The result that :meth:`Result.to_arrays` stored; messages call it ``name``."""
     header = json.loads(bytes(arrays["header"]))
     schema = header["schema"]
-    if schema not in READABLE:
+    if schema != SCHEMA:
         raise ValueError(
-            f"`{name}` has schema {schema}; this version reads {', '.join(map(str, READABLE))}. "
-            "Read it with the version of cometric that wrote it."
+            f"`{name}` has schema {schema}; this version reads {SCHEMA}. Read it with the version "
+            "of cometric that wrote it."
         )
     try:
         return _build(arrays, header)

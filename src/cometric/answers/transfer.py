@@ -211,9 +211,10 @@ def _read(distances: Any, name: str) -> Any:
         call = "samples" if name == "within" else "transform(new)"
         raise ValueError(f"`{name}` is a Result; pass distances, `result.{call}`.")
     matrix = unwrap(distances, name)
-    if getattr(matrix, "ndim", 0) != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
-        shape = getattr(matrix, "shape", ())
-        raise ValueError(f"`{name}` has shape {shape}; pass a matrix of numbers, new by labeled.")
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
+        raise ValueError(
+            f"`{name}` has shape {matrix.shape}; pass a matrix of numbers, new by labeled."
+        )
     matrix = sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix
     check_distances(matrix, name)
     return matrix
