@@ -34,6 +34,7 @@ from cometric.proofs.certificate import Uniqueness
 
 LABELS = np.repeat(["early", "late"], [12, 8])
 GENES = [f"g{k}" for k in range(10)]
+TYPES = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -440,8 +441,7 @@ def test_values_of_features_are_those_given(result, write, monkeypatch):
 
 @pytest.fixture(scope="module")
 def grouped():
-    data = cm.datasets.simulate_counts(150, 100, types=3, density=0.4)
-    return cm.learn(data.X, eps=np.inf), data.labels
+    return cm.learn(TYPES.X, eps=np.inf), TYPES.labels
 
 
 def test_modules_color_the_features_and_score_the_samples(grouped, result, write):
@@ -554,7 +554,7 @@ def test_the_feature_of_a_group_is_the_one_that_rank_features_names(grouped, wri
     assert len(ranks) == 3
     assert shown == [(rank.feature, sentences.times(rank.times)) for rank in ranks]
     anndata, cms = pytest.importorskip("anndata"), cm.scverse
-    adata = anndata.AnnData(known.problem.samples.item_histograms.tocsr())
+    adata = anndata.AnnData(TYPES.X)
     adata.obs["type"] = pd.Categorical(labels)
     cms.tl.learn(adata, eps=np.inf)
     rows = cms.tl.rank_features(adata, "type", n_features=1)
