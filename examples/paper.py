@@ -24,8 +24,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import spearmanr
+from sklearn.cluster import HDBSCAN
 from sklearn.decomposition import KernelPCA
 from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.metrics import adjusted_rand_score
 
 import cometric as cm
 from cometric import baselines, scores
@@ -649,6 +651,15 @@ def gene_baselines(cells) -> dict:
     }
 
 
+def adjusted_rand(distances, labels, min_cluster_size: int) -> float:
+    """Adjusted Rand index of an HDBSCAN clustering of the distances against the labels.
+
+    Noise counts as one more cluster.
+    """
+    clustering = HDBSCAN(min_cluster_size=min_cluster_size, metric="precomputed", copy=True)
+    return adjusted_rand_score(labels, clustering.fit_predict(distances))
+
+
 def scored(metric, labels, k: int = 10, cluster: int = 10) -> list:
     """Silhouette, accuracy and Rand index of a metric, or the reason why there is none."""
     if not isinstance(metric, np.ndarray):
@@ -656,7 +667,7 @@ def scored(metric, labels, k: int = 10, cluster: int = 10) -> list:
     return [
         scores.silhouette(metric, labels),
         scores.knn_accuracy(metric, labels, k),
-        scores.adjusted_rand(metric, labels, cluster),
+        adjusted_rand(metric, labels, cluster),
     ]
 
 
