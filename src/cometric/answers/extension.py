@@ -68,22 +68,17 @@ def extend(
         from cometric.answers.held_torch import TensorDistances
 
         distances = TensorDistances(result, of, hist, full, device)
-    rows = []
+    rows: list[Any] = []
     with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:
-                near = nearest(block, n_neighbors)
-                rows.append(neighbor_matrix(*near, len(known.labels)))
-            else:
-                rows.append(block)
+                block = neighbor_matrix(*nearest(block, n_neighbors), len(known.labels))
+            rows.append(block)
     distances.warn_if_unsolved()
+    found = np.concatenate(rows) if n_neighbors is None else sparse.vstack(rows, format="csr")
     # Equal new items were compared only once.
-    if n_neighbors is None:
-        all_rows = np.concatenate(rows)
-        return all_rows if count == len(new.labels) else all_rows[new.labels]
-    graph = sparse.vstack(rows, format="csr")
-    return graph if count == len(new.labels) else graph[new.labels]
+    return found if count == len(new.labels) else found[new.labels]
 
 
 def on_gpu(result: Result, of: str, device: Any) -> bool:

@@ -124,9 +124,8 @@ def modules(
     profiles = _profiles(getattr(result.problem, judges))
     profiles = profiles[_order_of_content(result, judges)][:, items]
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
-    if coherence is None and of == "samples":
-        foreground = np.arange(len(values))
-    else:
+    foreground = np.arange(len(values))
+    if coherence is not None or of == "features":
         least = COHERENT if coherence is None else coherence
         check_number("coherence", least)
         foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
@@ -339,14 +338,17 @@ def enriched(
 
 
 def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
-    """Modules with these labels, their members ordered by centrality."""
+    """Modules with these labels, their members ordered by correlation with the score."""
     profiles = _profiles(getattr(result.problem, other_side(of)))
     standard = standardization(profiles)
-    groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
+    groups = [np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1)]
     scores = _scores(profiles, groups, standard)
-    central = _centrality(profiles, scores, groups, standard)
+    centered = scores - scores.mean(axis=0)
+    centered = centered / np.maximum(np.sqrt((centered**2).mean(axis=0)), 1e-300)
+    products = profiles.T @ centered / profiles.shape[0]
     members = tuple(
-        own[np.argsort(-row, kind="stable")] for own, row in zip(groups, central, strict=True)
+        own[np.argsort(-products[own, g] / standard.deviation[own], kind="stable")]
+        for g, own in enumerate(groups)
     )
     items = getattr(result.problem, of).item_names
     names = tuple(", ".join(items[k] for k in own[:NAMED]) for own in members)
@@ -384,16 +386,6 @@ def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Stan
     return scores
 
 
-def _centrality(
-    profiles: sparse.csr_array, scores: Matrix, groups: Sequence[Index], standard: Standard
-) -> list[Vector]:
-    """For each module, the correlations of its members with its score."""
-    scores = scores - scores.mean(axis=0)
-    scores = scores / np.maximum(np.sqrt((scores**2).mean(axis=0)), 1e-300)
-    products = profiles.T @ scores / profiles.shape[0]
-    return [products[own, g] / standard.deviation[own] for g, own in enumerate(groups)]
-
-
 def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
     """The communities of a weighted graph, by modularity."""
     try:
@@ -423,10 +415,10 @@ def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
 def by_size(labels: Index, min_size: int) -> Index:
     """Labels renumbered, the largest group first; those below ``min_size`` become background."""
     kinds, counts = np.unique(labels[labels != BACKGROUND], return_counts=True)
-    order = [g for g in np.argsort(-counts, kind="stable") if counts[g] >= min_size]
     renumbered = np.full(len(labels), BACKGROUND, dtype=np.int64)
-    for number, g in enumerate(order):
-        renumbered[labels == kinds[g]] = number
+    for number, g in enumerate(np.argsort(-counts, kind="stable")):
+        if counts[g] >= min_size:
+            renumbered[labels == kinds[g]] = number
     return renumbered
 
 
