@@ -103,5 +103,5 @@ def _percent(share: float) -> str:
 
 
 def _few(overlap: float) -> str:
-    """A number of features."""
+    """The mean number of features that two samples share, in words."""
     return f"{overlap:.0f} features" if overlap >= 10.0 else f"{overlap:.2g} features on average"

@@ -19,6 +19,7 @@ from cometric.core.inputs import counted, read_matrix
 from cometric.core.kinds import Count, check_count, shown
 from cometric.core.names import checks_options
 from cometric.core.nearest import nearest
+from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
@@ -328,11 +329,6 @@ def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) 
             n_components = min(COMPONENTS, *hidden.shape)
             vectors = baselines.lsa_vectors(baselines.log_normalized(hidden), n_components)
         yield Split(samples, visible[:, used], vectors)
-
-
-def normalize(X: sparse.csr_array) -> sparse.csr_array:
-    """The rows divided by their sums."""
-    return sparse.csr_array(sparse.diags_array(1.0 / X.sum(axis=1)) @ X)
 
 
 def prediction_losses(distances: Matrix, hidden: Matrix, n_neighbors: int) -> Matrix:
