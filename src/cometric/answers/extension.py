@@ -35,7 +35,7 @@ NUMBERS_PER_CALL = 25_000_000
 """Limit on the pairs per call times the mean support size of the histograms."""
 
 ROUGH = 1e-5
-"""Marginal tolerance from which few pairs are solved in float32, whose rounding is a tenth of it."""
+"""From this marginal tolerance on, few pairs use float32, whose rounding is a tenth of it."""
 
 BELOW_ZERO = 1e-6
 """Negative distances beyond this share of the largest learned one are not due to rounding."""
