@@ -67,15 +67,12 @@ def pack_masses(A: sparse.csr_array, B: sparse.csr_array, columns: Index) -> dic
     """
     used = np.zeros(A.shape[1], bool)
     used[columns] = True
-    both = sparse.csr_array((A != 0) + (B.T != 0)).astype(np.float64)
+    both = sparse.csr_array(((A != 0) + (B.T != 0)).multiply(used))
+    both.eliminate_zeros()
     both.sort_indices()
-    row = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))
-    wanted = used[both.indices]
-    row, index = row[wanted], both.indices[wanted]
+    row, index = np.repeat(np.arange(A.shape[0]), np.diff(both.indptr)), both.indices
     packed: dict[str, Any] = {
-        "start": pack(
-            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=A.shape[0]))]), "u4"
-        ),
+        "start": pack(both.indptr, np.uint32),
         "index": pack(index, np.uint16),
         "known": pack(used, np.uint8),
     }
@@ -92,11 +89,8 @@ def pack_values(X: sparse.csc_array) -> dict[str, Any]:
     Each column has its own scale: code 255 is its largest value.
     """
     X.sort_indices()
-    counts = np.diff(X.indptr)
-    tops = np.array(
-        [X.data[a:b].max(initial=0.0) for a, b in zip(X.indptr[:-1], X.indptr[1:], strict=True)]
-    )
-    scale = np.repeat(np.where(tops > 0, tops, 1.0), counts)
+    tops = X.max(axis=0).toarray().ravel()
+    scale = np.repeat(np.where(tops > 0, tops, 1.0), np.diff(X.indptr))
     # A value above zero stays above zero.
     codes = np.where(X.data > 0, np.maximum(1, np.rint(LEVELS * X.data / scale)), 0)
     return {
