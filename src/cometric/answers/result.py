@@ -267,8 +267,9 @@ class Result:
             transport, and for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger";
             with "local", distances between samples are computed on the CPU.
         """
-        options = {"n_threads": n_threads, "progress": progress, "device": device}
-        return extend(self, X, of, n_neighbors, **options)
+        return extend(
+            self, X, of, n_neighbors, n_threads=n_threads, progress=progress, device=device
+        )
 
     def tree(self, of: str = "samples") -> MetricTree:
         """A tree whose leaves are the samples, or the features, with ``newick`` and ``linkage``.
@@ -298,8 +299,8 @@ class Result:
     def _distinct(self) -> Metrics:
         """The metrics between distinct items, repeats merged."""
         reduced = {}
-        for name in ("samples", "features"):
-            side, metric = getattr(self.problem, name), getattr(self, name)
+        for name, metric in zip(Metrics._fields, self.metrics, strict=True):
+            side = getattr(self.problem, name)
             reduced[name] = side.reduce(metric)
             if not np.array_equal(side.expand(reduced[name]), metric):
                 raise ValueError(
@@ -456,14 +457,10 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
 def check_result(result: Result) -> None:
     """Raise a ``ValueError`` unless a solve could have returned this result."""
     options, problem = result.parameters, result.problem
-    for name, side in (("samples", problem.samples), ("features", problem.features)):
-        check_metric(
-            np.asarray(getattr(result, name)),
-            name,
-            len(side.labels),
-            negative=result.status is Status.NOT_PSD,
-        )
-    for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
+    sides, indefinite = (problem.samples, problem.features), result.status is Status.NOT_PSD
+    for name, metric, side in zip(Metrics._fields, result.metrics, sides, strict=True):
+        check_metric(np.asarray(metric), name, len(side.labels), negative=indefinite)
+    for norm, side in zip(result.norms or (), sides, strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
     for name in ("eps", "tau", "tol", "restart", "saturate", "overlap"):
         value = getattr(options, name)
@@ -471,11 +468,10 @@ def check_result(result: Result) -> None:
         unknown |= name == "overlap" and value is None
         valid = isinstance(value, Real) and float(value) >= 0.0
         require(valid or unknown, f"{name} is {value!r}")
-    numbers = (*result.values, *result.bracket)
-    require(
-        all(isinstance(number, Real) for number in numbers),
-        f"the singular values and their bracket are {numbers!r}",
-    )
+    (lam, mu), (low, high) = result.values, result.bracket
+    numbers = lam, mu, low, high
+    real = all(isinstance(number, Real) for number in numbers)
+    require(real, f"the singular values and their bracket are {numbers!r}")
     if not result.converged:
         return
     require(
@@ -485,10 +481,8 @@ def check_result(result: Result) -> None:
     )
     if problem.fixed:
         return
-    lam, mu = result.values
-    low, high = result.bracket
     require(0.0 < lam < math.inf and 0.0 < mu < math.inf, f"its singular values are {lam}, {mu}")
     require(low <= high, f"its bracket is [{low}, {high}]")
-    for name in ("samples", "features"):
-        largest = float(getattr(result, name).max())
+    for name, metric in zip(Metrics._fields, result.metrics, strict=True):
+        largest = float(metric.max())
         require(abs(largest - 1.0) <= 1e-6, f"the largest of {name} is {largest:.3g}, not 1")
