@@ -232,9 +232,9 @@ def embedding(
         n_names = NAMES_ON_A_MAP if of == "features" and named and not marked else 0
     if n_names != 0:
         check_count("n_names", n_names)
-    places = coordinates(metric, method, random_state)
-    inside = np.clip(places, *frame(places))
-    away = np.flatnonzero((inside != places).any(axis=1))
+    positions = coordinates(metric, method, random_state)
+    inside = np.clip(positions, *frame(positions))
+    away = np.flatnonzero((inside != positions).any(axis=1))
     ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
     canvas.points(ax, inside, size, chosen)

@@ -201,7 +201,7 @@ class _Map:
     total: int  # number of items, drawn or not
     items: Index  # numbers of the items drawn, which the fields below are for
     names: list[str]
-    places: Matrix
+    positions: Matrix
     distances: Matrix
     columns: list[Column]
     tree: MetricTree | None
@@ -215,8 +215,8 @@ class _Map:
         (near, away), largest = self.nearest, float(self.distances.max())
         return {
             "names": self.names,
-            "x": pack(np.rint(300 * self.places[:, 0]), np.int16),
-            "y": pack(np.rint(300 * self.places[:, 1]), np.int16),
+            "x": pack(np.rint(300 * self.positions[:, 0]), np.int16),
+            "y": pack(np.rint(300 * self.positions[:, 1]), np.int16),
             "columns": [column.payload() for column in self.columns],
             "nearest": {
                 "count": near.shape[1],
@@ -244,12 +244,12 @@ def _draw_maps(
             metric = whole[np.ix_(items, items)] if n < len(whole) else whole
             names = [storable(given.names[of][k]) for k in items]
             columns = _columns(result, of, given, items, metric)
-            places = coordinates(metric, method, random_state, report)
+            positions = coordinates(metric, method, random_state, report)
             report(n, n)
-            places = places - places.mean(axis=0)
-            places = 100 * places / np.abs(places).max()
+            positions = positions - positions.mean(axis=0)
+            positions = 100 * positions / np.abs(positions).max()
             tree = prune(result.tree(of), items) if given.with_trees else None
-            maps.append(_Map(of, len(whole), items, names, places, metric, columns, tree))
+            maps.append(_Map(of, len(whole), items, names, positions, metric, columns, tree))
     return maps
 
 

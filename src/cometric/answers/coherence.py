@@ -64,11 +64,11 @@ def split_coherence(
     if min(half.sum(), (~half).sum()) < FEWEST:
         return found
     for judges in (half, ~half):
-        places = _principal_components(
+        positions = _principal_components(
             sparse.csr_array(values[:, np.flatnonzero(judges)]),
             Standard(standard.mean[judges], standard.deviation[judges]),
         )
-        graph = neighbor_pairs(cdist(places, places), N_NEIGHBORS)
+        graph = neighbor_pairs(cdist(positions, positions), N_NEIGHBORS)
         part = coherence(sparse.csr_array(values[:, np.flatnonzero(~judges)].T), graph)
         found.value[~judges], found.deviations[~judges] = part
     return found
@@ -84,9 +84,9 @@ def _principal_components(values: sparse.csr_array, standard: Standard) -> Matri
         vectors, sizes, _ = np.linalg.svd(centered.dense, full_matrices=False)
     else:
         vectors, sizes, _ = svds(centered.operator, count, v0=np.arange(1.0, min(n, m) + 1.0))
-    places: Matrix = vectors[:, :count] * sizes[:count]
-    places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-300)
-    return places
+    positions: Matrix = vectors[:, :count] * sizes[:count]
+    positions /= np.maximum(np.linalg.norm(positions, axis=1, keepdims=True), 1e-300)
+    return positions
 
 
 def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:

@@ -131,8 +131,8 @@ def modules(
         foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
     labels = np.full(len(values), BACKGROUND, dtype=np.int64)
     if len(foreground) >= FEWEST:
-        places = items[foreground]
-        metric = to_numpy(getattr(result, of))[np.ix_(places, places)]
+        chosen = items[foreground]
+        metric = to_numpy(getattr(result, of))[np.ix_(chosen, chosen)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
     back = np.argsort(side.labels[items])[side.labels]

@@ -125,7 +125,7 @@ class Colors(NamedTuple):
     modules: Modules | None = None
 
 
-def points(ax: Axes, places: Matrix, size: float, colors: Colors) -> None:
+def points(ax: Axes, positions: Matrix, size: float, colors: Colors) -> None:
     """A point per item: of one color, on a scale, or by category with a legend.
 
     Categories are in the order of ``colors``, and each keeps its color if another is empty. Modules
@@ -133,25 +133,25 @@ def points(ax: Axes, places: Matrix, size: float, colors: Colors) -> None:
     """
     values = colors.values
     if values is None:
-        _dots(ax, places, s=size, color=COLORS[0], alpha=0.8)
+        _dots(ax, positions, s=size, color=COLORS[0], alpha=0.8)
     elif values.dtype.kind == "f":
         known = np.isfinite(values)
         if not known.all():
-            _dots(ax, places[~known], s=size, color=GRAY)
+            _dots(ax, positions[~known], s=size, color=GRAY)
         order = np.flatnonzero(known)[np.argsort(values[known], kind="stable")]  # largest on top
         norm, extend = scale(values[known])
-        drawn = _dots(ax, places[order], s=size, c=values[order], cmap=SCALE, norm=norm)
+        drawn = _dots(ax, positions[order], s=size, c=values[order], cmap=SCALE, norm=norm)
         color_bar(ax, drawn, colors.title, extend=extend)
     else:
-        _by_category(ax, places, size, values, colors)
+        _by_category(ax, positions, size, values, colors)
 
 
-def _dots(ax: Axes, places: Matrix, **look: Any) -> Any:
-    return ax.scatter(places[:, 0], places[:, 1], lw=0, **look)
+def _dots(ax: Axes, positions: Matrix, **look: Any) -> Any:
+    return ax.scatter(positions[:, 0], positions[:, 1], lw=0, **look)
 
 
 def _by_category(
-    ax: Axes, places: Matrix, size: float, values: NDArray[Any], colors: Colors
+    ax: Axes, positions: Matrix, size: float, values: NDArray[Any], colors: Colors
 ) -> None:
     """A color and a marker for each label."""
     groups = dict(by_size(values))
@@ -163,7 +163,7 @@ def _by_category(
         turn, color = divmod(g, len(palette))
         _dots(
             ax,
-            places[groups[label]],
+            positions[groups[label]],
             s=size if turn == 0 else LARGER * size,  # shapes differ visibly only when large
             color=palette[color],
             marker=MARKERS[turn % len(MARKERS)],
@@ -171,7 +171,7 @@ def _by_category(
         )
     for label in IN_NO_GROUP:
         if label in groups:
-            _dots(ax, places[groups[label]], s=size, color=GRAY, label=label, zorder=0.9)
+            _dots(ax, positions[groups[label]], s=size, color=GRAY, label=label, zorder=0.9)
     legend(ax, colors.title or None, float(np.sqrt(DOT / size)))
 
 
@@ -180,11 +180,11 @@ def stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[floa
     masses: dict[str, float] = {}
     for flow in chosen:
         masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass
-    places, top = {}, 0.0
+    positions, top = {}, 0.0
     for name, mass in sorted(masses.items(), key=lambda item: -item[1]):
-        places[name] = (top, mass)
+        positions[name] = (top, mass)
         top -= mass + gap / len(masses)
-    return places
+    return positions
 
 
 def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:

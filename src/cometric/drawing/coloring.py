@@ -63,7 +63,7 @@ def colors_of(result: Result, of: str, color: Any, argument: str) -> Colors:
     return Colors(values, title, () if values.dtype.kind == "f" else categories_of(color))
 
 
-def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> list[int]:
+def order_of_names(result: Result, of: str, positions: Matrix, colors: Colors) -> list[int]:
     """All items, by the priority of their names on a map."""
     # The mean share of each item in the items of the other side.
     weights = np.asarray(getattr(result.problem, other_side(of)).full.mean(axis=0)).ravel()
@@ -74,7 +74,7 @@ def order_of_names(result: Result, of: str, places: Matrix, colors: Colors) -> l
         groups = [own for label, own in by_size(colors.values) if label not in IN_NO_GROUP]
         first = in_turn(own[np.argsort(-weights[own], kind="stable")] for own in groups)
     known = set(first)
-    return first + [item for item in spread(places, weights) if item not in known]
+    return first + [item for item in spread(positions, weights) if item not in known]
 
 
 def _by_module(result: Result, of: str, modules: Modules) -> Colors:
@@ -104,11 +104,11 @@ def in_turn(groups: Iterable[Sequence[int] | Index]) -> list[int]:
     return [group[k] for k in range(longest) for group in waiting if k < len(group)]
 
 
-def spread(places: Matrix, weights: Vector) -> list[int]:
+def spread(positions: Matrix, weights: Vector) -> list[int]:
     """All items, the heaviest of each part of the map first, then the second of each."""
-    low, high = places.min(axis=0), places.max(axis=0)
+    low, high = positions.min(axis=0), positions.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
-    square = np.minimum((places - low) / span * GRID, GRID - 1).astype(np.int64)
+    square = np.minimum((positions - low) / span * GRID, GRID - 1).astype(np.int64)
     where = square[:, 0] * GRID + square[:, 1]
     order = np.argsort(-weights, kind="stable")
     kinds = dict.fromkeys(where[order].tolist())  # squares, that of the heaviest item first
@@ -117,7 +117,7 @@ def spread(places: Matrix, weights: Vector) -> list[int]:
 
 def write_names(
     ax: Axes,
-    places: Matrix,
+    positions: Matrix,
     names: Sequence[str],
     marked: Sequence[int],
     order: Sequence[int],
@@ -132,7 +132,7 @@ def write_names(
         return []
     whole: Any = ax.figure.figure  # of a subfigure too
     whole.draw_without_rendering()  # so that the sizes of all parts are known
-    at = ax.transData.transform(places)
+    at = ax.transData.transform(positions)
     pixels = whole.dpi / 72.0
     inside = ax.get_window_extent().padded(-BORDER * pixels)
     taken: list[Bbox] = []
@@ -151,7 +151,7 @@ def write_names(
         line = {"arrowstyle": "-", "color": "0.5", "lw": 0.6, "shrinkA": 0, "shrinkB": 0}
         ax.annotate(
             names[item],
-            (places[item, 0], places[item, 1]),
+            (positions[item, 0], positions[item, 1]),
             xytext=(reach * right, reach * up),
             textcoords="offset points",
             fontsize=FONT,
@@ -162,7 +162,7 @@ def write_names(
             zorder=5,
         )
         if always:
-            ax.plot(*places[item], marker="o", ms=6, mfc="none", mec="black", mew=1.2)
+            ax.plot(*positions[item], marker="o", ms=6, mfc="none", mec="black", mew=1.2)
         taken.append(own)
         written.append(item)
     return written

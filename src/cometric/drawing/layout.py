@@ -172,28 +172,28 @@ def _tsne(
     from threadpoolctl import threadpool_limits
 
     n = len(distances)
-    places: Matrix = start * (1e-4 / start[:, 0].std())
+    positions: Matrix = start * (1e-4 / start[:, 0].std())
     options: dict[str, Any] = {"perplexity": min(30.0, (n - 1) / 3), "random_state": random_state}
     stages: list[dict[str, Any]] = [{}]
     if n > MANY:
         quick = {"max_iter": 250, "learning_rate": n / EXAGGERATION, "angle": 0.6}
         stages = [{**quick, "early_exaggeration": factor} for factor in (EXAGGERATION, 1.0)]
     for done, stage in enumerate(stages, 1):
-        model = TSNE(metric="precomputed", init=places, **options, **stage)
+        model = TSNE(metric="precomputed", init=positions, **options, **stage)
         with threadpool_limits(1):  # its threads synchronize at every step: slow on shared cores
-            places = np.asarray(model.fit_transform(distances), np.float64)
+            positions = np.asarray(model.fit_transform(distances), np.float64)
         report(int(done / len(stages) * (n - 1)), n)
-    return places
+    return positions
 
 
-def frame(places: Matrix) -> tuple[Vector, Vector]:
+def frame(positions: Matrix) -> tuple[Vector, Vector]:
     """The lower left and upper right corner of the part of a map to show.
 
     It contains all items, unless a few lie farther out than the extent of the others; then it
     ends half that extent beyond the others.
     """
-    ordered = np.sort(places, axis=0)
-    few = 0 if len(places) < 10 else max(1, int(OUTSIDE * len(places)))
+    ordered = np.sort(positions, axis=0)
+    few = 0 if len(positions) < 10 else max(1, int(OUTSIDE * len(positions)))
     low, high = ordered[few], ordered[-1 - few]
     span, first, last = high - low, ordered[0], ordered[-1]
     return (
@@ -203,7 +203,7 @@ def frame(places: Matrix) -> tuple[Vector, Vector]:
 
 
 def _classical_scaling(distances: Matrix) -> Matrix:
-    """Classical multidimensional scaling, the start of embeddings: it places clusters well."""
+    """Classical multidimensional scaling, the start of embeddings: it separates clusters well."""
     from scipy.sparse.linalg import eigsh
 
     squares = distances**2
