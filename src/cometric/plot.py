@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.cluster import hierarchy
 
 try:
     import matplotlib as mpl
@@ -53,6 +54,9 @@ def __dir__() -> list[str]:
 
 MAX_NAMES = 40
 """Label at most this many rows of a matrix."""
+
+MAX_LEAVES = 60
+"""Label the leaves of a tree if there are at most this many."""
 
 NAMES_ON_A_MAP = 30
 """Most names on a map of features, by default."""
@@ -376,14 +380,27 @@ def tree(
     check_is_result(result)
     check_side(of)
     labels = names_of(result, of, names)
-    ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
-    canvas.draw_tree(ax, result.tree(of).linkage(), labels)
+    few = len(labels) <= MAX_LEAVES
+    ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), MAX_LEAVES)))
+    hierarchy.dendrogram(
+        result.tree(of).linkage(),
+        ax=ax,
+        orientation="left",
+        labels=labels if few else None,
+        no_labels=not few,
+        color_threshold=0.0,
+        above_threshold_color="0.3",
+    )
+    ax.spines[["top", "left", "right"]].set_visible(False)
+    ax.set_xlabel("distance along the tree")
     return ax
 
 
 def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None = None) -> Axes:
-    """The mean score of each module in each group of samples, a heat map.
+    """The mean score of each module in each group of samples, a heat map, similar rows together.
 
+    The color scale is symmetric and ends at the median, over rows, of their largest absolute
+    values, so that one row of large values, such as that of a rare group, does not dominate it.
     Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
     :meth:`cometric.Modules.table`.
     """
@@ -397,9 +414,13 @@ def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None 
     table = modules.table(labels) if isinstance(modules, Modules) else modules
     if not table.modules:
         raise ValueError("There are no modules to draw: all items are background.")
-    size = 3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)
-    ax = canvas.axes(ax, size)
-    image = canvas.heat_map(ax, table.values, table.modules, table.groups)
+    ax = canvas.axes(ax, (3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)))
+    values = table.values
+    order = leaf_order(np.abs(values[:, None] - values[None]).sum(axis=2))
+    limit = float(np.median(np.abs(values).max(axis=1))) or 1.0
+    image = ax.imshow(values[order], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    ax.set_yticks(range(len(values)), [table.modules[k] for k in order], fontsize=8)
+    ax.set_xticks(range(len(table.groups)), table.groups, fontsize=8, rotation=45, ha="right")
     ax.set_title("Modules by group")
     canvas.color_bar(ax, image, "mean score", extend="both")
     return ax

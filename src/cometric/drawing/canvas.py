@@ -12,12 +12,11 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from numpy.typing import NDArray
-from scipy.cluster import hierarchy
 
 from cometric.answers.explanation import Flow
 from cometric.answers.modules import Modules
 from cometric.core.types import Matrix
-from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size, leaf_order
+from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size
 
 MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""
@@ -44,9 +43,6 @@ ALL_COUNT = 50
 
 DOT = 30.0
 """Area of a point in a legend, in square points of type."""
-
-MAX_LEAVES = 60
-"""Up to this many leaves of a tree are labeled."""
 
 LEGEND_ROWS = 16
 """A legend with more entries has several columns."""
@@ -193,34 +189,3 @@ def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
     back = [(x, y - mass) for x, y in reversed(points)]
     codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
     return PathPatch(Path([*points, *back, points[0]], codes), fc=color, ec="none", alpha=0.8)
-
-
-def heat_map(ax: Axes, values: Matrix, rows: Sequence[str], columns: Sequence[str]) -> Any:
-    """A table around 0 as colors, similar rows side by side; returns the image.
-
-    The scale is symmetric and ends at the median, over rows, of their largest absolute values, so
-    that one row of large values, such as that of a rare group, does not dominate it.
-    """
-    differences = np.abs(values[:, None] - values[None]).sum(axis=2)
-    order = leaf_order(differences)
-    limit = float(np.median(np.abs(values).max(axis=1))) or 1.0
-    image = ax.imshow(values[order], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    ax.set_yticks(range(len(rows)), [rows[k] for k in order], fontsize=8)
-    ax.set_xticks(range(len(columns)), columns, fontsize=8, rotation=45, ha="right")
-    return image
-
-
-def draw_tree(ax: Axes, merges: Matrix, labels: list[str]) -> None:
-    """Draw a SciPy linkage from left to right, with the names of its leaves if they are few."""
-    shown = len(labels) <= MAX_LEAVES
-    hierarchy.dendrogram(
-        merges,
-        ax=ax,
-        orientation="left",
-        labels=labels if shown else None,
-        no_labels=not shown,
-        color_threshold=0.0,
-        above_threshold_color="0.3",
-    )
-    ax.spines[["top", "left", "right"]].set_visible(False)
-    ax.set_xlabel("distance along the tree")
