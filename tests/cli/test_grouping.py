@@ -29,7 +29,6 @@ def folder(tmp_path_factory):
     data.var_names = [f"g{k}" for k in range(40)]
     data.obs["kind"] = np.repeat(["a", "b", "c"], 20)
     data.obs["depth"] = np.linspace(0, 1, 60)
-    data.obs["none"] = np.nan
     data.write_h5ad(place / "x.h5ad")
     for name in ("out.h5ad", "out.npz"):
         run("learn", place / "x.h5ad", "-o", place / name, *QUICK)
@@ -53,7 +52,7 @@ def test_modules_are_written_as_a_table():
     assert list(table.feature) == [f"g{k}" for k in range(40)]
     first = table[table["rank"] == 1].set_index("module").feature
     assert [first[g] for g in range(len(found))] == [name.split(", ")[0] for name in found.names]
-    facts = json.loads(run("modules", "out.npz", "-o", "modules.tsv", "--force", "--json").stdout)
+    facts = json.loads(run("modules", "out.h5ad", "-o", "modules.tsv", "--force", "--json").stdout)
     assert facts["background"] == int((cm.modules(cm.load("out.npz")).labels < 0).sum())
 
 
@@ -85,11 +84,6 @@ def test_modules_of_samples_are_groups():
     assert "error: `sets` are sets of features; leave out `of`." in said
 
 
-def test_defaults_are_those_of_python():
-    run("modules", "out.h5ad", "-o", "default.csv", "--force")
-    assert list(pd.read_csv("default.csv").module) == list(cm.modules(cm.load("out.npz")).labels)
-
-
 def test_features_of_groups_are_ranked():
     words = ["rank", "out.h5ad", "--labels", "kind", "-o", "ranks.csv", "--n-features", 3]
     told = run(*words, "--force").stdout
@@ -117,20 +111,12 @@ def test_groups_are_in_the_order_of_categories():
         (["modules", "out.npz", "-o", "y.csv", "--resolution", "x"], "`resolution` is 'x'"),
         (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "`min_size` is 0"),
         (
-            ["rank", "out.npz", "-o", "y.csv", "--labels", "kind"],
-            "`labels` is 'kind'; `out.npz` has no columns of labels; pass a table by ",
-        ),
-        (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "type"],
             "`labels` is 'type'; `out.h5ad` has 'kind'",
         ),
         (
             ["rank", "out.h5ad", "-o", "y.csv", "--labels", "depth"],
-            "`labels` is 'depth', a column of real numbers; pass one of labels.",
-        ),
-        (
-            ["rank", "out.h5ad", "-o", "y.csv", "--labels", "none"],
-            "`labels` is 'none', which has no labels: all are missing.",
+            "`.obs['depth']` has real numbers, not groups.",
         ),
     ],
 )
@@ -138,13 +124,7 @@ def test_mistakes_are_reported(words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())
 
 
-def test_one_group_and_options_that_contradict_each_other_are_refused():
+def test_one_group_is_refused():
     Path("one.csv").write_text("name,kind\n" + "".join(f"s{i},a\n" for i in range(60)))
     words = ["rank", "out.npz", "--labels-from", "one.csv", "--labels", "kind", "-o", "r.csv"]
     assert "`labels` has one group only, 'a'" in run(*words, "--force", code=2).stderr
-    learn = ["learn", "out.h5ad", "-o", "no.npz", "--force", "--transport"]
-    for transport in ("exact", "tree", "entropic(0.2)"):
-        said = run(*learn, transport, "--eps", 0.1, code=2).stderr
-        assert "`eps` is 0.1 and `transport` is" in said
-        assert "Pass one of them." in said
-    assert not Path("no.npz").exists()

@@ -65,6 +65,10 @@ def test_labels_are_written_as_a_table_with_confidence_and_novelty():
     assert list(table.label) == list(answer.labels) == list(np.repeat(KINDS, 3))
     assert np.allclose(table.confidence, answer.confidence)
     assert np.allclose(table.novelty, answer.novelty)
+    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "j.csv", "--json"]
+    facts = json.loads(run(*words).stdout)
+    assert facts["labels"] == {"a": 3, "b": 3, "c": 3}
+    assert (facts["new"], facts["learned"], facts["n_neighbors"]) == (9, 30, 15)
 
 
 def test_labels_are_written_to_the_new_data():
@@ -74,13 +78,6 @@ def test_labels_are_written_to_the_new_data():
     assert list(written.obs["cometric_kind"].cat.categories) == KINDS
     assert written.obs["cometric_kind_confidence"].between(0, 1).all()
     assert "cometric_kind_novelty" in written.obs
-
-
-def test_the_answer_as_json():
-    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "j.csv", "--json"]
-    facts = json.loads(run(*words).stdout)
-    assert facts["labels"] == {"a": 3, "b": 3, "c": 3}
-    assert (facts["new"], facts["learned"], facts["n_neighbors"]) == (9, 30, 15)
 
 
 def test_labels_come_from_a_table_matched_by_name():
@@ -136,7 +133,7 @@ def test_new_data_are_read_from_where_the_learned_were(command, place):
     labels = ["--labels", "kind"] if command == "transfer" else []
     words = [command, f"{place}.h5ad", f"{place}-9.h5ad", *labels, "--force"]
     assert "warning" not in run(*words, "-o", "z.csv").stderr
-    run(*words, "-o", "same.csv", *source, "--drop-empty")
+    run(*words, "-o", "same.csv", *source)
     assert Path("z.csv").read_text() == Path("same.csv").read_text()
     if command == "transfer":
         assert list(pd.read_csv("z.csv").label) == list(np.repeat(KINDS, 3))
@@ -159,34 +156,12 @@ def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
     assert "warning" not in run(*words).stderr
 
 
-@pytest.mark.parametrize("command", ["transfer", "transform"])
-def test_new_samples_without_known_features_are_left_out(command):
-    table = pd.read_csv("new.csv", index_col=0)
-    table["other"] = 1.0
-    table.iloc[[1, 4], :-1] = 0.0
-    table.iloc[4, -1] = 0.0
-    table.to_csv("some.csv")
-    labels = ["--labels", "kind"] if command == "transfer" else []
-    words = [command, "out.h5ad", "some.csv", *labels, "-o", "some_out.csv", "--force"]
-    assert "Pass `drop_empty` to do so." in run(*words, code=2).stderr
-    said = run(*words, "--drop-empty").stderr
-    assert "`some.csv` has 2 samples without mass on anything learned, left out: '2-1'" in said
-    assert list(pd.read_csv("some_out.csv", index_col=0).index) == [
-        f"2-{i}" for i in (0, 2, 3, 5, 6, 7, 8)
-    ]
-
-
-def test_new_features_are_not_dropped():
-    words = ["transform", "out.npz", "new.csv", "-o", "no.csv", "--of", "features", "--drop-empty"]
-    assert "`drop_empty` is for new samples; leave out" in run(*words, code=2).stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--labels", "knid"], "`labels` is 'knid'; `out.h5ad` has 'kind', 'depth', 'nothing'."),
-        (["--labels", "depth"], "`labels` is 'depth', a column of real numbers; pass one of"),
-        (["--labels", "nothing"], "`labels` is 'nothing', which has no labels: all are missing."),
+        (["--labels", "depth"], "`.obs['depth']` has real numbers, not groups. Pass a column of"),
+        (["--labels", "nothing"], "`.obs['nothing']` has no labels: all are missing."),
         (["--labels", "kind", "-n", 30], "`n_neighbors` is 30; pass a whole number from 1 to 29"),
         (["--labels", "x", "--labels-from", "labels.csv"], "`labels.csv` has 'kind', 'depth'"),
         (["--labels", "kind", "--labels-from", "label.csv"], "Did you mean 'labels.csv'?"),
@@ -207,7 +182,3 @@ def test_bad_files():
     words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o"]
     assert "`there.csv` exists; pass another" in run(*words, "there.csv", code=2).stderr
     assert "`y.npz` should end in .csv or .tsv or .h5ad." in run(*words, "y.npz", code=2).stderr
-    words = ["transfer", "out.npz", "new.csv", "--labels", "kind", "-o", "no.csv"]
-    assert "has no columns of labels; pass a table by `labels_from`" in run(*words, code=2).stderr
-    words = ["transfer", "out.h5ad", "nwe.csv", "--labels", "kind", "-o", "no.csv"]
-    assert "`nwe.csv` does not exist." in run(*words, code=2).stderr
