@@ -20,7 +20,6 @@ from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
-from cometric import cli
 from cometric.files import writing
 from cometric.files.tables import precision
 from cometric.kernels.compiling import MESSAGE
@@ -154,11 +153,9 @@ def test_layers_and_raw(data):
     made.layers["counts"] = data.to_numpy()
     made.raw = anndata.AnnData(data)
     made.write_h5ad("x.h5ad")
-    said = run("learn", "x.h5ad", "-o", "out.npz", *QUICK, code=2).stderr
-    assert "has 232 negative entries" in said
+    assert "has 232 negative entries" in run("learn", "x.h5ad", "-o", "y.npz", code=2).stderr
     for number, choice in enumerate((["--layer", "counts"], ["--use-raw"])):
-        run("learn", "x.h5ad", "-o", f"{number}.h5ad", *choice, *QUICK)
-        run("modules", f"{number}.h5ad")
+        run("learn", "x.h5ad", "-o", f"{number}.npz", *choice, *QUICK)
 
 
 def test_the_same_names_come_out_of_every_format(data):
@@ -179,12 +176,8 @@ def test_the_same_names_come_out_of_every_format(data):
 def test_not_converged_is_3_and_is_written(data):
     found = run("learn", "x.csv", "-o", "out.npz", "--max-iter", 2, "--json", code=3)
     facts = json.loads(found.stdout)
-    assert facts["exit_code"] == 3
-    assert not facts["converged"]
-    assert facts["status"] == "MAX_ITER"
-    assert facts["warnings"][0].startswith(
-        "not converged: the iteration limit was reached first. Resid"
-    )
+    assert (facts["exit_code"], facts["converged"], facts["status"]) == (3, False, "MAX_ITER")
+    assert facts["warnings"][0].startswith("not converged: the iteration limit was reached first")
     assert "warning: not converged" in found.stderr
     assert not cm.load("out.npz").converged
 
@@ -194,12 +187,8 @@ def test_not_converged_is_3_and_is_written(data):
     [
         (["learn", "no.csv", "-o", "y.npz"], "`no.csv` does not exist."),
         (["learn", "x.csv", "-o", "y.rds"], "`y.rds` should end in .h5ad or .npz or .csv or .tsv"),
-        (["learn", "x.csv", "-o", "y.npz.gz"], "`y.npz.gz` should end in"),
         (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
         (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
-        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "`layer` is 'no', but there are no"),
-        (["modules", "x.csv"], "`x.csv` is not a result. Pass a .npz or .h5ad"),
-        (["modules", "no.npz"], "`no.npz` does not exist."),
         (["neighbors", "x.npz", "-o", "y.h5ad"], "`y.h5ad` should end in .csv or .tsv."),
         (["neighbors", "x.h5ad", "-o", "y.npz"], "`y.npz` should end in .csv or .tsv or .h5ad."),
     ],
@@ -315,14 +304,9 @@ def test_help_names_the_exit_codes_and_every_command():
         assert "Exit codes: 0 done" in found
         assert "None" not in found
         for option in command.options:
+            assert option.flags[0] in (option.name, f"--{option.name.replace('_', '-')}")
             assert all(flag in found for flag in option.flags if flag[0] == "-")
             assert option.settings["help"].split(" [")[0].endswith((".", ")"))
-
-
-def test_options_have_the_names_of_python():
-    for command in program.COMMANDS.values():
-        for option in command.options:
-            assert option.flags[0] in (option.name, f"--{option.name.replace('_', '-')}")
 
 
 # the other commands
@@ -338,14 +322,6 @@ def test_plan_estimates_without_learning(data, monkeypatch):
     assert facts["iterations"][1] <= 7
     assert facts["total_range"][0] < facts["total"] < facts["total_range"][1]
     assert facts["fits"]
-
-
-def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch):
-    for module in ("running.memory", "running.planning", "transports.base"):
-        monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: 1e4)
-    found = run("plan", "x.csv", code=5)
-    assert "does not fit" in found.stdout
-    assert json.loads(run("plan", "x.csv", "--json", code=5).stdout)["exit_code"] == 5
 
 
 @pytest.mark.parametrize("of", ["samples", "features"])
@@ -530,14 +506,6 @@ def test_json_has_no_infinities():
     }
 
 
-def test_main_is_the_entry_point(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["cometric", "--version"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"cometric {cm.__version__}\n"
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/command-line.md"])
 def test_the_first_commands_of_a_page_run_top_to_bottom(page, data):
     pytest.importorskip("igraph")
@@ -583,13 +551,9 @@ def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):
     data.T.to_csv("x.csv")
     said = run("learn", "x.csv", "-o", "out.npz", "--transpose", code=2).stderr
     assert "`x.csv` has 1 infinite entry (first: line 7 ('g5'), column 5 ('s3'))" in said
-
-
-def test_bad_entries_of_h5ad_are_reported_by_name(data):
-    data.iloc[3, 5] = -1.0
     anndata.AnnData(data).write_h5ad("x.h5ad")
     said = run("plan", "x.h5ad", code=2).stderr
-    assert "`x.h5ad` has 1 negative entry (first: sample 's3', feature 'g5')" in said
+    assert "`x.h5ad` has 1 infinite entry (first: sample 's3', feature 'g5')" in said
 
 
 def test_damaged_cells_are_reported_with_their_position(data):
@@ -606,10 +570,6 @@ def test_warnings_say_what_the_data_are(data):
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
     assert "warning: `X` has 1 row that repeats others" in said
     assert "\n`X` is x.csv.\n" in said
-
-
-def test_messages_about_new_samples_name_their_own_file(data):
-    run("learn", "x.csv", "-o", "out.npz", *QUICK)
     data.iloc[2, 1] = np.nan
     data.to_csv("new.csv")
     said = run("transform", "out.npz", "new.csv", "-o", "d.csv", code=2).stderr

@@ -191,11 +191,6 @@ def test_a_line_says_how_options_are_written_once():
     assert run(*words, "--quiet", code=3).stderr == ""
 
 
-def test_a_line_says_what_the_data_are():
-    found = run("learn", "thin.npy", "-o", "y.npz", code=2).stderr
-    assert found.splitlines()[-1] == "`X` is thin.npy."
-
-
 def test_too_little_memory_names_the_option_and_its_unit(monkeypatch):
     monkeypatch.setattr("cometric.running.memory.free_memory", lambda: 60_000.0)
     line = said(*LEARN, "--memory-limit", "0.001", "--eps", "0", code=5)
@@ -203,11 +198,3 @@ def test_too_little_memory_names_the_option_and_its_unit(monkeypatch):
     assert " GB" in line
     monkeypatch.setattr("cometric.running.memory.free_memory", lambda: 30_000.0)
     assert "Pass `solver='power'`, which needs about" in said(*LEARN, code=5)
-
-
-def test_files_without_layers_say_so(tmp_path):
-    path = tmp_path / "x.h5ad"
-    anndata.AnnData(np.ones((3, 3), np.float32)).write_h5ad(path)
-    for name in ("learn", "landmarks"):
-        words = [name, path, "-o", tmp_path / "y.h5ad", "--layer", "counts"]
-        assert "`layer` is 'counts', but" in said(*words)
