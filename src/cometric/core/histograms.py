@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,14 +46,15 @@ class Histograms:
         """The entries in units of 2**-62, see :func:`quantize`."""
         return quantize(self.rows)
 
-    @property
+    @cached_property
     def integer_parts(self) -> tuple[Index, NDArray[np.int32], Index]:
         """Arrays for the kernels of exact transport: row starts, bins, integer masses."""
-        return self.rows.indptr.astype(np.int64), self.rows.indices.astype(np.int32), self.masses
+        starts = self.rows.indptr.astype(np.int64)
+        return starts, self.rows.indices.astype(np.int32, copy=False), self.masses
 
-    def take(self, index: Any) -> Histograms:
+    def take(self, index: Any) -> Self:
         """Some of the histograms, with their ``masses`` if these were computed."""
-        part = Histograms(self.rows[index])
+        part = type(self)(self.rows[index])
         if "masses" in self.__dict__:
             whole = (self.masses, self.rows.indices, self.rows.indptr)
             part.__dict__["masses"] = sparse.csr_array(whole, shape=self.shape)[index].data

@@ -65,7 +65,11 @@ class Samples:
         self._other = reference if self.local is None else None
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
         # Dense vectors: of all views of a local reference but its sums, or of "lsa".
-        self._views = views.lsa(known.full_histograms) if self.local is None else self.local.views
+        self._views = (
+            views.Views("lsa", known.full_histograms, "samples")
+            if self.local is None
+            else self.local.views
+        )
         self._dense = slice(0 if self.local is None else 2, None)
         own_vectors = self._views.place(known.full_histograms)[self._dense]
         self.cuts = np.cumsum([0, *(part.rows.shape[1] for part in own_vectors)])

@@ -1,15 +1,13 @@
-"""Euclidean distances: by |a|^2 + |b|^2 - 2 <a, b> where that is accurate, or by differences."""
+"""Squared differences: by |a|^2 + |b|^2 - 2 <a, b> where that is accurate, else computed again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences
 
 CANCELED = 1e-6
 """Squares below this fraction of the terms of the sum are recomputed from differences; all others
@@ -61,62 +59,3 @@ def in_parts(width: int, function: Callable[[Any, Any], Vector]) -> Callable[[An
         return values
 
     return by_parts
-
-
-def sums_of_squares(rows: Any) -> Vector:
-    """The squared lengths of the rows of a dense or sparse matrix."""
-    if sparse.issparse(rows):
-        places = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        sums: Vector = np.bincount(places, rows.data**2, rows.shape[0]).astype(np.float64)
-        return sums
-    return np.asarray((rows * rows).sum(axis=1), dtype=np.float64).ravel()
-
-
-class Vectors(NamedTuple):
-    """Rows of a dense or sparse matrix, and their squared lengths."""
-
-    rows: Any
-    squares: Vector
-
-    @classmethod
-    def of(cls, rows: Any) -> Vectors:
-        return cls(rows, sums_of_squares(rows))
-
-    def take(self, items: slice) -> Vectors:
-        return Vectors(self.rows[items], self.squares[items])
-
-
-class Euclidean:
-    """Distances between vectors.
-
-    With ``squared``, half their squares; for unit vectors this is one minus the cosine.
-    """
-
-    def __init__(self, squared: bool = False) -> None:
-        self._squared = squared
-
-    def between(self, rows: Vectors, columns: Vectors) -> Matrix:
-        products = rows.rows @ columns.rows.T
-        if sparse.issparse(products):
-            products = products.toarray()
-
-        def exact(i: Index, j: Index) -> Vector:
-            return sums_of_squares(rows.rows[i] - columns.rows[j])
-
-        few = in_parts(rows.rows.shape[1], exact)
-        squares = squares_of_differences(rows.squares, columns.squares, products, few)
-        distances: Matrix = self._finish(squares)
-        return distances
-
-    def pairs(self, items: Vectors, index: Index) -> Vector:
-        if sparse.issparse(items.rows):
-            rows = items.rows.sorted_indices()
-            parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-            squares: Vector = differences.pair_squares(*parts, np.asarray(index))
-        else:
-            squares = sums_of_squares(items.rows[index[:, 0]] - items.rows[index[:, 1]])
-        distances: Vector = self._finish(squares)
-        return distances
-
-    def _finish(self, squares: Any) -> Any:
-        return 0.5 * squares if self._squared else np.sqrt(squares, out=squares)
