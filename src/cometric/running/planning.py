@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.inputs import counted
-from cometric.core.names import checks_options
+from cometric.core.names import with_options
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
@@ -20,11 +20,13 @@ from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
 from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.run import Run
-from cometric.running.settings import Settings, mirrors_settings
-from cometric.running.start import NOTHING, given_metrics
+from cometric.running.run import NOTHING, Run, given_metrics
+from cometric.running.settings import AUTO, Settings, options
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
+
+UNUSED = ("start", "random_state", "callback", "checkpoint", "checkpoint_every")
+"""Options of ``learn`` that have no effect on a plan."""
 
 HOURS, MANY = 3600.0, 1000
 """Longer plans come with advice, and with this many items it is to take fewer."""
@@ -97,9 +99,15 @@ class Plan:
         )
 
 
-@checks_options
-@mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
-def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
+@with_options(options(without=UNUSED))
+def plan(
+    X: Any,
+    eps: float | str = AUTO,
+    tau: float | str = AUTO,
+    *,
+    progress: bool = False,
+    **options: Any,
+) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, time.
 
     Memory is computed by a formula. For the time, two calls of each map are timed on some of the
@@ -130,7 +138,7 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     >>> planned.engine, planned.fits
     ('network simplex, policy iteration', True)
     """
-    settings = Settings(progress=False, **options)
+    settings = Settings(eps, tau, **options)
     source = as_rows(X)
     if source is not None:
         outside = _plan_outside(source, settings)
@@ -172,7 +180,7 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
 def _plan(run: Run, progress: bool) -> Plan:
     """The plan of a run."""
     settings, hist = run.settings, run.problem.samples.hist
-    lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
+    lifts = settings.transport.lifts(run.problem, run.resources)
     solver, memory = _solver_name(run, lifts), _memory(run, lifts)
     on_cpu, density = settings.torch_device is None, hist.nnz / math.prod(hist.shape)
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
