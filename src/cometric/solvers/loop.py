@@ -44,6 +44,7 @@ class Limits(NamedTuple):
     tol: float  # the residual that counts as converged
     max_iter: int
     stall: float = math.inf  # iterations without a new lowest residual
+    accepts: Callable[[Iterate], bool] | None = None  # checks an iterate with a small residual
 
 
 class Stage(Protocol):
@@ -150,7 +151,7 @@ def _ending(phi: Coupled, now: Iterate, history: list[Record], limits: Limits) -
         return None
     if touches_boundary(now.metrics, phi.boundary):
         return Status.BOUNDARY
-    if now.residual <= limits.tol:
+    if now.residual <= limits.tol and (limits.accepts is None or limits.accepts(now)):
         return Status.CONVERGED
     if len(history) >= limits.max_iter:
         return Status.MAX_ITER

@@ -15,13 +15,13 @@ from cometric.core.histograms import Histograms
 from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
-from cometric.core.types import DistanceMap, Index, Matrix, Metrics, Vector
+from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.tiled import TiledMap
 from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose
+from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
 from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
-from cometric.solvers.loop import Solution
+from cometric.solvers.loop import Limits, Solution
 from cometric.transports.solving import Solving
 
 Kind = TypeVar("Kind", bound="Transport")
@@ -171,8 +171,26 @@ class Transport:
         """Iterate until converged, in one stage."""
         phi = solving.couple(lifts)
         solver = solving.choose(self.default_solver(lifts))
-        solution = solving.stage(phi, solver, callback=solving.callback)
+        accepts = None if self.monotone else partial(self._has_features, solving)
+        limits = Limits(solving.tol, solving.max_iter, accepts=accepts)
+        solution = solving.stage(phi, solver, limits=limits, callback=solving.callback)
         return solving.check_connected(solving.confirm(phi, solver, solution))
+
+    def _has_features(self, solving: Solving, now: Iterate) -> bool:
+        """Whether the features are those of the samples, on some pairs.
+
+        The residual is that of the samples, whose last change maps may enlarge.
+        """
+        problem, (samples, features) = solving.problem, now.metrics
+        hist, R = problem.features.histograms, solving.norms.features
+        residual = residual_of_some(
+            lambda index: self.lift(hist.take(index), Resources()),
+            samples,
+            features,
+            problem.formula,
+            R,
+        )
+        return residual <= solving.tol
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
