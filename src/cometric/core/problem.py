@@ -18,6 +18,7 @@ from scipy import sparse
 from cometric.core.formula import PLAIN, Formula
 from cometric.core.histograms import NORMALIZED, SMOOTHED
 from cometric.core.inputs import (
+    COARSEST,
     COUNT_SAME_WORDS,
     BadData,
     Fault,
@@ -27,7 +28,6 @@ from cometric.core.inputs import (
     read_precise,
 )
 from cometric.core.matching import describe_differences, describe_scales, find_bins, select
-from cometric.core.rounding import COARSEST
 from cometric.core.sides import (
     Side,
     make_side,

@@ -11,8 +11,15 @@ from scipy import sparse
 
 from cometric.core.cached import cached_property
 from cometric.core.histograms import MERGE_TOLERANCE, Histograms
-from cometric.core.inputs import Mask, check_indices, counted, read_histograms, read_used
-from cometric.core.rounding import Precision, merge_rounded
+from cometric.core.inputs import (
+    Mask,
+    Precision,
+    check_indices,
+    counted,
+    read_histograms,
+    read_used,
+)
+from cometric.core.rounding import merge_rounded
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.validation import require
 from cometric.core.warn import warn

@@ -19,8 +19,8 @@ from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import scoring, thread_count
 from cometric.large.rows import LongArray, StoredRows
-from cometric.maps import references, views
-from cometric.maps.euclidean import row_blocks
+from cometric.maps import references
+from cometric.maps.views import Views, row_blocks
 from cometric.transports.base import LowerBounds, quadratic_forms
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Samples:
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
         # Dense vectors: of all views of a local reference but its sums, or of "lsa".
         self._views = (
-            views.Views("lsa", known.full_histograms, "samples")
+            Views("lsa", known.full_histograms, "samples")
             if self.local is None
             else self.local.views
         )

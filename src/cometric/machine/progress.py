@@ -61,12 +61,16 @@ class Bar:
         if show:
             self._display = _Terminal() if redraws() else _Log()
 
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.close()
+    @classmethod
+    @contextmanager
+    def shown(cls, show: bool) -> Iterator[Bar]:
+        """A bar that is closed at the end of a ``with`` statement."""
+        bar = cls(show)
+        try:
+            yield bar
+        finally:
+            if bar._display is not None:
+                bar._display.close()
 
     def say(self, text: str) -> None:
         """Write a permanent line."""

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
-from cometric.maps.euclidean import in_parts, squares_of_differences
+from cometric.maps.views import in_parts, squares_of_differences
 
 NEAR = 1e-4
 """Below this l1 distance, M is applied to the difference of two histograms, not to each."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.maps.euclidean import row_blocks
-from cometric.maps.views import Views
+from cometric.maps.views import Views, row_blocks
 
 NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
 
@@ -65,7 +64,8 @@ class Plain:
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
         self.views = Views(name, hist, of)
         (placed,) = self.views.place(hist)
-        self.matrix = _without_diagonal(placed.between(placed))
+        self.matrix = placed.between(placed)
+        np.fill_diagonal(self.matrix, 0.0)
         self.smallest = SMALLEST * _mean(self.matrix)  # between different items
         np.maximum(self.matrix, self.smallest, out=self.matrix)
         np.fill_diagonal(self.matrix, 0.0)
@@ -133,8 +133,9 @@ class Local:
         self._weights: list[float] = []
         n = hist.shape[0]
         total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), list(row_blocks((n, n)))
-        for placed, share in zip(self._known, self.views.weights, strict=True):
-            part = _without_diagonal(placed.between(placed))
+        parts = self.views.between(self._known, self._known)
+        for part, share in zip(parts, self.views.weights, strict=True):
+            np.fill_diagonal(part, 0.0)
             scale = _mean_near(part, same, blocks)
             floor = max(SMALLEST * float(scale.mean()), np.finfo(float).tiny)
             np.maximum(scale, floor, out=scale)
@@ -203,7 +204,8 @@ class Local:
         return distances
 
     def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
-        parts = (placed.take(rows).between(placed.take(columns)) for placed in items.places)
+        one, other = ([placed.take(part) for placed in items.places] for part in (rows, columns))
+        parts = self.views.between(one, other)
         numbers = np.arange(len(items.around[0]))
         index = numbers[rows, None], numbers[None, columns]
         distances: Matrix = self.combine(parts, items.around, index)
@@ -211,8 +213,7 @@ class Local:
 
     def _around(self, places: list[Any], hist: Histograms, rows: slice) -> list[Vector]:
         """The scales, noise and spread of some items, relative to the learned ones."""
-        pairs = zip(places, self._known, strict=True)
-        parts = (placed.take(rows).between(known) for placed, known in pairs)
+        parts = self.views.between([placed.take(rows) for placed in places], self._known)
         first = next(parts)
         same = first <= ALIKE
         i, j = np.nonzero(same)
@@ -231,11 +232,6 @@ def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
 
 
 # Matrices of distances; ``blocks`` are slices of their rows that fit the CPU cache
-
-
-def _without_diagonal(distances: Matrix) -> Matrix:
-    np.fill_diagonal(distances, 0.0)
-    return distances
 
 
 def _outer(one: Vector, other: Vector) -> Matrix:

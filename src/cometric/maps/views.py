@@ -1,8 +1,8 @@
-"""What references compare: vectors and shares of histograms, fitted to the learned ones."""
+"""What references compare: shares and vectors of histograms, and the distances between these."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import differences, geometry
-from cometric.maps.euclidean import in_parts, squares_of_differences
 
 RESOLUTIONS = (5, 10, 30, 100)
 """Numbers of components of the views of "local", from coarse to fine."""
@@ -35,6 +34,16 @@ ROUNDING = 1e-12
 
 SMALL = 500
 """Matrices up to this size are decomposed as dense ones."""
+
+CANCELED = 1e-6
+"""Squares below this fraction of the terms of the sum are recomputed from differences; all others
+have nine digits."""
+
+CELLS = 200_000
+"""Maximum number of entries of dense rows in memory at a time."""
+
+CACHED = 50_000
+"""Entries in a block of rows that stays in the cache through several operations."""
 
 
 # Placed items, and their distances
@@ -136,6 +145,50 @@ def unit(rows: Any, least: Any = ROUNDING) -> Any:
     return rows / lengths[:, None]
 
 
+# Squared differences: by |a|^2 + |b|^2 - 2 <a, b> where that is accurate, else computed again
+
+
+def squares_of_differences(
+    rows: Vector, columns: Vector, products: Matrix, exact: Callable[[Index, Index], Vector]
+) -> Matrix:
+    """``rows_i + columns_j - 2 products_ij``; small values are recomputed by ``exact(i, j)``.
+
+    Overwrites ``products``.
+    """
+    sizes = CANCELED * np.abs(rows), CANCELED * np.abs(columns)
+    for part in row_blocks(products.shape):
+        block = products[part]
+        block *= 2.0
+        least = np.abs(block)
+        least *= CANCELED
+        least += sizes[0][part, None] + sizes[1]
+        np.subtract(rows[part, None] + columns, block, out=block)  # symmetric if both are the same
+        i, j = np.divmod(np.flatnonzero(np.abs(block) < least), block.shape[1])
+        block[i, j] = exact(part.start + i, j)
+    return products
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of a few rows of a matrix, each small enough for the CPU cache."""
+    step = max(1, CACHED // max(shape[1], 1))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
+
+
+def in_parts(width: int, function: Callable[[Any, Any], Vector]) -> Callable[[Any, Any], Vector]:
+    """``function`` of two index arrays, called for a few pairs (rows of ``width``) at a time."""
+    step = max(1, CELLS // max(width, 1))
+
+    def by_parts(i: Index, j: Index) -> Vector:
+        values = np.empty(len(i))
+        for start in range(0, len(i), step):
+            part = slice(start, start + step)
+            values[part] = function(i[part], j[part])
+        return values
+
+    return by_parts
+
+
 # The views of each reference
 
 
@@ -192,6 +245,12 @@ class Views:
             return lsa
         ca = self._ca.place(self._residuals(rows)) if self._name == "local" else []
         return [_shares(damped), Vectors.of(weighted), *lsa, *ca]
+
+    @staticmethod
+    def between(rows: list[Any], columns: list[Any]) -> Iterator[Matrix]:
+        """In each view, the distances from the placed items ``rows`` to the ``columns``."""
+        for some, others in zip(rows, columns, strict=True):
+            yield some.between(others)
 
     def _damped(self, rows: sparse.csr_array) -> sparse.csr_array:
         """log(1 + x / median), with the median of the positive entries: large ones count less."""

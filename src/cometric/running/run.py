@@ -68,7 +68,7 @@ class Run:
 
     def learn(self) -> Result:
         """Solve; warns if not converged, raises if interrupted."""
-        with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
+        with workers(self.settings.n_threads), Bar.shown(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.announce = bar.say
             lifts = self.lifts()

@@ -143,7 +143,7 @@ class Settings:
     )
     transport: Any = _option(
         None,
-        _check_transport,
+        None,
         "How histograms are compared, instead of --eps: exact, 'entropic(0.1)', limit, or "
         "'unbalanced(0.1, rho=1)', which may leave mass unmatched at the price rho.",
     )
@@ -179,7 +179,7 @@ class Settings:
     )
     solver: Any = _option(
         "auto",
-        _check_solver,
+        None,
         f"auto (policy for --eps 0, anderson otherwise), {', '.join(SOLVERS)}.",
     )
     tol: float = _option(
@@ -257,6 +257,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_values(self, options())
+        _check_transport("transport", self.transport)
+        _check_solver("solver", self.solver)
         several = isinstance(self.device, list | tuple)
         self.device = [str(name) for name in self.device] if several else str(self.device)
         self.dtype = "auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name
