@@ -189,7 +189,7 @@ def _plan(run: Run, progress: bool) -> Plan:
     if fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
+        with workers(settings.n_threads), counting(progress, "planning", "call") as report:
             planned = replace(planned, **estimate(run, lifts, solver, report))
     return replace(planned, advice=_advice(settings, planned))
 
