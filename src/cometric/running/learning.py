@@ -269,7 +269,7 @@ def resume(
             f"`{folder}` holds a checkpoint with options that this version does not know: {error}. "
             "Resume with the version of cometric that wrote it."
         ) from error
-    problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
+    problem = replace(Problem.from_arrays(arrays), formula=settings.formula)
     run = Run.prepare(settings, problem)
     return _learn(run, saved)
 
@@ -283,13 +283,6 @@ def _stored_norm(norm: Any, arrays: dict[str, Any]) -> Any:
         arrays[f"{side}_norm"] if name == "matrix" else name
         for side, name in zip(("samples", "features"), names, strict=True)
     )
-
-
-def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
-    try:
-        return Problem.from_arrays(arrays)
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {error}.") from error
 
 
 def _learn(run: Run, saved: Saved | None = None) -> Result:
