@@ -233,11 +233,6 @@ def test_a_wrong_word_for_eps_lists_what_to_pass():
         cm.learn(thin(), tau="small")
 
 
-def test_eps_beside_another_transport_is_refused_even_at_its_old_default():
-    with pytest.raises(ValueError, match="`eps` is 0.1 and `transport` is .*Pass one of them"):
-        cm.learn(thin(), eps=0.1, transport=cm.Exact())
-
-
 # What is said about it
 
 
