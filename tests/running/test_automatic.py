@@ -14,9 +14,9 @@ from scipy import sparse
 import cometric as cm
 import naive
 from cometric.answers.parameters import Parameters
-from cometric.core.histograms import overlap
 from cometric.running import settings as settings_module
-from cometric.running.settings import Chosen, Settings, chosen
+from cometric.running.settings import Settings
+from cometric.running.weights import Chosen, chosen, overlap
 
 RNG = np.random.default_rng(4)
 
@@ -82,7 +82,7 @@ def test_small_changes_of_the_data_change_the_overlap_little():
 
 def of_overlap(value, monkeypatch, **options):
     """What is chosen where samples share this many features."""
-    monkeypatch.setattr("cometric.running.settings.overlap", lambda hist: value)
+    monkeypatch.setattr("cometric.running.weights.overlap", lambda hist: value)
     return chosen(None, **{"limit": True, **options})
 
 

@@ -276,5 +276,3 @@ def test_landmarks_and_plans_accept_it():
     assert "closed form" in str(without)
     assert "closed form" not in str(planned)
     assert cm.plan(X, saturate=S).memory > cm.plan(X).memory
-
-

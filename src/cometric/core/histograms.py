@@ -131,20 +131,3 @@ def quantization_errors(hist: sparse.csr_array, relative: float) -> Vector:
     units = np.diff(hist.indptr) + 1
     errors: Vector = 2.0 * (relative * np.maximum(1.0 - largest, 0.0) + units * QUANTUM)
     return errors * (1.0 + 2.0**-40)  # the rounding of this line, and of 1 - largest
-
-
-def overlap(rows: sparse.csr_array) -> float:
-    """The number of features that two histograms share, averaged over all pairs of rows.
-
-    The mean of <b_i, b_j>, where b = a / |a|^2, and a is log(1 + x / median) divided by its sum
-    (the median of all positive x). For flat histograms this is the number of common bins.
-    """
-    damped = np.log1p(rows.data / np.median(rows.data))
-    of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    totals = np.bincount(of_row, damped, rows.shape[0])
-    squares = np.bincount(of_row, damped**2, rows.shape[0])
-    scaled = damped * (totals / squares)[of_row]
-    sums = np.bincount(rows.indices, scaled, rows.shape[1])
-    n = rows.shape[0]
-    together = sums @ sums - (totals**2 / squares).sum()
-    return max(0.0, float(together / (n * (n - 1))))  # below 0 by rounding only

@@ -178,17 +178,9 @@ def learn(
     (True, (12, 12), (10, 10))
     """
     options = {name: value for name, value in locals().items() if name != "X"}
-    settings = Settings(**options)
-    problem = Problem.from_data(
-        X,
-        normalization_steps=normalization_steps,
-        smoothing=smoothing,
-        drop_empty=drop_empty,
-        fixed=settings.fixed,
-    )
-    settings = settings.fitted(problem)
+    settings, problem = Settings(**options).read(X)
     warn_of_data(X, problem, isinstance(settings.norm, str) and settings.norm == AUTO_NORM)
-    result = _learn(Run.prepare(settings, replace(problem, formula=settings.formula)))
+    result = _learn(Run.prepare(settings, problem))
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
         return replace(result, samples=samples, features=features)

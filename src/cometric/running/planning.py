@@ -11,7 +11,6 @@ from scipy import sparse
 
 from cometric.core.inputs import counted
 from cometric.core.names import with_options
-from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
@@ -145,15 +144,8 @@ def plan(
         if not outside.fits:
             return outside
         X = X if hasattr(X, "obs_names") else source.to_memory()
-    problem = Problem.from_data(
-        X,
-        normalization_steps=settings.normalization_steps,
-        smoothing=settings.smoothing,
-        drop_empty=settings.drop_empty,
-        fixed=settings.fixed,
-    )
-    settings = replace(settings.fitted(problem), client=None)
-    problem = replace(problem, formula=settings.formula)
+    settings, problem = settings.read(X)
+    settings = replace(settings, client=None)
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:
         start = given_metrics(problem, getattr(settings, problem.fixed))

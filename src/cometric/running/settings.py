@@ -10,15 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from cometric import transports
 from cometric.answers.parameters import CAREFUL
 from cometric.core.formula import Formula
-from cometric.core.histograms import overlap
 from cometric.core.kinds import (
     check_client,
     check_count,
@@ -36,6 +34,7 @@ from cometric.core.problem import Problem
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device
 from cometric.maps.references import NAMES
+from cometric.running.weights import chosen
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Transport
 
@@ -63,19 +62,6 @@ AUTO_RESTART = 0.5
 
 PAPER_TAU, AUTO_TAU = 1e-3, 1e-2
 """The values of tau = "paper", and of "auto" without a restart (stochastic iteration)."""
-
-TRANSPORT, HALVED = 0.7, 3.0
-"""The share of transport where samples have no features in common, and the number of common
-features that halves it. Measured on 31 sets, docs/notes/usefulness.md."""
-
-SPARSE_EPS = 0.3
-"""The regularization where samples have no features in common."""
-
-MOST_EPS = 30.0
-"""Above it, the limit is used: distances differ by less than the default tolerance."""
-
-MOST_SHARED = 0.9
-"""Cap on the number of common features where the limit cannot be computed."""
 
 
 def _check_transport(name: str, value: Any) -> None:
@@ -294,6 +280,18 @@ class Settings:
         # Where the metrics are; None for NumPy.
         self.torch_device = self.torch_devices[0] if self.devices else None
 
+    def read(self, X: Any) -> tuple[Settings, Problem]:
+        """The problem of these data, and these settings with what the data choose."""
+        problem = Problem.from_data(
+            X,
+            normalization_steps=self.normalization_steps,
+            smoothing=self.smoothing,
+            drop_empty=self.drop_empty,
+            fixed=self.fixed,
+        )
+        settings = self.fitted(problem)
+        return settings, replace(problem, formula=settings.formula)
+
     def fitted(self, problem: Problem) -> Settings:
         """These settings with ``eps`` and ``restart`` chosen by the features that samples share.
 
@@ -473,27 +471,3 @@ def _as_json(value: Any, number: Callable[[Any], Any] = float) -> Any:
     if isinstance(value, tuple | list) and any(isinstance(part, str | Real) for part in value):
         return [_as_json(part) for part in value]
     return "matrix"
-
-
-# What the data choose
-
-
-class Chosen(NamedTuple):
-    """Values chosen by the data, from the number of features that two samples share."""
-
-    eps: float
-    restart: float
-    overlap: float
-
-
-def chosen(hist: sparse.csr_array, *, limit: bool) -> Chosen:
-    """The regularization and the share of R for the histograms of samples.
-
-    The regularization grows with the overlap, to infinity (the linear limit) at 1: continuously,
-    so that small changes of the data have small effects. Without ``limit``, it grows to 3.
-    """
-    shared = overlap(hist)
-    restart = 1.0 - TRANSPORT / (1.0 + (shared / HALVED) ** 2)
-    least = shared if limit else min(shared, MOST_SHARED)
-    eps = SPARSE_EPS / (1.0 - least) if least < 1.0 else math.inf
-    return Chosen(eps if eps <= MOST_EPS else math.inf, restart, shared)
