@@ -10,8 +10,8 @@ from scipy import sparse
 from cometric.core.warn import warn
 
 if TYPE_CHECKING:
+    from cometric.core.histograms import Side
     from cometric.core.problem import Problem
-    from cometric.core.sides import Side
 
 ROWS = 100
 """Only the first rows, up to this number, are tested."""

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.formula import PLAIN, Formula
-from cometric.core.histograms import NORMALIZED, SMOOTHED
+from cometric.core.histograms import (
+    NORMALIZED,
+    SMOOTHED,
+    Side,
+    make_side,
+    make_sides,
+    mass_errors,
+    normalize,
+    place_repeats,
+    smooth,
+    stored_side,
+)
 from cometric.core.inputs import (
     COARSEST,
     COUNT_SAME_WORDS,
@@ -28,16 +39,6 @@ from cometric.core.inputs import (
     read_precise,
 )
 from cometric.core.matching import describe_differences, describe_scales, find_bins, select
-from cometric.core.sides import (
-    Side,
-    make_side,
-    make_sides,
-    mass_errors,
-    normalize,
-    place_repeats,
-    smooth,
-    stored_side,
-)
 from cometric.core.validation import check_problem, require
 from cometric.core.warn import warn
 

@@ -13,9 +13,8 @@ from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
 from cometric.core.cached import cached_property
-from cometric.core.histograms import Histograms
+from cometric.core.histograms import Histograms, make_side, normalize, smooth
 from cometric.core.rounding import Known
-from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import scoring, thread_count
 from cometric.large.rows import LongArray, StoredRows

@@ -14,8 +14,8 @@ from cometric.core.cones import normalize
 from cometric.core.digest import digest
 from cometric.core.errors import ConvergenceWarning, Interrupted, shortfall
 from cometric.core.given import read_given
+from cometric.core.histograms import Side
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
 from cometric.machine.progress import Bar
