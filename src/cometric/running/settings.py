@@ -282,7 +282,7 @@ class Settings:
         """The traits of the solver; the defaults for "auto"."""
         if not isinstance(self.solver, str):
             return traits_of(self.solver)
-        return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver]())
+        return Traits() if self.solver == "auto" else traits_of(SOLVERS[self.solver])
 
     def _find_fixed(self) -> str:
         """The side whose metric is given, or ""."""
