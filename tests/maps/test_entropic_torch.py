@@ -139,12 +139,12 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     distances, failures = phi._distances, 1
 
-    def failing(given):
+    def failing(*given):
         nonlocal failures
         if failures:
             failures -= 1
             raise torch.OutOfMemoryError("full")
-        return distances(given)
+        return distances(*given)
 
     monkeypatch.setattr(phi, "_distances", failing)
     before = phi._layout.scratch
@@ -325,6 +325,6 @@ def test_a_device_nobody_knows_is_refused():
 
 def test_scalings_beyond_float64_raise_an_error(monkeypatch):
     phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
-    monkeypatch.setattr(phi, "_distances", lambda cost: cost)  # the error stays infinite
+    monkeypatch.setattr(phi, "_distances", lambda cost, _: cost)  # the error stays infinite
     with pytest.raises(FloatingPointError, match="exceeded the range of float64. .*device='cpu'"):
         phi(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
