@@ -3,15 +3,16 @@
 python tests/jumps.py          the count for every way in
 python tests/jumps.py exact    and each of the jumps, for one of them
 
-A jump is a call of a function of the package by a function in another of its modules, from the
-call of ``learn`` (or a command) to the first ``step``. The same call made twice, for samples and
-for features, is one jump.
+A jump is a call of a function of the package by a function in another of its modules, on any
+thread, from the call of ``learn`` (or a command) to the first ``step``. The same call made twice,
+for samples and for features, is one jump.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -62,14 +63,20 @@ def jumps(call: Callable[[], object]) -> list[Jump]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         call()
-        sys.setprofile(watch)
+        _profile(watch)
         try:
             call()
         except FirstStep:
             pass
         finally:
-            sys.setprofile(None)
+            _profile(None)
     return list(found)
+
+
+def _profile(watch):
+    """Set the profile function of all threads; before Python 3.12, not of those in a pool."""
+    sys.setprofile(watch)
+    getattr(threading, "setprofile_all_threads", threading.setprofile)(watch)
 
 
 def learn_from_the_shell():
@@ -97,6 +104,7 @@ WAYS = {
     "tiles": lambda: cm.learn(X, client="local"),
     "shell": learn_from_the_shell,
     "anndata": learn_from_anndata,
+    "landmarks": lambda: cm.learn_landmarks(X, 8, 5),
 }
 
 

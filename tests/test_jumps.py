@@ -1,5 +1,7 @@
 """The way from a call of ``learn`` to the first step of a solver stays short."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from jumps import WAYS, jumps
@@ -10,7 +12,15 @@ from jumps import WAYS, jumps
 # to pass instead of `Exact(0.1)` or `Limit(0.1)`, three are for lists of devices, two choose the
 # precision and start threads, two each check the parameters of a solver; fourteen of tiles give
 # blocks of rows to workers.
-MOST = {"exact": 79, "entropic": 85, "limit": 73, "tiles": 95, "anndata": 85, "shell": 105}
+MOST = {
+    "exact": 79,
+    "entropic": 85,
+    "limit": 73,
+    "tiles": 95,
+    "anndata": 85,
+    "shell": 97,
+    "landmarks": 100,
+}
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 
 
@@ -18,3 +28,11 @@ NEEDS = {"anndata": "anndata", "shell": "anndata"}
 def test_the_first_step_is_not_far(way):
     pytest.importorskip(NEEDS.get(way, "numpy"))
     assert 10 < len(jumps(WAYS[way])) <= MOST[way]
+
+
+def test_calls_on_other_threads_count():
+    def on_a_thread():
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(WAYS["exact"]).result()
+
+    assert set(jumps(on_a_thread)) == set(jumps(WAYS["exact"]))

@@ -27,8 +27,10 @@ def test_distances_are_right_or_not_called_converged(kind, norm):
         assert said in ("", "repeats"), said
     if (kind, norm) == ("limit", "local"):
         assert near.check(247, kind, norm) == "negative"
+        assert near.check(400454, kind, norm) == ""  # features change more than samples
     if (kind, norm) == ("mahalanobis", "local"):
         assert near.check(200007, kind, norm) == ""  # nearly equal features on nearly equal samples
+        assert near.check(400847, kind, norm) == ""  # two nearly constant features
 
 
 @pytest.mark.parametrize("norm", near.NORMS)
@@ -118,6 +120,23 @@ def test_the_certificate_of_the_limit_sees_near_duplicates():
     result = cm.learn(X, transport=cm.Limit(), tau=0)
     assert result.converged
     assert max(result.certify().residuals) < 1e-5
+
+
+def test_maps_that_are_not_monotone_converge_on_both_sides():
+    X, _ = near.random_case(400454)
+    result = cm.learn(X, transport=cm.Limit(), restart=0.5)
+    assert result.converged
+    assert max(result.certify().residuals) <= 1e-3
+
+
+@pytest.mark.parametrize("spread", [1e-6, 1e-9, 1e-11])
+def test_references_of_nearly_constant_features_are_accurate(spread):
+    X, _ = near.random_case(400847)
+    X[:, 3] = 3.0 * (1.0 + spread * np.random.default_rng(0).standard_normal(len(X)))
+    with mp.workdps(near.DIGITS):
+        hist = near.histograms(X.T)
+        want = near.reference("local", hist, "features")
+    assert_allclose(norm_matrix(hist.astype(float), "local", of="features"), want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("norm", near.NORMS)

@@ -23,8 +23,9 @@ COMPONENTS = (30,)
 PAIRS = 2_000_000
 """Pairs of histograms in one call of a kernel."""
 
-CONSTANT = 1e-8
-"""Items whose deviations from their mean are below this fraction of it count as constant."""
+CONSTANT, NEARLY = 1e-12, 1e-5
+"""Items whose deviations from their mean are below these fractions of it count as constant, and as
+nearly constant."""
 
 
 class Distance(Protocol):
@@ -193,11 +194,17 @@ def _centered(damped: sparse.csr_array) -> Shifted:
     means, stored = damped.mean(axis=1), np.diff(damped.indptr)
     deviations = _with_data(damped, damped.data - np.repeat(means, stored))
     squares = sums_of_squares(deviations) + (damped.shape[1] - stored) * means**2
+    sizes = np.sqrt(damped.shape[1]) * means
+    # Entries minus the mean would lose digits in nearly constant rows. As these have no zeros, they
+    # are replaced by their deviations, without the rounding error of the mean.
+    nearly = np.sqrt(squares) <= NEARLY * sizes
+    deviations.data -= np.repeat(np.where(nearly, deviations.mean(axis=1), 0.0), stored)
+    squares[nearly] = sums_of_squares(deviations)[nearly]
     lengths = np.sqrt(squares)
-    constant = lengths <= CONSTANT * np.sqrt(damped.shape[1]) * means
-    lengths[constant] = np.inf  # only rounding errors are left
-    scaled = _with_data(damped, damped.data / np.repeat(lengths, stored))
-    return Shifted(scaled, means / lengths, np.ones(damped.shape[1]))
+    lengths[lengths <= CONSTANT * sizes] = np.inf  # only rounding errors are left
+    data = np.where(np.repeat(nearly, stored), deviations.data, damped.data)
+    scaled = _with_data(damped, data / np.repeat(lengths, stored))
+    return Shifted(scaled, np.where(nearly, 0.0, means) / lengths, np.ones(damped.shape[1]))
 
 
 def _unshifted(rows: sparse.csr_array) -> Shifted:

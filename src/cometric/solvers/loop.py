@@ -39,6 +39,8 @@ class Stage:
         The residual that counts as converged.
     max_iter, stall
         Largest number of iterations, and of iterations without a new lowest residual.
+    accepts
+        Checks an iterate with a small residual.
     accuracy
         The accuracy of both maps in the first step; None for their own in all steps.
     tighten
@@ -56,6 +58,7 @@ class Stage:
     tol: float
     max_iter: int
     stall: float = math.inf
+    accepts: Callable[[Iterate], bool] | None = None
     accuracy: Accuracies | None = None
     tighten: Callable[[Iterate], Accuracies] | None = None
     ahead: Ahead | None = None
@@ -173,7 +176,7 @@ def _ending(phi: Coupled, now: Iterate, history: list[Record], stage: Stage) -> 
         return None
     if touches_boundary(now.metrics, phi.boundary):
         return Status.BOUNDARY
-    if now.residual <= stage.tol:
+    if now.residual <= stage.tol and (stage.accepts is None or stage.accepts(now)):
         return Status.CONVERGED
     if len(history) >= stage.max_iter:
         return Status.MAX_ITER

@@ -15,11 +15,11 @@ from cometric.core.histograms import Histograms
 from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
-from cometric.core.types import DistanceMap, Index, Matrix, Metrics, PlainMap, Vector
+from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.tiled import TiledMap
 from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose
+from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
 from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.solvers.loop import Stage
 from cometric.transports.solving import Solving, Stages
@@ -174,9 +174,26 @@ class Transport:
 
     def stages(self, run: Solving) -> Stages:
         """The stages of a solve, by default one; returns the solution with its final status."""
-        solution = yield Stage(run.tol, run.max_iter)
+        accepts = None if self.monotone else partial(self._has_features, run)
+        solution = yield Stage(run.tol, run.max_iter, accepts=accepts)
         solution = yield from run.confirm(solution)
         return run.check_connected(solution)
+
+    def _has_features(self, run: Solving, now: Iterate) -> bool:
+        """Whether the features are those of the samples, on some pairs.
+
+        The residual is that of the samples, whose last change maps may enlarge.
+        """
+        problem, (samples, features) = run.problem, now.metrics
+        hist, R = problem.features.histograms, run.norms.features
+        residual = residual_of_some(
+            lambda index: self.lift(hist.take(index), Resources()),
+            samples,
+            features,
+            problem.formula,
+            R,
+        )
+        return residual <= run.tol
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.

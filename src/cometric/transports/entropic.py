@@ -153,8 +153,8 @@ class Entropic(Transport):
                 level.tol,
                 left,
                 math.inf if final or sampled else STALL,
-                _changed(solution.iterate, precision=level.precision, sweeps=level.sweeps),
-                partial(_tightened, run.tol, traits_of(run.solver).extrapolates_from),
+                accuracy=_changed(solution.iterate, precision=level.precision, sweeps=level.sweeps),
+                tighten=partial(_tightened, run.tol, traits_of(run.solver).extrapolates_from),
                 ahead=Ahead(
                     run.tol,
                     left,
