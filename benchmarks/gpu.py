@@ -22,12 +22,11 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.core.formula import Formula
-from cometric.core.types import Coupled, Metrics
-from cometric.kernels import sinkhorn_cuda
+from cometric.core.types import Metrics
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from cometric.transports.base import Resources
 from machine import describe
 
@@ -92,7 +91,7 @@ class Case:
         """Plain power iterations from the l1 distances between histograms."""
         phi = couple(maps, Formula(TAU), self.norms)
         return solve(
-            phi, cm.PowerIteration(), self.start, Limits(tol=0.0, max_iter=pairs), callback=watch
+            phi, cm.PowerIteration(), self.start, Stage(tol=0.0, max_iter=pairs), callback=watch
         )
 
     def timed(self, precision, repeats=5, pairs=PAIRS, **options):
@@ -176,7 +175,7 @@ def on_the_cpu(case):
     sides = case.problem.samples.hist, case.problem.features.hist
     maps = [cm.EntropicMap(hist, EPS, sweeps=1) for hist in sides]
     phi = couple(maps, Formula(TAU), norms)
-    found = solve(phi, cm.PowerIteration(), start, Limits(tol=0.0, max_iter=PAIRS))
+    found = solve(phi, cm.PowerIteration(), start, Stage(tol=0.0, max_iter=PAIRS))
     end = torch.as_tensor(found.iterate.metrics.samples, device=DEVICE)
     return end, found.history[-1].seconds
 
@@ -216,43 +215,37 @@ def check_steps(case, number=2000):
 
 
 def targets(folder):
-    """End-to-end times, with the CUDA kernel and with the Triton kernel, in one run."""
-    can_run = sinkhorn_cuda.can_run
+    """End-to-end times."""
     cells, reduced = read(folder, "pbmc3k_cellranger"), read(folder, "pbmc68k_reduced")
     case, many = Case(cells), Case(counts(10_000, 2_000, density=0.05))
     _, truth, _ = case.timed("float64", repeats=1, sweeps=None, tol=1e-10)
-    print("\n| kernel | case | s |\n|---|---|---|")
-    for name in ("CUDA", "Triton"):
-        sinkhorn_cuda.can_run = can_run if name == "CUDA" else lambda _: False
+    print("\n| case | s |\n|---|---|")
 
-        def report(what, taken, name=name):
-            print(f"| {name} | {what} | {taken:.3f} |", flush=True)
+    def report(what, taken):
+        print(f"| {what} | {taken:.3f} |", flush=True)
 
-        for precision, sweeps, tol in (
-            ("float32", 1, 0),
-            ("float32", 3, 0),
-            ("float64", None, 1e-4),
-        ):
-            options = {"sweeps": sweeps, "tol": tol}
-            case.timed(precision, repeats=1, pairs=1, **options)
-            taken, iterate, _ = case.timed(precision, **options)
-            wide, _ = far(iterate.metrics.samples, truth.metrics.samples)
-            how = f"{sweeps} sweeps" if sweeps else f"solved to {tol:g}"
-            report(f"PBMC 3k, 15 iterations, {precision}, {how}, error of D {wide:.1e}", taken)
-        for what, X, tol in (("PBMC 3k", cells, 1e-6), ("700 x 765", reduced, 1e-8)):
-            began = time.perf_counter()
-            result = cm.learn(X, EPS, TAU, tol=tol, device="cuda")
-            first = time.perf_counter() - began
-            taken = seconds_of(lambda X=X, tol=tol: cm.learn(X, EPS, TAU, tol=tol, device="cuda"))
-            turns = len(result.history)
-            report(
-                f"{what} by learn to {tol:g}, {turns} iterations, first call {first:.1f} s", taken
-            )
-        many.iterate(many.maps("float32"), 4)  # compiles: the third has kernels of its own
-        steps = [record.seconds for record in many.iterate(many.maps("float32")).history]
-        shown = " ".join(f"{seconds:.1f}" for seconds in steps)
-        report(f"10,000 x 2,000, 5 %, 15 iterations, float32, one sweep ({shown})", steps[-1])
-    sinkhorn_cuda.can_run = can_run
+    for precision, sweeps, tol in (
+        ("float32", 1, 0),
+        ("float32", 3, 0),
+        ("float64", None, 1e-4),
+    ):
+        options = {"sweeps": sweeps, "tol": tol}
+        case.timed(precision, repeats=1, pairs=1, **options)
+        taken, iterate, _ = case.timed(precision, **options)
+        wide, _ = far(iterate.metrics.samples, truth.metrics.samples)
+        how = f"{sweeps} sweeps" if sweeps else f"solved to {tol:g}"
+        report(f"PBMC 3k, 15 iterations, {precision}, {how}, error of D {wide:.1e}", taken)
+    for what, X, tol in (("PBMC 3k", cells, 1e-6), ("700 x 765", reduced, 1e-8)):
+        began = time.perf_counter()
+        result = cm.learn(X, EPS, TAU, tol=tol, device="cuda")
+        first = time.perf_counter() - began
+        taken = seconds_of(lambda X=X, tol=tol: cm.learn(X, EPS, TAU, tol=tol, device="cuda"))
+        turns = len(result.history)
+        report(f"{what} by learn to {tol:g}, {turns} iterations, first call {first:.1f} s", taken)
+    many.iterate(many.maps("float32"), 4)  # compiles: the third has kernels of its own
+    steps = [record.seconds for record in many.iterate(many.maps("float32")).history]
+    shown = " ".join(f"{seconds:.1f}" for seconds in steps)
+    report(f"10,000 x 2,000, 5 %, 15 iterations, float32, one sweep ({shown})", steps[-1])
 
 
 def small_twin(folder):
@@ -270,7 +263,7 @@ def small_twin(folder):
         couple(phi, Formula(TAU), norms),
         cm.PowerIteration(),
         start,
-        Limits(tol=0.0, max_iter=PAIRS),
+        Stage(tol=0.0, max_iter=PAIRS),
     ).iterate
     print(f"\n300 cells: CPU, float64, solved to 1e-12: {time.perf_counter() - began:.1f} s")
     print(HEAD)
@@ -340,15 +333,15 @@ def third_iteration(X):
     """Seconds of the third iteration from the discrete metric, and bytes at the peak."""
     problem = cm.Problem.from_data(X)
     maps = cm.Entropic(EPS).lifts(problem, Resources(device=DEVICE, sweeps=1))
-    for phi in maps:
-        phi.precision = "float32"
+    rough = maps[0].accuracy._replace(precision="float32")
     start = []
     for phi in maps:
         D = torch.ones((phi.shape[0],) * 2, dtype=torch.float64, device=DEVICE)
         start.append(D.fill_diagonal_(0.0))
     torch.cuda.reset_peak_memory_stats()
-    phi = Coupled(*maps)
-    solution = solve(phi, cm.PowerIteration(), Metrics(*start), Limits(tol=0.0, max_iter=3))
+    phi = couple(maps, Formula(), Metrics(None, None))
+    stage = Stage(tol=0.0, max_iter=3, accuracy=(rough, rough))
+    solution = solve(phi, cm.PowerIteration(), Metrics(*start), stage)
     times = [record.seconds for record in solution.history]
     return times[-1] - times[-2], torch.cuda.max_memory_allocated(), maps
 
@@ -490,7 +483,7 @@ def main():
     parser.add_argument("--sizes", nargs="*", type=int, default=[20_000, 30_000])
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(describe("numpy", "torch", "triton"), torch.cuda.get_device_name(), flush=True)
+    print(describe("numpy", "torch"), torch.cuda.get_device_name(), flush=True)
     peaks = rates() if "rates" in asked.only else None
     if "targets" in asked.only:
         targets(asked.data)

@@ -293,7 +293,7 @@ def held(kind: str, n: int, m: int) -> tuple[float, float]:
     k, d = problem.samples.hist.shape
     kept = 0.0
     if options["eps"] < INF:
-        kept = sum(lift.memory for lift in cometric.Entropic(options["eps"]).lifts(problem))
+        kept = sum(lift.memory_used for lift in cometric.Entropic(options["eps"]).lifts(problem))
     before = resident()
     cometric.learn(X, **options)
     unit = 8.0 * max(k, d) ** 2

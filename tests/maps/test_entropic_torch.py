@@ -11,8 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.core.types import Accuracy  # noqa: E402
+from cometric.kernels import sinkhorn_cuda, sinkhorn_torch  # noqa: E402
 from cometric.machine.devices import torch_device  # noqa: E402
-from cometric.maps import sweeps_torch  # noqa: E402
+from cometric.maps import entropic_torch, sweeps_torch  # noqa: E402
 from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
@@ -43,7 +45,7 @@ def test_it_is_the_map_of_the_cpu(lift, device, engine, eps, rho):
     hist, cost = lift
     phi = TensorEntropicMap(hist, eps, rho=rho, device=device, engine=engine, tol=1e-13)
     truth = cm.EntropicMap(hist, eps, rho=rho, tol=1e-13)(cost)
-    assert phi.engine == engine
+    assert phi.engine == (engine if rho is None else "dense")
     assert_allclose(phi(cost), truth, atol=1e-12)
     assert phi.error <= 1e-13
 
@@ -84,9 +86,8 @@ def test_lower_precisions_are_near_and_can_be_left(lift, device, engine, dtype, 
     phi = TensorEntropicMap(hist, 0.1, device=device, engine=engine, dtype=dtype)
     truth = cm.EntropicMap(hist, 0.1)(cost)
     assert_allclose(phi(cost), truth, atol=atol)
-    phi.precision = "float64"
-    assert_allclose(phi(cost), truth, atol=1e-9)
-    assert phi.error <= phi.tol
+    assert_allclose(phi(cost, Accuracy()), truth, atol=1e-9)
+    assert phi.error <= Accuracy().tol
 
 
 @everywhere
@@ -114,9 +115,9 @@ def test_pairs_agree_with_the_whole_map_in_any_order(lift, device, engine):
 def test_scalings_that_do_not_fit_are_rounded_or_not_stored(lift, device, engine, share, stored):
     hist, cost = lift
     whole = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12)
-    limit = share * whole.memory
+    limit = share * whole.memory_used
     phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12, memory_limit=limit)
-    assert phi.memory <= limit
+    assert phi.memory_used <= limit
     assert str(phi.stored).removeprefix("torch.") == stored
     for _ in range(2):
         assert_allclose(phi(cost), whole(cost), atol=1e-10)
@@ -139,12 +140,12 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     distances, failures = phi._distances, 1
 
-    def failing(given):
+    def failing(*given):
         nonlocal failures
         if failures:
             failures -= 1
             raise torch.OutOfMemoryError("full")
-        return distances(given)
+        return distances(*given)
 
     monkeypatch.setattr(phi, "_distances", failing)
     before = phi._layout.scratch
@@ -251,6 +252,35 @@ def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch
     assert len(chunks) > 2 * len(mixed._strip.blocks)  # several chunks of each block
 
 
+@pytest.mark.parametrize("rows", [None, (0, 90)])
+def test_supports_too_wide_for_the_kernel_are_swept_by_products(rows, monkeypatch):
+    hist, cost = uneven()
+    options = {"tol": 1e-9, "device": "cpu"}
+    plain = TensorEntropicMap(hist, 0.2, **options)
+    monkeypatch.setattr(entropic_torch, "can_crop", lambda *_: True)
+    monkeypatch.setattr(sinkhorn_cuda, "choose", lambda width, _: width <= 100 or None)
+    phi = TensorEntropicMap(hist, 0.2, engine="cropped", rows=rows, **options)
+    cropped, products = [], phi._products
+
+    def crop(jobs, kernel, limit, tol):  # in place of the kernel
+        cropped.extend(job.bins.shape[1] for job in jobs)
+        for job in jobs:
+            partners = phi._partners[job.first :]
+            found = sinkhorn_torch.sweep(
+                kernel, job.bins, job.masses, partners, job.scalings, limit, tol
+            )
+            for whole, part in zip((job.values, job.errors), found, strict=True):
+                whole.copy_(part.triu(1))
+
+    multiplied = []
+    monkeypatch.setattr(phi, "_crop", crop)
+    monkeypatch.setattr(
+        phi, "_products", lambda *args: multiplied.append(args[1].block.width) or products(*args)
+    )
+    assert_allclose(phi(cost), plain(cost), rtol=1e-7, atol=1e-9)
+    assert max(cropped) <= 100 < min(multiplied)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypatch):
@@ -325,6 +355,6 @@ def test_a_device_nobody_knows_is_refused():
 
 def test_scalings_beyond_float64_raise_an_error(monkeypatch):
     phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
-    monkeypatch.setattr(phi, "_distances", lambda cost: cost)  # the error stays infinite
+    monkeypatch.setattr(phi, "_distances", lambda cost, _: cost)  # the error stays infinite
     with pytest.raises(FloatingPointError, match="exceeded the range of float64. .*device='cpu'"):
         phi(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))

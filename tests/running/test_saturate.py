@@ -262,8 +262,8 @@ def test_tensors_find_the_same_metrics():
         for side in (problem.samples, problem.features)
     )
     start = type(norms)(*(R / R.max() for R in norms))
-    solving = Solving(problem, norms, start, "auto", 1e-7, 100)
-    found = Entropic(0.3).solve(solving, lifts).iterate.metrics
+    solving = Solving(problem, norms, start, lifts, "auto", 1e-7, 100)
+    found = solving.solve(Entropic(0.3)).iterate.metrics
     truth = cm.learn(X, eps=0.3, restart=0.1, saturate=S, tol=1e-7)
     assert_allclose(found.samples, truth.samples, atol=1e-5)
     assert_allclose(found.features, truth.features, atol=1e-5)

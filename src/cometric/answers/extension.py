@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +143,7 @@ class HeldDistances:
         self._largest = float(np.max(to_numpy(getattr(result, of))))
         largest = value * self._largest / float(self.cost.max())
         self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
-        self.phi: Any = self.transport.lift(Histograms(hist), self._resources)
+        self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
@@ -159,15 +160,11 @@ class HeldDistances:
         other.hist, other.full = hist, full
         if self.norms is not None:
             other.norms = self.norms.on(full, places)
-        other.phi = self.transport.lift(Histograms(hist), self._resources)
-        if hasattr(other.phi, "few_targets"):
-            other.phi.few_targets = True
-            if other.phi.tol >= ROUGH:
-                other.phi.precision = "float32"
-        if own is None:
-            other._pairs = self.transport.pairs_under(other.phi, self.cost)
-        else:
-            other._pairs = other.phi.under(self.cost, own)
+        accuracy = self.phi.accuracy
+        rough = accuracy is not None and accuracy.tol >= ROUGH
+        resources = replace(self._resources, dtype=np.float32 if rough else np.float64)
+        other.phi = self.transport.map_of(Histograms(hist), resources)
+        other._pairs = self.transport.pairs_under(other.phi, self.cost, own, few=True)
         other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
         return other
 
@@ -183,13 +180,9 @@ class HeldDistances:
 
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
-        reports = hasattr(self.phi, "on_progress")
-        if reports:
-            self.phi.on_progress = report
+        self.phi.on_progress = report
         distances = self.transport.between(self.phi, self.cost, rows, columns)
-        if not reports:
-            report(distances.size, distances.size)
-        self._error = max(self._error, getattr(self.phi, "error", 0.0))
+        self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:
             distances += self.weight * self.norms.between(rows, columns)
@@ -197,7 +190,7 @@ class HeldDistances:
 
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
-        warn_if_above(self._error, getattr(self.phi, "tol", np.inf))
+        warn_if_above(self._error, self.phi.accuracy.tol if self.phi.accuracy else np.inf)
 
 
 def warn_if_above(error: float, tol: float) -> None:

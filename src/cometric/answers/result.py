@@ -184,8 +184,7 @@ class Result:
         pairs = len(index) if fixed else transport.pairs_to_judge(self.problem)
         with bar_of_pairs(progress, pairs, doing="certifying") as report:
             for lift in lifts:
-                if progress and hasattr(lift, "on_progress"):
-                    lift.on_progress = report
+                lift.on_progress = report
             if fixed:
                 return transport.judge_lift(self.problem, self._distinct(), lifts, index)
             return transport.judge(self.problem, self._distinct(), lifts)

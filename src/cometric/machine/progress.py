@@ -93,8 +93,7 @@ class Bar:
         self._ahead, self._begun, self._done, self._records = ahead, seconds, done, []
         self._display.begin(done, seconds)
         sides = {"features": phi.to_features, "samples": phi.to_samples}
-        bare: dict[str, Any] = {name: getattr(side, "phi", side) for name, side in sides.items()}
-        maps = {name: part for name, part in bare.items() if hasattr(part, "on_progress")}
+        maps: dict[str, Any] = {name: getattr(side, "phi", side) for name, side in sides.items()}
         try:
             for name, part in maps.items():
                 part.on_progress = partial(self._within, name)

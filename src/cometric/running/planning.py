@@ -195,7 +195,7 @@ def _solver_name(run: Run, lifts: Lifts) -> str:
         if run.settings.kind_of_memory == "closed":
             return "closed"
         return str(run.settings.transport.default_solver(lifts)) if solver == "auto" else solver
-    names = {kind: name for name, kind in SOLVERS.items()}
+    names = {type(solver): name for name, solver in SOLVERS.items()}
     return names.get(type(solver), type(solver).__name__)
 
 

@@ -77,8 +77,7 @@ class Run:
                 saved = self.checkpoint is not None and self.checkpoint.flush()
             finally:
                 for lift in lifts:
-                    if hasattr(lift, "close"):  # workers of a cluster free their memory
-                        lift.close()
+                    lift.close()  # workers of a cluster free their memory
         signal = None if self.checkpoint is None else self.checkpoint.interruption.number
         if signal is not None:
             solution = solution._replace(status=Status.INTERRUPTED)
@@ -133,21 +132,18 @@ class Run:
     def solve(self, lifts: Lifts, bar: Bar) -> Solution:
         """Find the singular vectors with these maps."""
         settings = self.settings
-        solving = Solving(
+        return Solving(
             self.problem,
             self.norms,
             self.start,
+            lifts,
             solver=settings.solver,
             tol=settings.tol,
             max_iter=int(settings.max_iter),
             callback=settings.callback,
             checkpoint=self.checkpoint,
             bar=bar,
-        )
-        if self.problem.fixed:
-            return solving.lift_given(lifts)
-        solution: Solution = settings.transport.solve(solving, lifts)
-        return solution
+        ).solve(settings.transport)
 
     def data(self) -> dict[str, Any]:
         """The histograms, and the norms if given as matrices, as named arrays."""

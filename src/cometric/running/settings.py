@@ -250,7 +250,7 @@ class Settings:
         self.dtype = "auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name
         automatic = isinstance(self.solver, str) and self.solver == "auto"
         named = isinstance(self.solver, str) and not automatic
-        solver = SOLVERS[self.solver]() if named else self.solver
+        solver = SOLVERS[self.solver] if named else self.solver
         self.traits = Traits() if automatic else traits_of(solver)
         self.fixed = self._find_fixed()  # the side whose metric is given
         eps = self._find_eps()
