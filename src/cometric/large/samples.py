@@ -70,7 +70,7 @@ class Samples:
             else self.local.views
         )
         self._dense = slice(0 if self.local is None else 2, None)
-        own_vectors = self._views.place(known.full_histograms)[self._dense]
+        own_vectors = self._views.known[self._dense]
         self.cuts = np.cumsum([0, *(part.rows.shape[1] for part in own_vectors)])
         images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
         self._center = images.mean(axis=0)

@@ -63,7 +63,7 @@ class Plain:
 
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
         self.views = Views(name, hist, of)
-        (placed,) = self.views.place(hist)
+        (placed,) = self.views.known
         self.matrix = placed.between(placed)
         np.fill_diagonal(self.matrix, 0.0)
         self.smallest = SMALLEST * _mean(self.matrix)  # between different items
@@ -126,7 +126,7 @@ class Local:
 
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
         self.views = Views(name, hist, of)
-        self._hist, self._known = hist, self.views.place(hist)
+        self._hist, self._known = hist, self.views.known
         unit = _deviation if (name, of) == ("local", "samples") else _mean
         self._scales: list[Vector] = []
         self._floors: list[float] = []
