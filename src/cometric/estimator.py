@@ -12,10 +12,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.answers.result import Result
+from cometric.core.arguments import check_count, with_options
 from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning, shortfall
-from cometric.core.kinds import check_count
-from cometric.core.names import with_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn

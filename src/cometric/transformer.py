@@ -10,9 +10,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.answers.extension import HeldDistances
+from cometric.core.arguments import check_count, with_options
 from cometric.core.inputs import read_matrix
-from cometric.core.kinds import check_count
-from cometric.core.names import with_options
 from cometric.core.nearest import check_neighborhood, check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms, Side
-from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import differences, geometry

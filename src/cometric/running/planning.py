@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import with_options
 from cometric.core.inputs import counted
-from cometric.core.names import with_options
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all

@@ -16,8 +16,7 @@ import numpy as np
 
 from cometric import transports
 from cometric.answers.parameters import CAREFUL
-from cometric.core.formula import Formula
-from cometric.core.kinds import (
+from cometric.core.arguments import (
     check_client,
     check_count,
     check_device,
@@ -30,6 +29,7 @@ from cometric.core.kinds import (
     check_values,
     shown,
 )
+from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import QUANTUM, Histograms
-from cometric.core.kinds import shown
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Coupled, Index, Matrix, Status, Vector
 from cometric.machine.interruption import is_interruption
