@@ -18,8 +18,7 @@ from cometric.machine.progress import counting, duration
 from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
-from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.run import NOTHING, Run, given_metrics
+from cometric.running.run import NOTHING, Run, dense_memory, given_metrics, memory_for_maps
 from cometric.running.settings import AUTO, Settings, options
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts

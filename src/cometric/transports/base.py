@@ -196,7 +196,7 @@ class Transport:
         return residual <= run.tol
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
+        """The matrices that a solve stores, as a key of ``running.run.NEEDS``.
 
         ``plain`` means a formula without R, ``automatic`` the default solver.
         """
