@@ -30,7 +30,7 @@ Lifts = tuple[Any, Any]
 """The maps to samples and to features."""
 
 PRODUCTS = 1e-9
-"""Relative accuracy of distances computed by matrix products, see ``maps.euclidean``."""
+"""Relative accuracy of distances computed by matrix products, see ``maps.views``."""
 
 PAIR = 2000.0
 """Fixed cost of a pair, in cells of a Sinkhorn problem; see ``work``."""
