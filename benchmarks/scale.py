@@ -29,7 +29,7 @@ from scipy.optimize import nnls
 import cometric as cm
 import machine
 from cometric.core.cones import normalize
-from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.norms import norm_matrices
 from cometric.maps.tiled import TiledMap
 

@@ -59,7 +59,7 @@ TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot
 
 
 def folder_of(module: str) -> str:
-    """The folder of a module named relative to the package, as in ``maps.exact``."""
+    """The folder of a module named relative to the package, as in ``maps.exact_map``."""
     first = module.split(".")[0]
     name = TOP.get(first, first)
     if name not in FOLDERS:

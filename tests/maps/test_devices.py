@@ -13,7 +13,7 @@ from cometric.core.arrays import to_numpy  # noqa: E402
 from cometric.core.types import Accuracy  # noqa: E402
 from cometric.machine.devices import free_on_all, torch_device, usable_memory  # noqa: E402
 from cometric.maps.blocks import Layout  # noqa: E402
-from cometric.maps.devices import DevicesMap  # noqa: E402
+from cometric.maps.entropic_devices import DevicesMap  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 from cometric.running.settings import Settings  # noqa: E402
 

@@ -286,8 +286,8 @@ def test_supports_too_wide_for_the_kernel_are_swept_by_products(rows, monkeypatc
 def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypatch):
     # With a few large histograms among many small ones, one warp would sweep the largest pairs.
     hist, cost = uneven(n=1500, d=1200)
-    monkeypatch.setattr("cometric.maps.rates.LAUNCHES", 0.0)
-    monkeypatch.setattr("cometric.maps.rates.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
+    monkeypatch.setattr("cometric.maps.blocks.LAUNCHES", 0.0)
+    monkeypatch.setattr("cometric.maps.blocks.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
     phi = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=None, dtype=precision)
     assert phi.engine == "cropped"
     dense = [phi._is_dense(block) for block in phi._strip.blocks]
@@ -302,8 +302,7 @@ def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypat
 
 
 def test_products_are_preferred_for_wide_blocks_and_supports_for_narrow_ones():
-    from cometric.maps.blocks import Block
-    from cometric.maps.rates import prefers_products
+    from cometric.maps.blocks import Block, prefers_products
 
     sizes = np.sort(np.concatenate([np.full(900, 40), np.full(100, 1500)]))
     for itemsize in (4, 8):

@@ -16,7 +16,7 @@ import naive
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices
 from cometric.proofs import certificate
 from cometric.proofs.uniqueness import _condense, uniqueness

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 import cometric as cm
 import naive
 from cometric.core.types import Status
-from cometric.maps.sinkhorn import inner_tolerance
+from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.proofs import diagnosis
 from cometric.transports import entropic
 

@@ -161,10 +161,8 @@ class Coupled:
     to_features: Any
     boundary: float = BOUNDARY
 
-    def at(self, accuracy: Accuracies | None) -> Coupled:
-        """The lifts, called with this accuracy; None for their own."""
-        if accuracy is None:
-            return self
+    def at(self, accuracy: Accuracies) -> Coupled:
+        """The lifts, called with this accuracy."""
         to_samples, to_features = self.to_samples.at(accuracy[0]), self.to_features.at(accuracy[1])
         return replace(self, to_samples=to_samples, to_features=to_features)
 

@@ -21,12 +21,12 @@ import numpy as np
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
+from cometric.maps.arguments import check_cost, check_index
 from cometric.maps.blocks import even_cuts
-from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
-from cometric.maps.ground import Ground
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
+from cometric.maps.packed_cost import PackedCost
 from cometric.maps.tiled import TiledMap
 
 BLOCKS = 4
@@ -65,12 +65,14 @@ class Worker:
         return Worker, (self._make, self._hist)
 
 
-def advance(worker: Worker, rows: Rows, ground: Ground, before: Block | None, *how: Any) -> Block:
+def advance(
+    worker: Worker, rows: Rows, packed: PackedCost, before: Block | None, *how: Any
+) -> Block:
     """The block after a call; ``how`` it is solved is passed to the map."""
     with one_task:
         phi = worker.phi
         memory = None if before is None else before.memory
-        values, memory = phi.advance(ground, *rows, memory, *how)
+        values, memory = phi.advance(packed, *rows, memory, *how)
         return Block(values, float(phi.error), memory)
 
 
@@ -80,10 +82,10 @@ def freeze(worker: Worker, rows: Rows, block: Block) -> Any:
         return worker.phi.moves_of(*rows, block.memory)
 
 
-def apply(worker: Worker, moves: Any, ground: Ground) -> tuple[Vector, float]:
+def apply(worker: Worker, moves: Any, packed: PackedCost) -> tuple[Vector, float]:
     """The costs of the couplings of a block under another cost."""
     with one_task:
-        return worker.phi.apply(moves, ground), 0.0
+        return worker.phi.apply(moves, packed), 0.0
 
 
 def values_of(block: Block) -> tuple[Vector | None, float]:
@@ -162,14 +164,14 @@ class DistributedMap(DistanceMap):
         """Release the memory on the workers."""
         self._blocks, self._worker, self._pairs_only = [], None, None
 
-    def _pack(self, cost: Matrix, dtype: Any = np.float64) -> Ground:
-        return Ground.pack(check_cost(cost, self.shape[1]), dtype)
+    def _pack(self, cost: Matrix, dtype: Any = np.float64) -> PackedCost:
+        return PackedCost.pack(check_cost(cost, self.shape[1]), dtype)
 
-    def _advance(self, ground: Ground, blocks: list[Any], *how: Any) -> list[Any]:
+    def _advance(self, packed: PackedCost, blocks: list[Any], *how: Any) -> list[Any]:
         """Futures of values and errors; updates ``blocks`` in place if states are stored."""
-        if self._cluster.sent - self._renewed > max(self._stored, CALLS * ground.nbytes):
+        if self._cluster.sent - self._renewed > max(self._stored, CALLS * packed.nbytes):
             self._renew()
-        shared, submit = self._cluster.share(ground), self._cluster.submit
+        shared, submit = self._cluster.share(packed), self._cluster.submit
         outcomes = []
         for number, rows in enumerate(self._rows):
             before = blocks[number]
@@ -279,8 +281,8 @@ class DistributedEntropicMap(DistributedMap):
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         chosen = self._phi.safe(accuracy or self.accuracy)
-        ground = self._pack(cost, chosen.precision)  # fewer bytes to send in float32
-        outcomes = self._advance(ground, self._blocks, chosen)
+        packed = self._pack(cost, chosen.precision)  # fewer bytes to send in float32
+        outcomes = self._advance(packed, self._blocks, chosen)
         matrix, self.error = self._gather(outcomes, self.on_progress)
         return matrix
 
@@ -333,9 +335,9 @@ class FrozenBlocks(DistanceMap):
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         phi, cluster = self._phi, self._phi._cluster
-        ground = cluster.share(phi._pack(cost))
+        packed = cluster.share(phi._pack(cost))
         matrix, _ = phi._gather(
-            [cluster.submit(apply, phi._worker, moves, ground) for moves in self._moves]
+            [cluster.submit(apply, phi._worker, moves, packed) for moves in self._moves]
         )
         return matrix
 

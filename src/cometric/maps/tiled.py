@@ -16,7 +16,7 @@ import numpy as np
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.checks import check_cost, check_index
+from cometric.maps.arguments import check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 
 TILE = 512

@@ -18,7 +18,7 @@ from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
 from cometric.core.problem import Problem
 from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_for, norm_matrices, norm_power
 from cometric.proofs.diagnosis import describe_triangle, triangle_violations
 from cometric.proofs.uniqueness import Uniqueness, uniqueness

@@ -10,12 +10,12 @@ from scipy import sparse
 
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
-from cometric.core.types import Index, Matrix, Metrics, Status, Vector, traits_of
+from cometric.core.types import Index, Matrix, Metrics, Status, Vector
 from cometric.kernels import geometry
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
-from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
+from cometric.maps.exact_map import REPLAYED, Bases, ExactMap, memory_needs
 from cometric.maps.regularized import couple
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
@@ -98,7 +98,7 @@ class Exact(Transport):
 
     def stages(self, run: Solving) -> Stages:
         """One stage; policy iteration approaches tau = 0 by a sequence of tau > 0."""
-        if run.is_plain and traits_of(run.solver).freezes:
+        if run.problem.formula.is_plain and run.traits.freezes:
             for number, tau in enumerate(CONTINUATION):
                 tol = max(run.tol, 1e-2 * tau)
                 left = len(CONTINUATION) - number
@@ -113,7 +113,7 @@ class Exact(Transport):
                     return solution
         solution = yield Stage(run.tol, run.max_iter)
         solution = yield from run.confirm(solution)
-        if run.is_plain:
+        if run.problem.formula.is_plain:
             run.bar.say("checking whether the solution is unique")
             status = _status_without_norm(run.problem, solution, run.lifts)
             solution = solution._replace(status=status)
