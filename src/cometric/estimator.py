@@ -15,13 +15,13 @@ from cometric.answers.result import Result
 from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.kinds import check_count
-from cometric.core.names import checks_options
+from cometric.core.names import with_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
 from cometric.maps.cluster import active_client
 from cometric.running.learning import learn
-from cometric.running.settings import mirrors_settings
+from cometric.running.settings import AUTO, options
 
 if TYPE_CHECKING:
     from cometric.proofs.certificate import Certificate
@@ -91,10 +91,11 @@ class WassersteinSingularVectors(
     (3, 12)
     """
 
-    @checks_options
-    @mirrors_settings(without=("client",))
+    @with_options(options(without=("client",)))
     def __init__(
         self,
+        eps: float | str = AUTO,
+        tau: float | str = AUTO,
         *,
         engine: str = "local",
         mode: str = "distances",
@@ -104,7 +105,7 @@ class WassersteinSingularVectors(
         self.engine = engine
         self.mode = mode
         self.n_neighbors = n_neighbors
-        for name, value in options.items():
+        for name, value in {"eps": eps, "tau": tau, **options}.items():
             setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:

@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from cometric.answers.extension import HeldDistances
 from cometric.core.inputs import read_matrix
 from cometric.core.kinds import check_count
-from cometric.core.names import checks_options
+from cometric.core.names import with_options
 from cometric.core.nearest import check_neighborhood, check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
 from cometric.large.landmarks import Sketch, learn_landmarks
-from cometric.running.settings import mirrors_settings
+from cometric.running.settings import AUTO, options
 
 ROWS = 200
 """New samples compared with all training samples at a time."""
@@ -69,10 +69,11 @@ class NeighborsTransformer(
     ((12, 12), 36)
     """
 
-    @checks_options
-    @mirrors_settings(without=("client", "start", "random_state", "samples", "features"))
+    @with_options(options(without=("client", "start", "samples", "features")))
     def __init__(
         self,
+        eps: float | str = AUTO,
+        tau: float | str = AUTO,
         *,
         n_neighbors: int = 15,
         n_landmarks: int | None = None,
@@ -90,7 +91,7 @@ class NeighborsTransformer(
         self.max_candidates = max_candidates
         self.check = check
         self.random_state = random_state
-        for name, value in options.items():
+        for name, value in {"eps": eps, "tau": tau, **options}.items():
             setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:

@@ -238,7 +238,7 @@ def test_settings_with_a_list_survive_json():
     assert stored["device"] == TWICE
     again = Settings.from_json(stored)
     assert again.to_json() == stored
-    assert again.resources().device == tuple(TWICE)
+    assert again.devices == tuple(TWICE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize
 import cometric as cm
 import naive
 from cometric.core.histograms import Histograms
-from cometric.maps import components, references
+from cometric.maps import references, views
 from cometric.maps.norms import norm_matrix
 
 RNG = np.random.default_rng(0)
@@ -98,10 +98,10 @@ SAMPLES = {
 def test_local_is_its_formula(kind):
     X = SAMPLES[kind]
     if kind == "many components":
-        assert min(X.shape) > components.SMALL
+        assert min(X.shape) > views.SMALL
     parts, weights = naive.sample_views(X)
-    views = references.fit("local", histograms(X), "samples").views
-    assert_allclose(views.weights, weights, rtol=1e-6)
+    fitted = references.fit("local", histograms(X), "samples").views
+    assert_allclose(fitted.weights, weights, rtol=1e-6)
     unit = np.std if len(X) > 2 else np.mean  # of one pair there is no deviation
     R = norm_matrix(histograms(X), "local")
     assert_allclose(R, naive.local(parts, weights, unit), rtol=1e-5, atol=1e-9)
@@ -141,8 +141,8 @@ def test_a_sample_equal_to_the_mean_has_no_direction_in_correspondence_analysis(
     X = counts(20, 12)
     A = X / X.sum(axis=1, keepdims=True)
     A = np.vstack([A, A.mean(axis=0)])
-    views = references.fit("local", histograms(A), "samples").views
-    for vectors in views.place(histograms(A))[6:]:
+    fitted = references.fit("local", histograms(A), "samples").views
+    for vectors in fitted.place(histograms(A))[6:]:
         assert not vectors.rows[-1].any()
         assert_allclose(np.linalg.norm(vectors.rows[:-1], axis=1), 1.0)
     R = norm_matrix(histograms(A), "local")

@@ -155,8 +155,8 @@ def test_on_a_device():
     pytest.importorskip("torch")
     from cometric.core.problem import Problem
     from cometric.maps.entropic_torch import TensorEntropicMap
+    from cometric.running.run import given_metrics
     from cometric.running.settings import Settings
-    from cometric.running.start import given_metrics
     from cometric.transports.solving import Solving
 
     problem = Problem.from_data(X, fixed="features")

@@ -163,7 +163,7 @@ def test_progress_of_a_plan_is_shown_in_a_log_and_on_a_terminal(monkeypatch, cap
     cm.plan(SMALL)
     assert "planning" not in capsys.readouterr().err
     cm.plan(SMALL, progress=True)
-    assert " calls of maps in " in capsys.readouterr().err
+    assert " calls in " in capsys.readouterr().err
     monkeypatch.setattr(progress, "redraws", lambda: True)
     cm.plan(SMALL, progress=True)
     assert "planning: " in capsys.readouterr().err

@@ -13,7 +13,7 @@ from scipy import sparse
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import Count, check_side, other_side
+from cometric.core.kinds import check_count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
@@ -51,7 +51,7 @@ def extend(
 ) -> Matrix | sparse.csr_matrix:
     """Distances from each new item to each learned one, or to the nearest of them."""
     check_side(of)
-    Count(optional=True).check("n_threads", n_threads)
+    check_count("n_threads", n_threads, optional=True)
     new = result.problem.read_new(X, of)
     known = getattr(result.problem, of)
     if n_neighbors is not None:

@@ -20,12 +20,12 @@ from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
 from cometric.core.arrays import to_numpy
+from cometric.core.histograms import Side
 from cometric.core.inputs import counted
-from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
+from cometric.core.kinds import check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order, groups_of
 from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.nearest import nearest
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets
 
@@ -109,7 +109,7 @@ def modules(
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
-    Count(0).check("random_state", random_state)
+    check_count("random_state", random_state, least=0)
     judges = other_side(of)
     n_judges = len(getattr(result, judges))
     if n_judges < FEWEST_JUDGES:

@@ -20,7 +20,7 @@ from cometric.answers.trees import tree_of, vectors_of
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
-from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
+from cometric.core.kinds import check_count, check_ending, check_path, check_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -174,7 +174,7 @@ class Result:
         pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """
-        Count(optional=True).check("n_threads", n_threads)
+        check_count("n_threads", n_threads, optional=True)
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
         if self.bases is not None:

@@ -24,7 +24,7 @@ from cometric.choosing.hiding import (
     subsample,
 )
 from cometric.core.inputs import counted, read_matrix
-from cometric.core.kinds import Count, check_count, shown
+from cometric.core.kinds import check_count, shown
 from cometric.core.names import checks_options
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
@@ -124,7 +124,7 @@ def choose(
     {'restart': 0.1}
     """
     for name, value in (("n_samples", n_samples), ("n_features", n_features)):
-        Count(optional=True).check(name, value)
+        check_count(name, value, optional=True)
     for name, value in (("n_splits", n_splits), ("n_neighbors", n_neighbors)):
         check_count(name, value)
     common: dict[str, Any] = {"n_threads": n_threads, "device": device, "drop_empty": True}

@@ -1,11 +1,11 @@
-"""Kinds of values that options take: how each is checked, and stored as JSON."""
+"""Checks of options and other arguments; each raises a ``ValueError`` that names the argument."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass
+from collections.abc import Iterable
+from dataclasses import Field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -13,232 +13,29 @@ from typing import Any
 import numpy as np
 
 
-class Kind:
-    """Any value. Subclasses restrict which values are allowed."""
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise a ValueError that names the argument, unless the value is of this kind."""
-
-    def to_json(self, value: Any) -> Any:
-        """The value as JSON."""
-        return value
-
-
-@dataclass(frozen=True)
-class Number(Kind):
-    """A real number, at least 0 and below ``below``; or one of ``names``."""
-
-    below: float = math.inf
-    finite: bool = True
-    names: tuple[str, ...] = ()
-    optional: bool = False
-
-    def check(self, name: str, value: Any) -> None:
-        if (value is None and self.optional) or (isinstance(value, str) and value in self.names):
-            return
-        if isinstance(value, str) and self.names:
-            *names, last = map(repr, self.names)
-            choices = ", ".join(["a number, at least 0", *names, f"or {last}"])
-            raise ValueError(f"`{name}` is {value!r}; pass {choices}.")
-        check_number(name, value, finite=self.finite)
-        if not value < self.below and self.below < math.inf:
-            raise ValueError(f"`{name}` is {value}; it must be below {self.below:g}.")
-
-    def to_json(self, value: Any) -> Any:
-        return value if value is None or isinstance(value, str) else float(value)
-
-
-@dataclass(frozen=True)
-class Count(Kind):
-    """A whole number, at least ``least``; ``floats`` allows 1e3."""
-
-    least: int = 1
-    floats: bool = False
-    optional: bool = False
-
-    def check(self, name: str, value: Any) -> None:
-        if value is None and self.optional:
-            return
-        if self.least == 1:
-            check_count(name, value, floats=self.floats)
-            return
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise ValueError(f"`{name}` is {shown(value)}; pass a whole number.")
-        check_number(name, value)
-
-    def to_json(self, value: Any) -> Any:
-        return value if value is None else int(value)
-
-
-@dataclass(frozen=True)
-class Flag(Kind):
-    """True or False."""
-
-    def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"`{name}` is {shown(value)}; pass True or False.")
-
-    def to_json(self, value: Any) -> bool:
-        return bool(value)
-
-
-@dataclass(frozen=True)
-class Precision(Kind):
-    """A type of floating-point numbers, or "auto"."""
-
-    def check(self, name: str, value: Any) -> None:
-        try:
-            known = _is_auto(value) or np.dtype(value) in (np.float64, np.float32)
-        except TypeError:
-            known = False
-        if not known or value is None:
-            raise ValueError(f"`{name}` is {shown(value)}; choose auto, float64 or float32.")
-
-    def to_json(self, value: Any) -> str:
-        return "auto" if _is_auto(value) else str(np.dtype(value).name)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-@dataclass(frozen=True)
-class Function(Kind):
-    """A function, or None."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None and not callable(value):
-            raise ValueError(f"`{name}` is {shown(value)}; pass a function of two arguments.")
-
-
-@dataclass(frozen=True)
-class Folder(Kind):
-    """The path of a folder, which need not exist; or None."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is None:
-            return
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-            raise ValueError(f"`{name}` is {shown(value)}; pass the path of a folder.")
-        path = check_path(value)
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"`{name}` is {str(path)!r}, which is a file; pass a folder.")
-
-
-@dataclass(frozen=True)
-class Choice(Kind):
-    """One of some names; in Python other values too, which are checked elsewhere.
-
-    In JSON, arrays and sequences are stored as "matrix"; a pair with a name or number, as a list.
-    """
-
-    def to_json(self, value: Any) -> Any:
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, tuple | list) and any(isinstance(part, str | Real) for part in value):
-            return [self.to_json(part) for part in value]
-        return float(value) if isinstance(value, Real) else "matrix"
-
-
-@dataclass(frozen=True)
-class Metric(Kind):
-    """A matrix of distances, or None; the matrix is checked later, against the data.
-
-    Stored as "matrix" in JSON.
-    """
-
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str | Real) or callable(value):
-            raise ValueError(
-                f"`{name}` is {shown(value)}; pass a square matrix, the distances between all "
-                f"{name}."
-            )
-
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else "matrix"
-
-
-@dataclass(frozen=True)
-class Object(Kind):
-    """An object of some class, or None; stored in JSON by its description."""
-
-    kind: type = object
-    examples: str = ""
-    describe: Callable[[Any], Any] = repr
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None and not isinstance(value, self.kind):
-            raise ValueError(f"`{name}` is {shown(value)}; pass {self.examples}.")
-
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else self.describe(value)
-
-
-@dataclass(frozen=True)
-class Named(Kind):
-    """One of ``choices``, or an object with the ``methods``; stored in JSON by its description."""
-
-    choices: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    describe: Callable[[Any], Any] = repr
-
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str):
-            if value not in self.choices:
-                choices = ", ".join(map(repr, self.choices))
-                raise ValueError(f"`{name}` is {value!r}; choose {choices}, or pass an instance.")
-        elif isinstance(value, type) or not all(hasattr(value, method) for method in self.methods):
-            methods = " and ".join(f"`{method}`" for method in self.methods)
-            raise ValueError(
-                f"`{name}` is {shown(value)}; pass a name or an instance with {methods}."
-            )
-
-    def to_json(self, value: Any) -> Any:
-        return self.describe(value)
-
-
-@dataclass(frozen=True)
-class Device(Kind):
-    """The name of a device, or a list of them; on the command line, separated by commas."""
-
-    def check(self, name: str, value: Any) -> None:
-        several = isinstance(value, list | tuple)
-        devices = value if several else [value]
-        if not devices or not all(map(_is_device, devices)):
-            raise ValueError(
-                f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda', or several GPUs as in "
-                "['cuda:0', 'cuda:1']."
-            )
-        if several and "cpu" in map(str, devices):
-            raise ValueError(
-                f"`{name}` is {shown(value)}; a list names GPUs only. Pass 'cpu' alone, or leave "
-                "it out of the list."
-            )
-
-    def to_json(self, value: Any) -> str | list[str]:
-        return [str(each) for each in value] if isinstance(value, list | tuple) else str(value)
-
-
-@dataclass(frozen=True)
-class Cluster(Kind):
-    """A ``distributed.Client``, "local", or None; stored in JSON as true or, for None, false."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None and value != "local" and not hasattr(value, "submit"):
-            raise ValueError(f"`{name}` is {value!r}; pass a `distributed.Client`, or 'local'.")
-
-    def to_json(self, value: Any) -> bool:
-        return value is not None
-
-
-def check_kinds(settings: Any, options: Iterable[Field[Any]]) -> None:
-    """Check fields of a dataclass against the kinds in their metadata."""
+def check_values(given: Any, options: Iterable[Field[Any]]) -> None:
+    """Check fields of a dataclass by the function ``check`` in the metadata of each."""
     for option in options:
-        option.metadata["kind"].check(option.name, getattr(settings, option.name))
+        if option.metadata["check"] is not None:
+            option.metadata["check"](option.name, getattr(given, option.name))
 
 
-def check_number(name: str, value: Any, *, finite: bool = True) -> None:
-    """Raise unless a nonnegative real number."""
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    below: float = math.inf,
+    finite: bool = True,
+    names: tuple[str, ...] = (),
+    optional: bool = False,
+) -> None:
+    """Raise unless a real number, at least 0 and below ``below``; or one of ``names``."""
+    if (value is None and optional) or (isinstance(value, str) and value in names):
+        return
+    if isinstance(value, str) and names:
+        *first, last = map(repr, names)
+        choices = ", ".join(["a number, at least 0", *first, f"or {last}"])
+        raise ValueError(f"`{name}` is {value!r}; pass {choices}.")
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ValueError(f"`{name}` is {shown(value)}; pass a number.")
     _check_size(name, value)
@@ -248,16 +45,92 @@ def check_number(name: str, value: Any, *, finite: bool = True) -> None:
         raise ValueError(f"`{name}` is {value}; it must not be negative.")
     if finite and not math.isfinite(value):
         raise ValueError(f"`{name}` is {value}; it must be finite.")
+    if not value < below and below < math.inf:
+        raise ValueError(f"`{name}` is {value}; it must be below {below:g}.")
 
 
-def check_count(name: str, value: Any, *, floats: bool = False) -> None:
-    """Raise unless a whole number, at least 1; ``floats`` allows 1e3."""
+def check_count(
+    name: str, value: Any, *, least: int = 1, floats: bool = False, optional: bool = False
+) -> None:
+    """Raise unless a whole number, at least ``least`` (0 or 1); ``floats`` allows 1e3."""
+    if value is None and optional:
+        return
     _check_size(name, value)
     whole = isinstance(value, Integral)
     if floats and isinstance(value, Real):
         whole = float(value).is_integer()
-    if isinstance(value, bool | np.bool_) or not whole or not value >= 1:
-        raise ValueError(f"`{name}` is {shown(value)}; pass a whole number, at least 1.")
+    if isinstance(value, bool | np.bool_) or not whole or (least == 1 and not value >= 1):
+        at_least = ", at least 1" if least == 1 else ""
+        raise ValueError(f"`{name}` is {shown(value)}; pass a whole number{at_least}.")
+    if value < least:
+        raise ValueError(f"`{name}` is {value}; it must not be negative.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise unless True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` is {shown(value)}; pass True or False.")
+
+
+def check_dtype(name: str, value: Any) -> None:
+    """Raise unless "auto", or float64 or float32 in any form."""
+    try:
+        known = value is not None and (
+            (isinstance(value, str) and value == "auto")
+            or np.dtype(value) in (np.float64, np.float32)
+        )
+    except TypeError:
+        known = False
+    if not known:
+        raise ValueError(f"`{name}` is {shown(value)}; choose auto, float64 or float32.")
+
+
+def check_function(name: str, value: Any) -> None:
+    """Raise unless a function, or None."""
+    if value is not None and not callable(value):
+        raise ValueError(f"`{name}` is {shown(value)}; pass a function of two arguments.")
+
+
+def check_folder(name: str, value: Any) -> None:
+    """Raise unless the path of a folder, which need not exist; or None."""
+    if value is None:
+        return
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"`{name}` is {shown(value)}; pass the path of a folder.")
+    path = check_path(value)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"`{name}` is {str(path)!r}, which is a file; pass a folder.")
+
+
+def check_metric(name: str, value: Any) -> None:
+    """Raise if this cannot be a matrix of distances; others are compared with the data later."""
+    if isinstance(value, str | Real) or callable(value):
+        raise ValueError(
+            f"`{name}` is {shown(value)}; pass a square matrix, the distances between all {name}."
+        )
+
+
+def check_device(name: str, value: Any) -> None:
+    """Raise unless the name of a device (or a device of torch), or a list of GPUs."""
+    several = isinstance(value, list | tuple)
+    devices = value if several else [value]
+    known = (isinstance(device, str) or type(device).__name__ == "device" for device in devices)
+    if not devices or not all(known):
+        raise ValueError(
+            f"`{name}` is {shown(value)}; pass 'cpu' or 'cuda', or several GPUs as in "
+            "['cuda:0', 'cuda:1']."
+        )
+    if several and "cpu" in map(str, devices):
+        raise ValueError(
+            f"`{name}` is {shown(value)}; a list names GPUs only. Pass 'cpu' alone, or leave "
+            "it out of the list."
+        )
+
+
+def check_client(name: str, value: Any) -> None:
+    """Raise unless a ``distributed.Client``, "local", or None."""
+    if value is not None and value != "local" and not hasattr(value, "submit"):
+        raise ValueError(f"`{name}` is {value!r}; pass a `distributed.Client`, or 'local'.")
 
 
 def check_side(of: Any) -> None:
@@ -304,11 +177,6 @@ def _check_size(name: str, value: Any) -> None:
             float(value)
     except OverflowError:
         raise ValueError(f"`{name}` is {shown(value)}; it is too large.") from None
-
-
-def _is_device(value: Any) -> bool:
-    """Whether this is a name, or a device of torch."""
-    return isinstance(value, str) or type(value).__name__ == "device"
 
 
 def shown(value: Any) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field
 from difflib import get_close_matches
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -109,15 +110,37 @@ def checks_options(function: Function) -> Function:
 
     For an ``__init__``, messages name the class.
     """
-    known = signature(function).parameters
-    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    return with_options(())(function)
 
-    @wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        check_options(options, known, name)
-        return function(*args, **options)
 
-    return call  # type: ignore[return-value]
+def with_options(options: Iterable[Field[Any]]) -> Callable[[Function], Function]:
+    """Add options to the signature of a function, which gets them all as ``**options``.
+
+    scikit-learn reads the parameters of an estimator there. Unknown options raise an error, as
+    with :func:`checks_options`.
+    """
+
+    def decorate(function: Function) -> Function:
+        known = signature(function).parameters
+        added = {part.name: part for part in options if part.name not in known}
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+        @wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            check_options(given, (*known, *added), name)
+            return function(*args, **defaults | given)
+
+        defaults = {name: part.default for name, part in added.items()}
+        if added:
+            own = [p for p in known.values() if p.kind is not p.VAR_KEYWORD]
+            others = [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=part.default, annotation=part.type)
+                for name, part in added.items()
+            ]
+            call.__signature__ = Signature([*own, *others])  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 def distinct_prefixes(names: Sequence[str], width: int) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cometric.core.histograms import Side
 from cometric.core.labels import as_array, categories_of, check_order, is_missing
-from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
 from cometric.drawing.layout import MANY_NUMBERS, MISSING, checked

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
+from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms, Side
 from cometric.core.kinds import shown
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import differences, geometry
 from cometric.maps import references

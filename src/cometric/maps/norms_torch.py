@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import MERGE_TOLERANCE, Histograms
-from cometric.core.sides import label_repeats
+from cometric.core.histograms import MERGE_TOLERANCE, Histograms, label_repeats
 from cometric.core.types import Matrix
 from cometric.maps import references
 from cometric.maps.norms import is_reference, norm_matrix

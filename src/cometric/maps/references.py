@@ -7,7 +7,7 @@ between different items, which is all that the theory requires of R. "local" is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.maps import views
-from cometric.maps.euclidean import row_blocks
-from cometric.maps.views import Views
+from cometric.maps.views import Views, row_blocks
 
 NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
 
@@ -63,35 +61,30 @@ class PlainItems(NamedTuple):
 class Plain:
     """A single distance, raised to a positive minimum between different items."""
 
-    def __init__(self, hist: Histograms, of: Views) -> None:
-        self.views = of
-        self._distance = of.distances[0]
-        (placed,) = of.place(hist)
-        self.matrix = _without_diagonal(self._distance.between(placed, placed))
-        self._smallest = SMALLEST * _mean(self.matrix)
-        np.maximum(self.matrix, self._smallest, out=self.matrix)
+    def __init__(self, name: str, hist: Histograms, of: str) -> None:
+        self.views = Views(name, hist, of)
+        (placed,) = self.views.place(hist)
+        self.matrix = placed.between(placed)
+        np.fill_diagonal(self.matrix, 0.0)
+        self.smallest = SMALLEST * _mean(self.matrix)  # between different items
+        np.maximum(self.matrix, self.smallest, out=self.matrix)
         np.fill_diagonal(self.matrix, 0.0)
 
     def place(self, hist: Histograms) -> PlainItems:
         (places,) = self.views.place(hist)
         return PlainItems(places, hist)
 
-    @property
-    def smallest(self) -> float:
-        """The minimum distance between different items."""
-        return self._smallest
-
     def pairs(self, items: PlainItems, index: Index) -> Vector:
-        distances = self._distance.pairs(items.places, index)
-        low = np.flatnonzero(distances < self._smallest)
-        distances[low] = self._smallest * items.hist.differ(items.hist, *np.asarray(index)[low].T)
+        distances: Vector = items.places.pairs(index)
+        low = np.flatnonzero(distances < self.smallest)
+        distances[low] = self.smallest * items.hist.differ(items.hist, *np.asarray(index)[low].T)
         return distances
 
     def between(self, items: PlainItems, rows: slice, columns: slice) -> Matrix:
         one, other = items.take(rows), items.take(columns)
-        distances = self._distance.between(one.places, other.places)
-        i, j = np.nonzero(distances < self._smallest)
-        distances[i, j] = self._smallest * one.hist.differ(other.hist, i, j)
+        distances: Matrix = one.places.between(other.places)
+        i, j = np.nonzero(distances < self.smallest)
+        distances[i, j] = self.smallest * one.hist.differ(other.hist, i, j)
         return distances
 
 
@@ -119,10 +112,10 @@ class Local:
     """A weighted sum of several views, scaled by local distances and with noise subtracted.
 
     In every view d, item i has a scale s_i: the mean distance to its ten nearest learned items.
-    Let a be the weighted sum of all d_ij / sqrt(s_i s_j), each divided by its ``unit`` (mean or
-    standard deviation over all pairs); this equalizes sparse and dense neighborhoods, and noisy
-    and clean items. Let the noise n_i be 0.9 times the distance a to the nearest item, and t_i the
-    mean of a - n_i over the 30 nearest items. Then ::
+    Let a be the weighted sum of all d_ij / sqrt(s_i s_j), each divided by its standard deviation
+    over all pairs (of features, and in "local-0.2", by its mean); this equalizes sparse and dense
+    neighborhoods, and noisy and clean items. Let the noise n_i be 0.9 times the distance a to the
+    nearest item, and t_i the mean of a - n_i over the 30 nearest items. Then ::
 
         R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
 
@@ -131,32 +124,34 @@ class Local:
     The first view must be positive between different items.
     """
 
-    def __init__(self, hist: Histograms, of: Views, unit: Callable[[Matrix], float]) -> None:
-        self.views = of
-        self._hist, self._known = hist, of.place(hist)
+    def __init__(self, name: str, hist: Histograms, of: str) -> None:
+        self.views = Views(name, hist, of)
+        self._hist, self._known = hist, self.views.place(hist)
+        unit = _deviation if (name, of) == ("local", "samples") else _mean
         self._scales: list[Vector] = []
         self._floors: list[float] = []
         self._weights: list[float] = []
         n = hist.shape[0]
-        total, same = np.zeros((n, n)), np.eye(n, dtype=bool)
-        for distance, placed, share in zip(of.distances, self._known, of.weights, strict=True):
-            part = _without_diagonal(distance.between(placed, placed))
-            scale = _mean_near(part, same)
+        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), list(row_blocks((n, n)))
+        parts = self.views.between(self._known, self._known)
+        for part, share in zip(parts, self.views.weights, strict=True):
+            np.fill_diagonal(part, 0.0)
+            scale = _mean_near(part, same, blocks)
             floor = max(SMALLEST * float(scale.mean()), np.finfo(float).tiny)
             np.maximum(scale, floor, out=scale)
-            for rows in row_blocks(part.shape):
+            for rows in blocks:
                 part[rows] /= _outer(scale[rows], scale)
             with np.errstate(over="ignore"):  # overflows if the ten nearest are at distance 0
-                size = unit(part)
+                size = unit(part, blocks)
             weight = share / size if 0.0 < size < np.inf else 0.0
-            for rows in row_blocks(part.shape):
+            for rows in blocks:
                 total[rows] += weight * part[rows]
             self._scales.append(scale)
             self._floors.append(floor)
             self._weights.append(weight)
-        noise, spread = self._noise_and_spread(total, same)
+        noise, spread = _noise_and_spread(total, same, blocks)
         self._farthest = np.inf
-        for rows in row_blocks(total.shape):
+        for rows in blocks:
             around = (noise[rows, None], noise), np.outer(spread[rows], spread)
             total[rows] = self._relative(total[rows], *around)
         np.fill_diagonal(total, 0.0)
@@ -181,12 +176,12 @@ class Local:
         ``same`` marks pairs of equal items.
         """
         scales: list[Vector] = []
-        total = np.zeros(())
+        total, blocks = np.zeros(()), list(row_blocks(same.shape))
         fitted = zip(self._scales, self._floors, self._weights, strict=True)
         for part, (known, floor, weight) in zip(parts, fitted, strict=True):
-            scales.append(np.maximum(_mean_near(part, same), floor))
+            scales.append(np.maximum(_mean_near(part, same, blocks), floor))
             total = total + weight * part / _outer(scales[-1], known)
-        return [*scales, *self._noise_and_spread(total, same)]
+        return [*scales, *_noise_and_spread(total, same, blocks)]
 
     def combine(
         self, parts: Iterable[Any], around: Sequence[Vector], index: tuple[Any, Any]
@@ -203,19 +198,14 @@ class Local:
         return self._relative(total, (noise[i], noise[j]), spread[i] * spread[j])
 
     def pairs(self, items: LocalItems, index: Index) -> Vector:
-        parts = (
-            distance.pairs(placed, index)
-            for distance, placed in zip(self.views.distances, items.places, strict=True)
-        )
+        parts = (placed.pairs(index) for placed in items.places)
         i, j = np.asarray(index).T
         distances: Vector = self.combine(parts, items.around, (i, j))
         return distances
 
     def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
-        parts = (
-            distance.between(placed.take(rows), placed.take(columns))
-            for distance, placed in zip(self.views.distances, items.places, strict=True)
-        )
+        one, other = ([placed.take(part) for placed in items.places] for part in (rows, columns))
+        parts = self.views.between(one, other)
         numbers = np.arange(len(items.around[0]))
         index = numbers[rows, None], numbers[None, columns]
         distances: Matrix = self.combine(parts, items.around, index)
@@ -223,23 +213,12 @@ class Local:
 
     def _around(self, places: list[Any], hist: Histograms, rows: slice) -> list[Vector]:
         """The scales, noise and spread of some items, relative to the learned ones."""
-        parts = (
-            distance.between(placed.take(rows), known)
-            for distance, placed, known in zip(
-                self.views.distances, places, self._known, strict=True
-            )
-        )
+        parts = self.views.between([placed.take(rows) for placed in places], self._known)
         first = next(parts)
         same = first <= ALIKE
         i, j = np.nonzero(same)
         same[i, j] = ~hist.differ(self._hist, rows.start + i, j)
         return self.around(chain([first], parts), same)
-
-    @staticmethod
-    def _noise_and_spread(total: Matrix, same: Any) -> tuple[Vector, Vector]:
-        near = _near(total, same, AROUND)
-        noise = NOISE * near.min(axis=1)
-        return noise, (near - noise[:, None]).mean(axis=1)
 
     def _relative(self, total: Any, noise: tuple[Vector, Vector], spreads: Any) -> Any:
         above = [np.maximum(total - part, SMALLEST * total) for part in noise]
@@ -249,21 +228,10 @@ class Local:
 
 def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
     """The reference ``name`` between items of one side, "samples" or "features"."""
-    if name.startswith("local"):
-        if of == "features":
-            return Local(hist, views.of_features(hist), _mean)
-        if name == "local-0.2":
-            return Local(hist, views.of_version_0_2(hist), _mean)
-        return Local(hist, views.at_all_resolutions(hist), _deviation)
-    return Plain(hist, getattr(views, name)(hist))
+    return (Local if name.startswith("local") else Plain)(name, hist, of)
 
 
-# Matrices of distances
-
-
-def _without_diagonal(distances: Matrix) -> Matrix:
-    np.fill_diagonal(distances, 0.0)
-    return distances
+# Matrices of distances; ``blocks`` are slices of their rows that fit the CPU cache
 
 
 def _outer(one: Vector, other: Vector) -> Matrix:
@@ -271,17 +239,17 @@ def _outer(one: Vector, other: Vector) -> Matrix:
     return np.outer(np.sqrt(one), np.sqrt(other))
 
 
-def _mean(distances: Matrix) -> float:
+def _mean(distances: Matrix, blocks: object = None) -> float:
     n = len(distances)
     return float(distances.sum() / (n * (n - 1)))
 
 
-def _deviation(distances: Matrix) -> float:
+def _deviation(distances: Matrix, blocks: list[slice]) -> float:
     """The standard deviation over all pairs, or a small part of the mean if that is larger."""
     n, mean = len(distances), _mean(distances)
     if not np.isfinite(mean):
         return mean
-    squares = sum(float(((distances[rows] - mean) ** 2).sum()) for rows in row_blocks((n, n)))
+    squares = sum(float(((distances[rows] - mean) ** 2).sum()) for rows in blocks)
     variance = (squares - n * mean**2) / (n * (n - 1))  # without the diagonal
     return max(float(np.sqrt(max(variance, 0.0))), LEAST_DEVIATION * mean)
 
@@ -293,17 +261,23 @@ def _quantile(distances: Matrix, share: float) -> float:
     return float(np.partition(distances, rank, axis=None)[rank])
 
 
-def _mean_near(distances: Matrix, same: NDArray[np.bool_]) -> Vector:
-    mean: Vector = _near(distances, same, NEAR).mean(axis=1)
+def _mean_near(distances: Matrix, same: NDArray[np.bool_], blocks: list[slice]) -> Vector:
+    mean: Vector = _near(distances, same, NEAR, blocks).mean(axis=1)
     return mean
 
 
-def _near(distances: Matrix, same: NDArray[np.bool_], count: int) -> Matrix:
+def _noise_and_spread(total: Matrix, same: Any, blocks: list[slice]) -> tuple[Vector, Vector]:
+    near = _near(total, same, AROUND, blocks)
+    noise = NOISE * near.min(axis=1)
+    return noise, (near - noise[:, None]).mean(axis=1)
+
+
+def _near(distances: Matrix, same: NDArray[np.bool_], count: int, blocks: list[slice]) -> Matrix:
     """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
     n, columns = distances.shape
     count = min(count, columns - int(same.sum(axis=1).max(initial=0)))
     near = np.empty((n, count))
-    for rows in row_blocks(distances.shape):
+    for rows in blocks:
         masked = np.where(same[rows], np.inf, distances[rows])
         near[rows] = np.partition(masked, count - 1, axis=1)[:, :count]
     return near

@@ -1,4 +1,4 @@
-"""One call of ``learn``: from a problem and its settings to a result."""
+"""One run: the norms R, the starting metrics and the maps of a problem, then the solve."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import numpy as np
 
 from cometric.answers.parameters import Parameters
 from cometric.answers.result import Result
+from cometric.core.cones import normalize
 from cometric.core.digest import digest
 from cometric.core.errors import ConvergenceWarning, Interrupted, shortfall
+from cometric.core.given import read_given
+from cometric.core.histograms import Side
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Metrics, Status
 from cometric.core.warn import warn
 from cometric.machine.progress import Bar
 from cometric.machine.threads import one_blas_thread, workers
-from cometric.maps.norms import norm_matrices, norm_name, side_norm
+from cometric.maps.norms import norm_matrices, norm_matrix, norm_name, side_norm
 from cometric.running.memory import memory_for_maps
 from cometric.running.settings import Settings
-from cometric.running.start import NOTHING, given_metrics, starting_metrics
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
-from cometric.transports.base import Lifts
+from cometric.transports.base import Lifts, Resources
 from cometric.transports.entropic import Entropic
 from cometric.transports.solving import Solving
+
+NOTHING = np.empty((0, 0))
+"""A metric, or a norm, that a run does not have."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Run:
 
     def learn(self) -> Result:
         """Solve; warns if not converged, raises if interrupted."""
-        with workers(self.settings.n_threads), Bar(self.settings.progress) as bar:
+        with workers(self.settings.n_threads), Bar.shown(self.settings.progress) as bar:
             if self.checkpoint is not None:
                 self.checkpoint.announce = bar.say
             lifts = self.lifts()
@@ -91,10 +96,33 @@ class Run:
             )
         return result
 
+    @property
+    def resources(self) -> Resources:
+        """What maps may use.
+
+        If one metric is given, a map is called once: this call solves all pairs in float64, and
+        stores nothing for later calls.
+        """
+        settings, memory = self.settings, self.memory
+        devices = settings.devices or ("cpu",)
+        resources = Resources(
+            settings.n_threads,
+            memory,
+            devices if len(devices) > 1 else devices[0],
+            settings.client,
+            settings.dtype,
+            settings.sweeps,
+            settings.tol,
+        )
+        if not self.problem.fixed:
+            return resources
+        memory = 0.0 if settings.torch_device is None else memory
+        return replace(resources, memory_limit=memory, dtype=np.float64, sweeps=None)
+
     def lifts(self) -> Lifts:
         """The maps to samples and to features."""
         settings = self.settings
-        lifts: Lifts = settings.transport.lifts(self.problem, settings.resources(self.memory))
+        lifts: Lifts = settings.transport.lifts(self.problem, self.resources)
         if settings.memory_limit is not None and settings.client is None:
             promised = settings.transport.bytes_promised(lifts)
             allocated = sum(matrix.nbytes for pair in (self.norms, self.start) for matrix in pair)
@@ -196,3 +224,61 @@ def _norm_of_lift(settings: Settings, problem: Problem) -> Metrics:
     of = "samples" if problem.fixed == "features" else "features"
     R = side_norm(problem, problem.formula.norm, of, settings.torch_device)
     return norms._replace(**{of: R})
+
+
+def starting_metrics(
+    problem: Problem, start: Any, random_state: int | None, default: Metrics | None = None
+) -> Metrics:
+    """The starting metrics; by default ``default``, or l1 distances."""
+    sides = (problem.samples, problem.features)
+    if isinstance(start, str) and start == "random":
+        rng = np.random.default_rng(random_state)
+        return Metrics(*(_random_metric(side.hist.shape[0], rng) for side in sides))
+    if isinstance(start, str):
+        raise ValueError(f"`start` is {start!r}; the only valid name is 'random'.")
+    pair = start if isinstance(start, tuple) else (start, None)
+    if len(pair) != 2:
+        raise ValueError(f"`start` has {len(pair)} matrices; pass (samples, features) or one.")
+    names = ("samples", "features")
+    defaults = default or [norm_matrix(side.full_histograms, "l1") for side in sides]
+    return Metrics(
+        *(
+            distances / distances.max() if matrix is None else _check_start(matrix, side, name)
+            for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
+        )
+    )
+
+
+def given_metrics(problem: Problem, given: Any) -> Metrics:
+    """The metric of the side that is fixed, checked; an empty matrix for the other side."""
+    side: Side = getattr(problem, problem.fixed)
+    matrix = read_given(given, problem.fixed, side)
+    return Metrics(NOTHING, NOTHING)._replace(**{problem.fixed: matrix})
+
+
+def _random_metric(k: int, rng: np.random.Generator) -> Matrix:
+    """Distances between random points of a cube: a generic metric."""
+    points = rng.random((k, max(2, min(k, 10))))
+    distances = np.empty((k, k))
+    for i, point in enumerate(points):  # all differences at once: the memory of ten metrics
+        distances[i] = np.abs(point - points).sum(axis=-1)
+    return normalize(distances)[0]
+
+
+def _check_start(matrix: Any, side: Side, name: str) -> Matrix:
+    """A starting metric of the user between distinct items, normalized; raises if not valid."""
+    n = len(side.labels)
+    try:
+        matrix = np.array(matrix)
+        matrix = matrix.astype(np.float64, casting="same_kind" if matrix.size else "unsafe")
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"`start` for {name} cannot be read as a matrix: {problem}.") from problem
+    if matrix.shape != (n, n):
+        raise ValueError(f"`start` for {name} has shape {matrix.shape}; there are {n} {name}.")
+    if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diagonal(matrix).any():
+        raise ValueError(f"`start` for {name} must be finite, nonnegative, zero on the diagonal.")
+    if (matrix != matrix.T).any():
+        raise ValueError(
+            f"`start` for {name} is not symmetric; pass the mean of it and its transpose."
+        )
+    return normalize(matrix[np.ix_(side.first, side.first)])[0]

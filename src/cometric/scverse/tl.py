@@ -17,7 +17,7 @@ from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
 from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.large.neighbors import has_bounds, nearest_known
-from cometric.running.weights import AUTO
+from cometric.running.settings import AUTO
 from cometric.scverse import get, placing, slots
 from cometric.scverse.advice import advising
 from cometric.scverse.tl_landmarks import landmarks

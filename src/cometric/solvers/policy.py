@@ -9,7 +9,7 @@ import numpy as np
 
 from cometric.core.arrays import upper
 from cometric.core.cones import normalize
-from cometric.core.kinds import Count, check_number
+from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Coupled, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
@@ -58,7 +58,7 @@ class PolicyIteration:
     traits: ClassVar[Traits] = Traits(freezes=True)
 
     def __post_init__(self) -> None:
-        Count(0).check("frozen_steps", self.frozen_steps)
+        check_count("frozen_steps", self.frozen_steps, least=0)
         check_number("accuracy", self.accuracy)
         check_number("far", self.far, finite=False)
 

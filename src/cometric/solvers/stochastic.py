@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from cometric.core.cones import log_width
-from cometric.core.kinds import Count, check_number
+from cometric.core.kinds import check_count, check_number
 from cometric.core.types import (
     Coupled,
     DistanceMap,
@@ -97,7 +97,7 @@ class StochasticIteration:
         check_number("fraction", self.fraction)
         if not 0.0 < self.fraction <= 1.0:
             raise ValueError(f"`fraction` is {self.fraction}; it must be above 0 and at most 1.")
-        Count(0).check("random_state", self.random_state)
+        check_count("random_state", self.random_state, least=0)
         if self.draw not in DRAWS:
             raise ValueError(f"`draw` is {self.draw!r}; choose {', '.join(map(repr, DRAWS))}.")
 

@@ -12,9 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.arrays import to_numpy
-from cometric.core.histograms import Histograms
+from cometric.core.histograms import Histograms, Side
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import (
     Accuracies,
     Index,
