@@ -133,7 +133,6 @@ class DistributedMap(DistanceMap):
         self._cluster = as_cluster(client)
         self._phi = make(self._hist)  # for cuts and settings; the workers have their own
         self._worker = self._cluster.share(Worker(make, self._hist))
-        self._stored = float(self._phi.row_memory().sum())
         self._renewed = 0  # bytes sent before the last renewal
         self._pairs_only: TiledMap | None = None
         count = blocks or BLOCKS * max(1, len(self._cluster.check()))
@@ -142,6 +141,11 @@ class DistributedMap(DistanceMap):
     def _set_cuts(self, cuts: Index) -> None:
         self._rows = [Rows(*pair) for pair in itertools.pairwise(cuts.tolist())]
         self._blocks: list[Any] = [None] * len(self._rows)  # futures of :class:`Block`
+
+    @cached_property
+    def _stored(self) -> float:
+        """Bytes of the states of all blocks."""
+        return float(self._phi.row_memory().sum())
 
     def __repr__(self) -> str:
         n, d = self.shape

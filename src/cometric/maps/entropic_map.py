@@ -116,7 +116,7 @@ class EntropicMap(SinkhornMap):
         rows = check_histograms(hist, any_mass=rho is not None)
         accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
         super().__init__(rows, eps, rho, accuracy, max_sweeps)
-        self._begin(None)
+        self.precision, self.dtype = self.accuracy.precision, np.dtype(self.accuracy.precision)
         self.logs = self._largest_log > SAFE[FLOAT64]
         n, d = self.shape
         self.panels = rho is None and not self.logs and d >= WIDE and rows.nnz >= DENSE * n * d

@@ -107,6 +107,8 @@ class Transport:
     freezes: ClassVar[bool] = False  # maps have couplings that policy iteration can freeze
     on_devices: ClassVar[bool] = False  # maps can run on torch devices
     on_clusters: ClassVar[bool] = True  # maps can run tile by tile on a cluster
+    per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
+    per_pair: ClassVar[float] = 0.0  # what they store per pair besides
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -133,7 +135,10 @@ class Transport:
         if resources.client is not None:
             to_samples, to_features = (self.distributed(hist, resources) for hist in hists)
             return to_samples, to_features
-        memory, needs = resources.memory, [self.need(hist) for hist in hists]
+        memory, needs = resources.memory, []
+        for hist in hists:
+            n = hist.shape[0]
+            needs.append(self.per_bin * hist.rows.nnz * n + self.per_pair * n * (n - 1) / 2)
         to_samples, to_features = (
             self.map_of(hist, replace(resources, memory_limit=memory * need / sum(needs)))
             for hist, need in zip(hists, needs, strict=True)
@@ -150,10 +155,6 @@ class Transport:
         local = replace(resources, client=None, memory_limit=0.0)
         client = None if resources.client == "local" else resources.client
         return TiledMap(partial(_lift_tile, self, local), hist, client)
-
-    def need(self, hist: Histograms) -> float:
-        """The storage that the map of these histograms needs, in any unit."""
-        return float(hist.rows.nnz * hist.shape[0])
 
     def bytes_promised(self, lifts: Lifts) -> float:
         """Bytes within ``memory_limit`` that both maps will use."""

@@ -15,7 +15,7 @@ from cometric.kernels import geometry
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
-from cometric.maps.exact_map import REPLAYED, Bases, ExactMap, memory_needs
+from cometric.maps.exact_map import REPLAYED, Bases, ExactMap
 from cometric.maps.regularized import couple
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
@@ -67,6 +67,8 @@ class Exact(Transport):
     name: ClassVar[str] = "exact transport"
     monotone: ClassVar[bool] = True
     freezes: ClassVar[bool] = True
+    per_bin: ClassVar[float] = 26.0
+    per_pair: ClassVar[float] = 41.0
 
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
         return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
@@ -74,9 +76,6 @@ class Exact(Transport):
     def distributed(self, hist: Histograms, resources: Resources) -> DistributedExactMap:
         client = None if resources.client == "local" else resources.client
         return DistributedExactMap(hist, client, remember=resources.memory_limit != 0.0)
-
-    def need(self, hist: Histograms) -> float:
-        return float(sum(memory_needs(hist)))
 
     def bases(self, lifts: Lifts) -> tuple[Bases, Bases] | None:
         """The trees of both maps, unless they are large."""
