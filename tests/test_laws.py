@@ -16,14 +16,13 @@ from cometric.core.cones import hilbert_distance, ratio_bounds
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.distributed import DistributedEntropicMap, DistributedExactMap
+from cometric.maps.distributed import ColdMap, DistributedEntropicMap, DistributedExactMap
 from cometric.maps.entropic_devices import DevicesMap
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
 from cometric.maps.regularized import Regularized, couple
-from cometric.maps.tiled import TiledMap
 from cometric.solvers.power import PowerIteration
 from cometric.transports.limit import LimitMap
 from cometric.transports.quadratic import MahalanobisMap
@@ -72,8 +71,8 @@ def saturated_entropic(hist):
     return Regularized(EntropicMap(hist, 0.5), Formula(saturate=SATURATE), None)
 
 
-def in_tiles(hist):
-    return TiledMap(ExactMap, hist, tile=2)
+def cold(hist):
+    return ColdMap(ExactMap, hist, side=2)
 
 
 def exact_blocks(hist):
@@ -128,7 +127,7 @@ def mahalanobis(hist):
 
 # Maps of exact transport obey all laws; the others are not monotone, and may be negative.
 EXACT_MAPS = (
-    {"exact": ExactMap, "tiles": in_tiles, "blocks": exact_blocks, "single tree": single_tree}
+    {"exact": ExactMap, "cold": cold, "blocks": exact_blocks, "single tree": single_tree}
     | {norm: with_norm(norm) for norm in CONSTANTS}
     | {"restart": restarted, "saturated": saturated}
     | {"saturated restart": saturated_restart, "only saturated": only_saturated}

@@ -1,4 +1,4 @@
-"""Exact and entropic maps on the workers of a Dask cluster, with warm starts.
+"""Maps on the workers of a Dask cluster; exact and entropic ones with warm starts.
 
 The pairs (i, j > i) of consecutive rows i form a block. The state of a block after a call (scalings
 or trees) is a pure function of its previous state, the cost and the settings. It is computed by one
@@ -18,19 +18,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.arguments import check_cost, check_index
+from cometric.maps.arguments import all_pairs, check_cost, check_index
 from cometric.maps.blocks import even_cuts
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.packed_cost import PackedCost
-from cometric.maps.tiled import TiledMap
 
 BLOCKS = 4
 """Blocks per worker; more would balance the load better, at a higher overhead of tasks."""
+
+SIDE = 512
+"""Square root of the number of pairs in a task without warm starts, if there are enough pairs."""
 
 CALLS = 16
 """Minimum number of calls between renewals."""
@@ -98,6 +101,78 @@ def memory_of(block: Block) -> dict[str, Any]:
     return block.memory
 
 
+def solve_pairs(
+    make: Callable[..., Any], hist: Histograms, cost: Matrix, pairs: Rows | Index
+) -> tuple[Vector, float]:
+    """Distances of the pairs of some rows, or of any pairs, and the error, from a new map."""
+    index = all_pairs(hist.shape[0], *pairs) if isinstance(pairs, Rows) else pairs
+    numbers, places = np.unique(index, return_inverse=True)
+    if len(numbers) < 2:  # a histogram with itself
+        return np.zeros(len(index)), 0.0
+    with one_task:
+        phi = make(hist.take(numbers), n_threads=worker_threads())
+        values = phi.pairs(cost, places.reshape(-1, 2))
+    return values, float(phi.error)
+
+
+class ColdMap(DistanceMap):
+    """The map that ``make`` creates, without warm starts, on the workers of ``client`` if given.
+
+    Each task creates a new map, so its distances depend on the cost only.
+
+    Parameters
+    ----------
+    make
+        Creates a map from histograms (and ``n_threads``). It is sent to the workers and must be
+        picklable.
+    hist, client
+        As for :class:`DistributedMap`.
+    side
+        The square root of the number of pairs of a task.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], hist: Any, client: Any = None, *, side: int | None = None
+    ) -> None:
+        self._make, self._cluster, self._hist = make, as_cluster(client), Histograms.of(hist)
+        self.shape = self._hist.shape
+        n = self.shape[0]
+        self._pairs_of_task = (min(SIDE, max(64, -(-n // 8))) if side is None else side) ** 2
+        self._shared: Any = None  # future of the histograms on the workers
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ColdMap({n} histograms on {d} bins, on {self._cluster.name})"
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        n = self.shape[0]
+        counts = np.arange(n - 1.0, -1.0, -1.0)  # pairs of each row
+        cuts = even_cuts(counts, -(-int(counts.sum()) // self._pairs_of_task))
+        return symmetric(self._solve(cost, [Rows(*ends) for ends in itertools.pairwise(cuts)]), n)
+
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        index = check_index(index, self.shape[0])
+        step = self._pairs_of_task
+        return self._solve(cost, [index[k : k + step] for k in range(0, len(index), step)])
+
+    def _solve(self, cost: Matrix, parts: Sequence[Rows | Index]) -> Vector:
+        """The distances of all parts, one after the other."""
+        cluster = self._cluster
+        cost = cluster.share(check_cost(cost, self.shape[1]))
+        if self._shared is None:
+            self._shared = cluster.share(self._hist)
+        futures = [
+            cluster.submit(solve_pairs, self._make, self._shared, cost, part, turn=number)
+            for number, part in enumerate(parts)
+        ]
+        self.error = 0.0
+        values: list[Any] = [np.empty(0)] * len(parts)
+        for done, (number, (part, error)) in enumerate(cluster.results(futures), start=1):
+            values[number], self.error = part, max(self.error, error)
+            self.report(done, len(parts))
+        return np.concatenate([np.empty(0), *values])
+
+
 class DistributedMap(DistanceMap):
     """The map that ``make`` creates, computed in blocks on the workers of ``client`` if given.
 
@@ -134,7 +209,7 @@ class DistributedMap(DistanceMap):
         self._phi = make(self._hist)  # for cuts and settings; the workers have their own
         self._worker = self._cluster.share(Worker(make, self._hist))
         self._renewed = 0  # bytes sent before the last renewal
-        self._pairs_only: TiledMap | None = None
+        self._cold: ColdMap | None = None
         count = blocks or BLOCKS * max(1, len(self._cluster.check()))
         self._set_cuts(even_cuts(self._phi.row_work(), count))
 
@@ -159,14 +234,14 @@ class DistributedMap(DistanceMap):
 
     def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """The distances of some pairs, from a cold start, to the accuracy of the map."""
-        if self._pairs_only is None:
+        if self._cold is None:
             make = partial(self._make, memory_limit=0)
-            self._pairs_only = TiledMap(make, self._hist, self._cluster)
-        return self._pairs_only.pairs(cost, index)
+            self._cold = ColdMap(make, self._hist, self._cluster)
+        return self._cold.pairs(cost, index)
 
     def close(self) -> None:
         """Release the memory on the workers."""
-        self._blocks, self._worker, self._pairs_only = [], None, None
+        self._blocks, self._worker, self._cold = [], None, None
 
     def _pack(self, cost: Matrix, dtype: Any = np.float64) -> PackedCost:
         return PackedCost.pack(check_cost(cost, self.shape[1]), dtype)
@@ -344,8 +419,3 @@ class FrozenBlocks(DistanceMap):
             [cluster.submit(apply, phi._worker, moves, packed) for moves in self._moves]
         )
         return matrix
-
-    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances

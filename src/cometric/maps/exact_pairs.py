@@ -12,7 +12,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import duals, geometry, plans, threads, trees
 from cometric.kernels.transport import Histograms, Trees, transport
-from cometric.maps.arguments import check_cost, check_index
+from cometric.maps.arguments import check_cost
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
@@ -228,11 +228,6 @@ class FrozenMap(DistanceMap):
         moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
         return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
 
-    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances
-
 
 class ReplayedMap(DistanceMap):
     """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
@@ -249,11 +244,6 @@ class ReplayedMap(DistanceMap):
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
-
-    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances
 
 
 def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:

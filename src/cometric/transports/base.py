@@ -17,7 +17,7 @@ from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
-from cometric.maps.tiled import TiledMap
+from cometric.maps.distributed import ColdMap
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
 from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
@@ -106,7 +106,7 @@ class Transport:
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
     freezes: ClassVar[bool] = False  # maps have couplings that policy iteration can freeze
     on_devices: ClassVar[bool] = False  # maps can run on torch devices
-    on_clusters: ClassVar[bool] = True  # maps can run tile by tile on a cluster
+    on_clusters: ClassVar[bool] = True  # maps can run on a cluster
     per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
     per_pair: ClassVar[float] = 0.0  # what they store per pair besides
 
@@ -151,10 +151,10 @@ class Transport:
         return phi if isinstance(phi, DistanceMap) else PlainMap(phi)
 
     def distributed(self, hist: Histograms, resources: Resources) -> DistanceMap:
-        """The map of :meth:`lift`, computed tile by tile on the workers of a client."""
+        """The map of :meth:`lift`, computed on the workers of a client."""
         local = replace(resources, client=None, memory_limit=0.0)
         client = None if resources.client == "local" else resources.client
-        return TiledMap(partial(_lift_tile, self, local), hist, client)
+        return ColdMap(partial(_lift_some, self, local), hist, client)
 
     def bytes_promised(self, lifts: Lifts) -> float:
         """Bytes within ``memory_limit`` that both maps will use."""
@@ -293,7 +293,7 @@ def _zeros(d: int, rows: slice) -> Matrix:
     return np.zeros((rows.stop - rows.start, d))
 
 
-def _lift_tile(
+def _lift_some(
     transport: Transport, resources: Resources, hist: Any, n_threads: int | None = None
 ) -> DistanceMap:
     return transport.map_of(Histograms.of(hist), replace(resources, n_threads=n_threads))
