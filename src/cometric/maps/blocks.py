@@ -2,7 +2,7 @@
 
 Histograms are sorted by the size of their supports, smallest first; the source of a pair is the
 smaller one. A block is a range of sources with all partners from its first source on; only pairs
-above the diagonal count. A strip is the blocks of a range of sources.
+above the diagonal count. A share is the blocks of a range of sources.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Task:
 
 
 @dataclass
-class Strip:
+class Share:
     """Consecutive blocks, and what is stored for them."""
 
     blocks: list[Block]
@@ -135,13 +135,13 @@ class Layout:
         widths: Index = self.sizes + -self.sizes % LANES
         return widths
 
-    def strip(self, first: int = 0, last: int | None = None) -> Strip:
+    def share(self, first: int = 0, last: int | None = None) -> Share:
         """The blocks of a range of sources, cut at its ends.
 
         Cut blocks keep their padding, so that sweeps on supports give the same bits for any range.
         """
         last = len(self.sizes) if last is None else last
-        return Strip(
+        return Share(
             [
                 Block(max(first, block.first), min(last, block.last), block.width)
                 for block in self._blocks

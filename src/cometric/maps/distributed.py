@@ -301,8 +301,8 @@ class DistributedMap(DistanceMap):
         for number, block in enumerate(self._blocks):
             rows = slice(*self._rows[number])
             size = int(self._phi.row_memory()[rows].sum() / len(self.names))
-            for name in self.names:  # files of earlier versions call a block a strip
-                memory[f"strip{number}.{name}"] = _Fetched(self._fetch, block, name, size, last)
+            for name in self.names:
+                memory[f"block{number}.{name}"] = _Fetched(self._fetch, block, name, size, last)
         return memory
 
     def restore(self, memory: dict[str, Any]) -> None:
@@ -311,7 +311,7 @@ class DistributedMap(DistanceMap):
             return
         self._set_cuts(np.asarray(memory["cuts"]))
         for number in range(len(self._rows)):
-            self._put(number, {name: memory[f"strip{number}.{name}"] for name in self.names})
+            self._put(number, {name: memory[f"block{number}.{name}"] for name in self.names})
 
 
 class _Fetched:

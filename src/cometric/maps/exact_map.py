@@ -96,6 +96,8 @@ class ExactMap(DistanceMap):
            [1.5, 0. ]])
     """
 
+    n_threads: int
+
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
@@ -103,7 +105,7 @@ class ExactMap(DistanceMap):
         self._hist, self.shape = checked.rows, checked.shape
         self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)
-        self._threads = thread_count(n_threads)
+        self.n_threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self.memory_used = self._within_limit(*self.memory)
@@ -117,11 +119,6 @@ class ExactMap(DistanceMap):
     def bases(self) -> Bases | None:
         """The trees of the last call for all pairs, if stored."""
         return None if self._all is None else Bases(self._all.tree, self._all.state)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads of a call."""
-        return self._threads
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -199,7 +196,7 @@ class ExactMap(DistanceMap):
     def _couplings_of(self, batch: PairBatch) -> FrozenMap | ReplayedMap:
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(self.shape, batch)
-        return FrozenMap(self.shape, batch.moves(full=False), self._threads)
+        return FrozenMap(self.shape, batch.moves(full=False), self.n_threads)
 
     def row_work(self) -> Vector:
         """Modeled time for the pairs (i, j > i) of each histogram i."""
@@ -228,7 +225,7 @@ class ExactMap(DistanceMap):
         at first). :meth:`assemble` makes the matrix of the map from the distances of all rows.
         Without ``pivots`` plans are only nearly optimal.
         """
-        batch = self._strip(first, last, memory)
+        batch = self._rows_from(first, last, memory)
         with threads(batch.threads):
             metric = packed.once("metric", lambda: is_metric(rescale_pow2(packed.matrix)[0]))
         batch.solve(packed.matrix, metric, pivots)
@@ -236,17 +233,17 @@ class ExactMap(DistanceMap):
 
     def moves_of(self, first: int, last: int, memory: dict[str, Any]) -> Moves:
         """The couplings of the pairs of some rows, given the memory of :meth:`advance`."""
-        return self._strip(first, last, memory).moves(full=False)
+        return self._rows_from(first, last, memory).moves(full=False)
 
     def apply(self, moves: Moves, packed: PackedCost) -> Vector:
         """Costs of the couplings of :meth:`moves_of` under any cost."""
-        return apply_moves(moves, packed.matrix, self._threads)
+        return apply_moves(moves, packed.matrix, self.n_threads)
 
     def assemble(self, values: Vector) -> Matrix:
         """The matrix of the distances that :meth:`advance` returned, range by range."""
         return symmetric(values, self.shape[0])
 
-    def _strip(self, first: int, last: int, memory: dict[str, Any] | None) -> PairBatch:
+    def _rows_from(self, first: int, last: int, memory: dict[str, Any] | None) -> PairBatch:
         batch = self._batch(all_pairs(self.shape[0], first, last), self.keeps_trees)
         if memory is not None:
             fill(batch.tree, memory["tree"], "trees")
@@ -268,7 +265,7 @@ class ExactMap(DistanceMap):
                 raise ValueError("the stored trees do not match these histograms.")
 
     def _batch(self, index: Index, keep_trees: bool = True) -> PairBatch:
-        return PairBatch(self._integer, self.shape[1], index, keep_trees, self._threads)
+        return PairBatch(self._integer, self.shape[1], index, keep_trees, self.n_threads)
 
     def _stored(self) -> dict[str, PairBatch]:
         """The batches whose trees are stored between calls, by name."""

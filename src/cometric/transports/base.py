@@ -231,7 +231,7 @@ class Transport:
         """A tree of the bins, by average linkage of the distances between them."""
         return MetricTree.from_distances(cost)
 
-    def ground(self, cost: Matrix) -> Matrix:
+    def plan_cost(self, cost: Matrix) -> Matrix:
         """The distances between bins by which :meth:`plan` moves mass; the cost itself."""
         return cost
 

@@ -280,7 +280,7 @@ class Entropic(Transport):
     def engine(self, lifts: Lifts, solver: str) -> str:
         engines = _engines(lifts)
         if engines:
-            return f"Sinkhorn on {lifts[0].place}, {' and '.join(engines)}"
+            return f"Sinkhorn on {lifts[0].device_names}, {' and '.join(engines)}"
         sides = zip(("samples", "features"), lifts, strict=True)
         return "; ".join(f"{name}: Sinkhorn, {_form(lift)}" for name, lift in sides)
 

@@ -72,7 +72,7 @@ class Solving:
     def solve(self, transport: Transport) -> Solution:
         """The solution after all stages; if a metric is given, the other one computed from it."""
         if self.problem.fixed:
-            return self.lift_given()
+            return self.from_given()
         run, device = self, self.lifts[0].device
         if isinstance(run.solver, str):
             automatic = run.solver == "auto"
@@ -142,7 +142,7 @@ class Solving:
             return solution._replace(status=Status.NON_UNIQUE)
         return solution
 
-    def lift_given(self) -> Solution:
+    def from_given(self) -> Solution:
         """The metric computed from the given one (in ``start``), as one iteration.
 
         It has the units of the given metric: its singular value is 1, the other one NaN.

@@ -93,7 +93,7 @@ class Tree(Transport):
     def tree(self, cost: Matrix) -> MetricTree:
         return MetricTree.from_distances(cost, self.linkage)
 
-    def ground(self, cost: Matrix) -> Matrix:
+    def plan_cost(self, cost: Matrix) -> Matrix:
         """Distances between the bins along the tree."""
         return self.tree(cost).distances()
 
