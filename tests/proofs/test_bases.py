@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 import cometric as cm
 import naive
 from cometric.kernels.nodes import NO_TREE
-from cometric.maps.arguments import all_pairs
+from cometric.maps.checking import all_pairs
 from cometric.maps.exact_map import Bases, ExactMap
 from cometric.maps.exact_pairs import PairBatch
 

@@ -22,8 +22,8 @@ from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.arguments import all_pairs, check_cost, check_index
 from cometric.maps.blocks import even_cuts
+from cometric.maps.checking import all_pairs, check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap

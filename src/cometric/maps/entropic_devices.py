@@ -12,8 +12,8 @@ import numpy as np
 from cometric.core.arrays import is_tensor
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.machine.devices import torch_device, usable_memory
-from cometric.maps.arguments import check_histograms
 from cometric.maps.blocks import choose_engine
+from cometric.maps.checking import check_histograms
 from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
 
 

@@ -16,7 +16,7 @@ from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.kernels import few, panels, sinkhorn, sinkhorn_log, thread_count
 from cometric.machine.devices import free_memory
 from cometric.machine.threads import one_blas_thread
-from cometric.maps.arguments import (
+from cometric.maps.checking import (
     all_pairs,
     check_cost,
     check_histograms,

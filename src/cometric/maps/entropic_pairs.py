@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import sinkhorn
-from cometric.maps.arguments import fill
+from cometric.maps.checking import fill
 
 CELLS_PER_BLOCK = 2e9
 """Products per kernel call: about a second."""

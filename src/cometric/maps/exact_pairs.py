@@ -12,7 +12,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import duals, geometry, plans, threads, trees
 from cometric.kernels.transport import Histograms, Trees, transport
-from cometric.maps.arguments import check_cost
+from cometric.maps.checking import check_cost
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are ignored."""

@@ -10,7 +10,7 @@ import numpy as np
 from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.problem import Problem
 from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
-from cometric.maps.arguments import all_pairs
+from cometric.maps.checking import all_pairs
 from cometric.maps.norms import side_norm
 from cometric.proofs.certificate import ROUNDING, Rounding, rounding_errors
 from cometric.proofs.diagnosis import (

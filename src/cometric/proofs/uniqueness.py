@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Metrics
-from cometric.maps.arguments import all_pairs
+from cometric.maps.checking import all_pairs
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.exact_pairs import Plans
 

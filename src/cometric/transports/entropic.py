@@ -24,7 +24,7 @@ from cometric.core.types import (
     traits_of,
 )
 from cometric.machine.progress import Ahead
-from cometric.maps.arguments import check_eps
+from cometric.maps.checking import check_eps
 from cometric.maps.distributed import DistributedEntropicMap
 from cometric.maps.entropic_devices import DevicesMap
 from cometric.maps.entropic_map import EntropicMap

@@ -14,7 +14,7 @@ from cometric.core.errors import ConvergenceWarning
 from cometric.core.kinds import check_number
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
-from cometric.maps.arguments import all_pairs, check_cost, check_histograms
+from cometric.maps.checking import all_pairs, check_cost, check_histograms
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap
 
