@@ -18,7 +18,7 @@ from cometric.answers.checks import check_is_result
 from cometric.answers.groups import SHRINK, distances_to_some, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.result import Result
-from cometric.core.kinds import check_ending
+from cometric.core.arguments import check_ending
 from cometric.core.nearest import nearest_to
 from cometric.core.text import storable
 from cometric.core.trees import MetricTree

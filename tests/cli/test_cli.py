@@ -418,7 +418,7 @@ def test_plan_accepts_the_options_of_learn(data):
 
 
 def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch):
-    for module in ("running.memory", "running.planning", "transports.base"):
+    for module in ("running.run", "running.planning", "transports.base"):
         monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: 1e4)
     found = run("plan", "x.csv", code=5)
     assert "does not fit" in found.stdout

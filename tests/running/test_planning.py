@@ -191,7 +191,7 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        for module in ("running.memory", "running.planning", "transports.base"):
+        for module in ("running.run", "running.planning", "transports.base"):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cometric.answers.result import Result
-from cometric.core.kinds import shown
+from cometric.core.arguments import shown
 
 
 def check_is_result(value: Any) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cometric.core.arguments import quoted
 from cometric.core.inputs import counted
-from cometric.core.names import quoted
 from cometric.core.types import Index
 from cometric.files.sets import Sets, read_sets
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import check_count, check_side, other_side
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import check_count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn

@@ -11,9 +11,8 @@ from scipy import sparse
 from cometric.answers.checks import check_is_result, check_labels, without_dropped
 from cometric.answers.extension import check_norm
 from cometric.answers.result import Result
-from cometric.core.kinds import check_count
+from cometric.core.arguments import check_count, checks_options
 from cometric.core.labels import NO_GROUP, check_order, groups_of
-from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix, Vector
 

@@ -19,12 +19,18 @@ from cometric.answers.coherence import Standard, split_coherence, standardizatio
 from cometric.answers.enrichment import Enriched, enriched
 from cometric.answers.result import Result
 from cometric.answers.smoothing import neighbor_weights
+from cometric.core.arguments import (
+    check_count,
+    check_number,
+    check_side,
+    checks_options,
+    distinct_prefixes,
+    other_side,
+)
 from cometric.core.arrays import to_numpy
 from cometric.core.histograms import Side
 from cometric.core.inputs import counted
-from cometric.core.kinds import check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order, groups_of
-from cometric.core.names import checks_options, distinct_prefixes
 from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets

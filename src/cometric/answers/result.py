@@ -17,10 +17,10 @@ from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend
 from cometric.answers.parameters import Parameters, number
 from cometric.answers.trees import tree_of, vectors_of
+from cometric.core.arguments import check_count, check_ending, check_path, check_side
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
-from cometric.core.kinds import check_count, check_ending, check_path, check_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree

@@ -8,10 +8,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
+from cometric.core.arguments import check_number, checks_options, shown
 from cometric.core.inputs import check_distances, read_matrix, read_names, unwrap
-from cometric.core.kinds import check_number, shown
 from cometric.core.labels import in_other_order
-from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
+from cometric.core.arguments import other_side
 from cometric.core.arrays import to_numpy
-from cometric.core.kinds import other_side
 from cometric.core.trees import MetricTree
 from cometric.transports.tree import Tree
 

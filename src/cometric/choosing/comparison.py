@@ -23,9 +23,8 @@ from cometric.choosing.hiding import (
     standard_error,
     subsample,
 )
+from cometric.core.arguments import check_count, checks_options, shown
 from cometric.core.inputs import counted, read_matrix
-from cometric.core.kinds import check_count, shown
-from cometric.core.names import checks_options
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers

@@ -13,9 +13,9 @@ import numpy as np
 import cometric
 from cometric.answers.result import Result
 from cometric.cli.console import Console
+from cometric.core.arguments import quoted, suggestion
 from cometric.core.inputs import counted, read_matrix, read_names
 from cometric.core.matching import find_bins, select
-from cometric.core.names import quoted, suggestion
 from cometric.core.warn import warn
 from cometric.files import reading, rows, writing
 from cometric.files.tables import kind_of

@@ -11,7 +11,7 @@ import cometric
 from cometric.cli import fitting, querying, system  # noqa: F401  # they define the commands
 from cometric.cli.console import EXIT_CODES, Console, Exit, UsageError
 from cometric.cli.options import COMMANDS, Command
-from cometric.core.names import MEANT, similar
+from cometric.core.arguments import MEANT, similar
 from cometric.running.settings import HISTOGRAMS, LEARNING
 
 ABOUT = (

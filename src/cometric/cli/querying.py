@@ -13,7 +13,7 @@ from cometric.answers.transfer import NOVEL, SURE
 from cometric.cli.console import Console, Exit
 from cometric.cli.loading import TABLES, Learned, MaybeOutput, New, Output
 from cometric.cli.options import borrowed, command
-from cometric.core.kinds import check_side
+from cometric.core.arguments import check_side
 from cometric.core.nearest import (
     check_neighborhood,
     check_neighbors,

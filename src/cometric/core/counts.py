@@ -30,9 +30,9 @@ SHARE = 0.8
 
 
 def warn_of_data(X: Any, problem: Problem, needs_counts: bool) -> None:
-    """Warn if the first of named features is 0, 1, 2, ... or 1, 2, 3, ...: a column of a table.
+    """Warn if the first feature counts the samples: probably a column that should be the index.
 
-    Also, if ``needs_counts``, of data that are logarithms of counts.
+    With ``needs_counts``, also warn if the data are logarithms of counts.
     """
     if _numbers_samples(problem.features):
         warn(

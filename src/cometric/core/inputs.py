@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.names import quoted
+from cometric.core.arguments import quoted
 from cometric.core.text import storable_names
 from cometric.core.validation import SUM_TOLERANCE
 from cometric.core.warn import warn

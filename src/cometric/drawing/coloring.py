@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
+from cometric.core.arguments import find, other_side
 from cometric.core.histograms import Side
-from cometric.core.kinds import other_side
 from cometric.core.labels import as_array, categories_of, check_order
-from cometric.core.names import find
 from cometric.core.types import Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP
 from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, metric_of, names_of

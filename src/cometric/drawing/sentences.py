@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.arguments import other_side
 from cometric.core.inputs import counted
-from cometric.core.kinds import other_side
 from cometric.core.types import Status
 from cometric.drawing.words import Words
 from cometric.machine.progress import duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometric.core.kinds import check_count, check_folder
+from cometric.core.arguments import check_count, check_folder
 from cometric.core.nearest import check_neighbors
 from cometric.machine.devices import check_single
 

@@ -19,11 +19,11 @@ from scipy import sparse
 
 from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances, check_norm, on_gpu
+from cometric.core.arguments import checks_options
 from cometric.core.digest import digest
 from cometric.core.histograms import make_side, normalize, place_repeats, smooth
 from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, read_samples
 from cometric.core.matching import describe_differences, find_bins, select
-from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.arguments import check_folder, check_path
 from cometric.core.digest import digest
-from cometric.core.kinds import check_folder, check_path
 from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
 FORMAT = 2

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cometric.core.kinds import check_count
+from cometric.core.arguments import check_count
 from cometric.kernels import in_forked_child, thread_count, threads
 
 Item = TypeVar("Item")

@@ -205,15 +205,18 @@ class Views:
     "hellinger"         square roots
     ==================  ============================================================
 
-    ``weights``, one for each view, are between 0 and 1.
+    ``weights``, one for each view, are between 0 and 1; ``known`` are the learned items, placed.
     """
 
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
         self._name = "features" if of == "features" and name.startswith("local") else name
         self.weights = [1.0] * {"features": 2, "local-0.2": 3}.get(self._name, 1)
-        if name in ("cosine", "hellinger"):
-            return
-        known = hist.rows
+        if name not in ("cosine", "hellinger"):
+            self._fit(name, hist.rows)
+        self.known = self.place(hist)
+
+    def _fit(self, name: str, known: sparse.csr_array) -> None:
+        """Compute what places histograms in the views of a damped reference."""
         n, d = known.shape
         self._median = float(np.median(known.data))
         damped = self._damped(known)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.arguments import checks_options
 from cometric.core.arrays import on_device
 from cometric.core.counts import warn_of_data
 from cometric.core.errors import UnknownKind
-from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Solver, Status
 from cometric.core.warn import warn

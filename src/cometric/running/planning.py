@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import with_options
 from cometric.core.inputs import counted
-from cometric.core.names import with_options
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
@@ -18,8 +18,7 @@ from cometric.machine.progress import counting, duration
 from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
-from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.run import NOTHING, Run, given_metrics
+from cometric.running.run import NOTHING, Run, dense_memory, given_metrics, memory_for_maps
 from cometric.running.settings import AUTO, Settings, options
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts

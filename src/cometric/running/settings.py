@@ -16,8 +16,7 @@ import numpy as np
 
 from cometric import transports
 from cometric.answers.parameters import CAREFUL
-from cometric.core.formula import Formula
-from cometric.core.kinds import (
+from cometric.core.arguments import (
     check_client,
     check_count,
     check_device,
@@ -30,10 +29,11 @@ from cometric.core.kinds import (
     check_values,
     shown,
 )
+from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device
-from cometric.maps.references import NAMES
+from cometric.maps.norms import NAMES
 from cometric.running.weights import chosen
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Transport
@@ -266,7 +266,7 @@ class Settings:
             self.eps = self.eps if math.isnan(transport.eps) else transport.eps
         if share is not None:
             self.tau, self.restart = tau, share
-        self.kind_of_memory = (  # see ``memory.NEEDS``
+        self.kind_of_memory = (  # see ``run.NEEDS``
             "lift"
             if self.fixed
             else transport.kind_of_memory(

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from cometric.core.arguments import check_count, check_number
 from cometric.core.arrays import upper
 from cometric.core.cones import normalize
-from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Coupled, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step

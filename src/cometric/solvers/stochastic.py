@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from cometric.core.arguments import check_count, check_number
 from cometric.core.cones import log_width
-from cometric.core.kinds import check_count, check_number
 from cometric.core.types import (
     Coupled,
     DistanceMap,

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from cometric.core.arguments import shown
 from cometric.core.errors import UnknownKind
-from cometric.core.kinds import shown
 from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
@@ -197,7 +197,7 @@ class Transport:
         return residual <= run.tol
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
+        """The matrices that a solve stores, as a key of ``running.run.NEEDS``.
 
         ``plain`` means a formula without R, ``automatic`` the default solver.
         """

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.checking import check_cost, check_histograms, check_index, is_positive

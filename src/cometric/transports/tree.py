@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import QUANTUM, Histograms
-from cometric.core.kinds import shown
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Accuracy, Coupled, DistanceMap, Index, Matrix, Status, Vector
 from cometric.kernels import differences, overlaps
