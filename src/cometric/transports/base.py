@@ -11,6 +11,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
+from cometric.certificates.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
@@ -18,9 +21,6 @@ from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.distributed import ColdMap
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
-from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.solvers.loop import Stage
 from cometric.transports.solving import Solving, Stages
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.diagnosis import residual_of_some
 from cometric.core.arrays import to_numpy
 from cometric.core.histograms import Histograms, Side
 from cometric.core.problem import Problem
@@ -31,7 +32,6 @@ from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.sinkhorn_map import inner_tolerance
-from cometric.proofs.diagnosis import residual_of_some
 from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.trials import TrialIterate

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.certificate import Certificate, certify, pairs_to_certify
+from cometric.certificates.uniqueness import uniqueness
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Status, Vector
@@ -17,8 +19,6 @@ from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
 from cometric.maps.exact_map import REPLAYED, Bases, ExactMap
 from cometric.maps.regularized import couple
-from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
-from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import Solution, Stage
 from cometric.transports.base import (
     PAIR,
