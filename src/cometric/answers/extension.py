@@ -11,9 +11,11 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.arguments import check_count, check_side, other_side
+from cometric.answers.held import Held, held_of
 from cometric.core.arrays import to_numpy
+from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning
-from cometric.core.histograms import Histograms
+from cometric.core.histograms import Histograms, Side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix, Vector
@@ -21,8 +23,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import free_memory, torch_device
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.maps.norms import PairNorms, is_reference, name_for
-from cometric.transports.base import Resources
+from cometric.maps.norms import is_reference, name_for
 from cometric.transports.tree import Tree
 
 if TYPE_CHECKING:
@@ -59,17 +60,17 @@ def extend(
     if n_neighbors is not None:
         check_neighbors(n_neighbors, len(known.labels))
     count, columns = new.hist.shape[0], known.hist.shape[0]
-    hist = sparse.vstack([new.hist, known.hist], format="csr")
-    full = sparse.vstack([new.full, known.full], format="csr")
-    distances: Any
-    if not on_gpu(result, of, device):
-        distances = HeldDistances(result, of, hist, full, n_threads)
-    else:
-        from cometric.answers.held_torch import TensorDistances
-
-        distances = TensorDistances(result, of, hist, full, device)
-    rows: list[Any] = []
+    gpu, rows = on_gpu(result, of, device), []
     with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
+        distances: Any
+        if not gpu:
+            distances = HeldDistances.to_known(result, of, new, n_threads)
+        else:
+            from cometric.answers.held_torch import TensorDistances
+
+            hist = sparse.vstack([new.hist, known.hist], format="csr")
+            full = sparse.vstack([new.full, known.full], format="csr")
+            distances = TensorDistances(result, of, hist, full, device)
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:
@@ -128,7 +129,7 @@ def vectors_of(result: Result, of: str, X: Any = None) -> sparse.csr_array:
     lengths = tree.lengths * (formula.transport_weight / (mu if of == "samples" else lam))
     if formula.has_norm and result.parameters.norm == "l1":
         # Adding the l1 norm of a difference of histograms lengthens the edges of the leaves.
-        lengths[: tree.n_leaves] += HeldDistances(result, of, side.hist, side.full).weight
+        lengths[: tree.n_leaves] += held_of(result, of).weight
     items = side if X is None else result.problem.read_new(X, of)
     return replace(tree, lengths=lengths).vectors(items.hist)[items.labels]
 
@@ -148,28 +149,42 @@ class HeldDistances:
         full: sparse.csr_array,
         n_threads: int | None = None,
     ) -> None:
-        problem, options, formula = result.problem, result.parameters, result.problem.formula
-        check_norm(result, of)
+        self._set(held_of(result, of, n_threads), hist, full, n_threads)
+        if self.norms is not None:
+            self.norms = self.norms.on(full)
+
+    @classmethod
+    def to_known(
+        cls, result: Result, of: str, new: Side, n_threads: int | None = None
+    ) -> HeldDistances:
+        """Distances between the histograms of new items, followed by the learned ones."""
+        held, distances = held_of(result, of, n_threads), cls.__new__(cls)
+        hist = sparse.vstack([new.hist, held.known.hist], format="csr")
+        full = sparse.vstack([new.full, held.known.full], format="csr")
+        distances._set(held, hist, full, n_threads)
+        distances._of_known = held.of_transport
+        if distances.norms is not None:
+            distances.norms = distances.norms.joined(new.full)
+        return distances
+
+    def _set(
+        self, held: Held, hist: sparse.csr_array, full: sparse.csr_array, n_threads: int | None
+    ) -> None:
         self.hist, self.full = hist, full
-        self.cost, value = held_cost(result, of)
-        self.transport, self.tol = options.transport, options.tol
-        self.norm = name_for(options.norm, of)
-        self.scale = formula.transport_weight / value
-        self.norms: PairNorms | None = None
+        self.cost, self.transport, self.scale = held.cost, held.transport, held.scale
+        self.norm, self.norms, self.weight = held.norm, held.norms, held.weight
         self.has_reference = is_reference(self.norm)
-        self.weight = 0.0
-        if formula.has_norm:
-            known = getattr(problem, of).full_histograms
-            self.norms = PairNorms(self.norm, known, full, of)
-            self.weight = norm_weight(result, of, value, self.norms.known) / value
-        # The tolerance of the solve: a lower one would take longer than learning did.
-        self._largest = float(np.max(to_numpy(getattr(result, of))))
-        largest = value * self._largest / float(self.cost.max())
-        self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
+        self._of_known: Any = None
+        self._largest = held.largest
+        self._resources = replace(held.resources, n_threads=n_threads)
         self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
-        self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
+
+    @cached_property
+    def _pairs(self) -> Callable[[Index], Vector]:
+        pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
+        return pairs
 
     def on(
         self, hist: sparse.csr_array, full: sparse.csr_array, places: Any = None, own: Any = None
@@ -204,7 +219,8 @@ class HeldDistances:
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
         self.phi.on_progress = report
-        distances = self.transport.between(self.phi, self.cost, rows, columns)
+        known = () if self._of_known is None else (self._of_known,)
+        distances = self.transport.between(self.phi, self.cost, rows, columns, *known)
         self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:
@@ -226,27 +242,6 @@ def warn_if_above(error: float, tol: float) -> None:
         )
 
 
-def held_cost(result: Result, of: str) -> tuple[Matrix, float]:
-    """The learned, saturated cost between distinct bins, and mu (lam for features)."""
-    lam, mu = result.values
-    bins, cost, value = result.problem.features, result.features, mu
-    if of == "features":
-        bins, cost, value = result.problem.samples, result.samples, lam
-    reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
-    return result.problem.formula.saturated(reduced), value
-
-
-def norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
-    """The factor of the norm R between the learned items, before the division by lam or mu."""
-    formula, known = result.problem.formula, getattr(result.problem, of)
-    largest_cost = float(np.max(to_numpy(getattr(result, other_side(of)))))
-    if formula.restart == 0.0:
-        return formula.norm_weight(largest_cost, 0.0, 1.0)
-    metric = known.reduce(to_numpy(getattr(result, of)))
-    largest = formula.largest_transport(metric, value, R)
-    return formula.norm_weight(largest_cost, largest, float(R.max()))
-
-
 def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
     """The distances, negative ones set to 0 in place; warns unless these are rounding errors."""
     below = int((distances < -BELOW_ZERO * largest).sum())
@@ -257,16 +252,3 @@ def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
             "are clipped to 0; learn with a smaller `eps`, or a larger `tau` or `restart`."
         )
     return np.maximum(distances, 0.0, out=distances)
-
-
-def check_norm(result: Result, of: str) -> None:
-    """Raise if new items have no distances: their metric was given, or the norm is a matrix."""
-    if result.problem.fixed == of:
-        raise ValueError(
-            f"The distances between {of} were given, not learned, so new {of} have none."
-        )
-    if result.problem.formula.has_norm and name_for(result.parameters.norm, of) == "matrix":
-        raise ValueError(
-            f"`norm` was a matrix for {of}, which has no entries for new ones. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend, tree_of, vectors_of
+from cometric.answers.held import Kept
 from cometric.answers.parameters import Parameters, number
 from cometric.certificates.certificate import Certificate
 from cometric.certificates.diagnosis import Diagnosis
@@ -93,8 +94,19 @@ class Result:
     change: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without ``bases``, which only save time."""
-        return {**self.__dict__, "bases": None}
+        """The state without ``bases`` and what is kept for new items, which only save time."""
+        state = {**self.__dict__, "bases": None}
+        state.pop("_kept", None)
+        return state
+
+    @property
+    def kept(self) -> Kept:
+        """What is prepared for new items by the first call that needs it.
+
+        Not part of the value: neither compared nor saved, and left out of copies.
+        """
+        kept: Kept = self.__dict__.setdefault("_kept", Kept())  # one for all threads
+        return kept
 
     @property
     def converged(self) -> bool:

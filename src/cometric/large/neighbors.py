@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.extension import HeldDistances, check_norm, on_gpu
+from cometric.answers.extension import HeldDistances, on_gpu
+from cometric.answers.held import check_norm
 from cometric.answers.result import Result, check_is_result
 from cometric.core.arguments import checks_options
 from cometric.core.digest import digest
@@ -287,10 +288,8 @@ def nearest_known(
     new, known = result.problem.read_new(X), result.problem.samples
     check_neighbors(n_neighbors, len(known.labels))
     first, count = new.hist.shape[0], known.hist.shape[0]
-    hist = sparse.vstack([new.hist, known.hist], format="csr")
-    full = sparse.vstack([new.full, known.full], format="csr")
     with workers(n_threads):
-        distances = HeldDistances(result, "samples", hist, full, n_threads)
+        distances = HeldDistances.to_known(result, "samples", new, n_threads)
         tasks = thread_count(n_threads)
         search = ExhaustiveSearch(distances, min(n_neighbors, count), count, tasks, first)
         index, near, _, _ = search.run(progress)

@@ -238,8 +238,17 @@ class Transport:
         """The distances between bins by which :meth:`plan` moves mass; the cost itself."""
         return cost
 
-    def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> Any:
+        """What :meth:`between` needs of known histograms, computed once; nothing by default."""
+        return None
+
+    def between(
+        self, phi: Any, cost: Matrix, rows: slice, columns: slice, held: Any = None
+    ) -> Matrix:
+        """Distances from the histograms ``rows`` of a map to the histograms ``columns``.
+
+        If the columns are known histograms, ``held`` is what :meth:`hold` returned for them.
+        """
         i, j = np.mgrid[rows, columns]
         values: Vector = phi.pairs(cost, np.stack([i.ravel(), j.ravel()], axis=1))
         return values.reshape(i.shape)

@@ -25,7 +25,7 @@ from cometric.transports.base import (
     quadratic_forms,
     without_parameters,
 )
-from cometric.transports.quadratic import QuadraticMap
+from cometric.transports.quadratic import KnownForms, QuadraticMap
 from cometric.transports.solving import Solving, Stages
 
 DETERMINED = 1e-9
@@ -72,8 +72,13 @@ class Limit(Transport):
         mass = np.outer(first.data, second.data)
         return source.ravel().astype(np.int64), target.ravel().astype(np.int64), mass.ravel()
 
-    def between(self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        return phi.between(cost, rows, columns)
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
+        return KnownForms(LimitMap(known), cost)
+
+    def between(
+        self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
+    ) -> Matrix:
+        return phi.between(cost, rows, columns) if held is None else held.distances(phi, rows)
 
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
@@ -137,7 +142,7 @@ class LimitMap(QuadraticMap):
            [2., 0.]])
     """
 
-    def _matrix(self, cost: Matrix) -> Matrix:
+    def _matrix(self, cost: Matrix, top: float) -> Matrix:
         return cost
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:

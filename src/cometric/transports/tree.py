@@ -105,8 +105,14 @@ class Tree(Transport):
         """
         return _flows(pair, self.tree(cost))
 
-    def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        return phi.between(cost, rows, columns)
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> MetricTree:
+        """The tree of the cost."""
+        return self.tree(cost)
+
+    def between(
+        self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
+    ) -> Matrix:
+        return phi.between(cost, rows, columns, held)
 
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
@@ -219,9 +225,14 @@ class TreeMap(DistanceMap):
         self.report(len(index), len(index))
         return distances
 
-    def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        """Distances from the histograms ``rows`` to the histograms ``columns``."""
-        vectors = self.vectors(cost)
+    def between(
+        self, cost: Matrix, rows: slice, columns: slice, tree: MetricTree | None = None
+    ) -> Matrix:
+        """Distances from the histograms ``rows`` to the ``columns``; ``tree`` is that of the cost.
+
+        It is built if it is not given.
+        """
+        vectors = TreeVectors.of(self._hist, self.tree(cost) if tree is None else tree)
         distances = vectors.take(rows).between(vectors.take(columns))
         self.report(distances.size, distances.size)
         return distances
