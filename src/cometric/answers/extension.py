@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.answers.held import held_of
 from cometric.core.arguments import check_count, check_side, other_side
-from cometric.answers.held import Held, held_of
 from cometric.core.arrays import to_numpy
 from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning
-from cometric.core.histograms import Histograms, Side
+from cometric.core.histograms import Histograms
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix, Vector
@@ -23,7 +23,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import free_memory, torch_device
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-from cometric.maps.norms import is_reference, name_for
+from cometric.maps.norms import PairNorms, is_reference, name_for
 from cometric.transports.tree import Tree
 
 if TYPE_CHECKING:
@@ -60,16 +60,16 @@ def extend(
     if n_neighbors is not None:
         check_neighbors(n_neighbors, len(known.labels))
     count, columns = new.hist.shape[0], known.hist.shape[0]
+    hist = sparse.vstack([new.hist, known.hist], format="csr")
+    full = sparse.vstack([new.full, known.full], format="csr")
     gpu, rows = on_gpu(result, of, device), []
     with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
         distances: Any
         if not gpu:
-            distances = HeldDistances.to_known(result, of, new, n_threads)
+            distances = HeldDistances(result, of, hist, full, n_threads, count)
         else:
             from cometric.answers.held_torch import TensorDistances
 
-            hist = sparse.vstack([new.hist, known.hist], format="csr")
-            full = sparse.vstack([new.full, known.full], format="csr")
             distances = TensorDistances(result, of, hist, full, device)
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
@@ -138,7 +138,8 @@ class HeldDistances:
     """Phi_A(C) / mu between any histograms, for the learned C.
 
     With ``of="features"``: Phi_B(D) / lam. ``hist`` are histograms over the distinct bins, ``full``
-    the same over all bins, for the norm.
+    the same over all bins, for the norm. Those from number ``first`` on, if it is positive, are
+    the learned ones.
     """
 
     def __init__(
@@ -148,33 +149,17 @@ class HeldDistances:
         hist: sparse.csr_array,
         full: sparse.csr_array,
         n_threads: int | None = None,
+        first: int = 0,
     ) -> None:
-        self._set(held_of(result, of, n_threads), hist, full, n_threads)
-        if self.norms is not None:
-            self.norms = self.norms.on(full)
-
-    @classmethod
-    def to_known(
-        cls, result: Result, of: str, new: Side, n_threads: int | None = None
-    ) -> HeldDistances:
-        """Distances between the histograms of new items, followed by the learned ones."""
-        held, distances = held_of(result, of, n_threads), cls.__new__(cls)
-        hist = sparse.vstack([new.hist, held.known.hist], format="csr")
-        full = sparse.vstack([new.full, held.known.full], format="csr")
-        distances._set(held, hist, full, n_threads)
-        distances._of_known = held.of_transport
-        if distances.norms is not None:
-            distances.norms = distances.norms.joined(new.full)
-        return distances
-
-    def _set(
-        self, held: Held, hist: sparse.csr_array, full: sparse.csr_array, n_threads: int | None
-    ) -> None:
+        held = held_of(result, of, n_threads)
         self.hist, self.full = hist, full
         self.cost, self.transport, self.scale = held.cost, held.transport, held.scale
-        self.norm, self.norms, self.weight = held.norm, held.norms, held.weight
+        self.norm, self.weight = held.norm, held.weight
         self.has_reference = is_reference(self.norm)
-        self._of_known: Any = None
+        self.norms: PairNorms | None = held.norms
+        if held.norms is not None:
+            self.norms = held.norms.joined(full[:first]) if first else held.norms.on(full)
+        self._of_known = held.of_transport if first else None
         self._largest = held.largest
         self._resources = replace(held.resources, n_threads=n_threads)
         self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)

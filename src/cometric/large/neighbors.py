@@ -288,8 +288,10 @@ def nearest_known(
     new, known = result.problem.read_new(X), result.problem.samples
     check_neighbors(n_neighbors, len(known.labels))
     first, count = new.hist.shape[0], known.hist.shape[0]
+    hist = sparse.vstack([new.hist, known.hist], format="csr")
+    full = sparse.vstack([new.full, known.full], format="csr")
     with workers(n_threads):
-        distances = HeldDistances.to_known(result, "samples", new, n_threads)
+        distances = HeldDistances(result, "samples", hist, full, n_threads, first)
         tasks = thread_count(n_threads)
         search = ExhaustiveSearch(distances, min(n_neighbors, count), count, tasks, first)
         index, near, _, _ = search.run(progress)

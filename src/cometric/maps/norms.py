@@ -169,7 +169,7 @@ def norm_power(norm: Any) -> float | None:
 
 
 class PairNorms:
-    """R between any pairs of histograms, for named norms; first between the learned ones, ``known``.
+    """R between any pairs of histograms, for named norms; at first, of the learned ones, ``known``.
 
     Norms are computed from integer masses, as for the learned items. A reference is fitted to
     the learned items; the other items are placed among them.

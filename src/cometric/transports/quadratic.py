@@ -71,7 +71,8 @@ class QuadraticMap(DistanceMap):
         """Rows of M reduced by the left-out bin, for a cost with largest entry ``top``."""
         p = self._left_out
         M, left_out = self._matrix(cost[bins], top), self._matrix(cost[[p]], top)
-        return M - M[:, [p]] - left_out + left_out[0, p]
+        reduced: Matrix = M - M[:, [p]] - left_out + left_out[0, p]
+        return reduced
 
     def _forms(self, images: tuple[Matrix, Matrix], i: Any, j: Any) -> Vector:
         """<z, M z> of pairs, from z: exactly 0 between equal histograms."""
@@ -189,7 +190,8 @@ class Quadratic(Transport):
     on_clusters: ClassVar[bool] = False
 
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
-        return KnownForms(self.lift(known, resources), cost)
+        phi: Any = self.lift(known, resources)
+        return KnownForms(phi, cost)
 
     def between(
         self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
