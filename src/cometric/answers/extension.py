@@ -159,7 +159,7 @@ class HeldDistances:
         self.norms: PairNorms | None = held.norms
         if held.norms is not None:
             self.norms = held.norms.joined(full[:first]) if first else held.norms.on(full)
-        self._of_known = held.of_transport if first else None
+        self._held, self._first = held, first
         self._largest = held.largest
         self._resources = replace(held.resources, n_threads=n_threads)
         self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
@@ -170,6 +170,14 @@ class HeldDistances:
     def _pairs(self) -> Callable[[Index], Vector]:
         pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         return pairs
+
+    @cached_property
+    def _to_known(self) -> Callable[[slice], Matrix]:
+        new, held = Histograms(self.hist[: self._first]), self._held.of_transport
+        known = slice(self._first, self.hist.shape[0])
+        to_known: Callable[[slice], Matrix]
+        to_known = self.transport.to_known(self.phi, self.cost, new, known, held)
+        return to_known
 
     def on(
         self, hist: sparse.csr_array, full: sparse.csr_array, places: Any = None, own: Any = None
@@ -186,6 +194,7 @@ class HeldDistances:
         accuracy = self.phi.accuracy
         rough = accuracy is not None and accuracy.tol >= ROUGH
         resources = replace(self._resources, dtype=np.float32 if rough else np.float64)
+        other._first = 0
         other.phi = self.transport.map_of(Histograms(hist), resources)
         other._pairs = self.transport.pairs_under(other.phi, self.cost, own, few=True)
         other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
@@ -204,8 +213,10 @@ class HeldDistances:
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
         self.phi.on_progress = report
-        known = () if self._of_known is None else (self._of_known,)
-        distances = self.transport.between(self.phi, self.cost, rows, columns, *known)
+        if columns.start == self._first > 0:
+            distances = self._to_known(rows)
+        else:
+            distances = self.transport.between(self.phi, self.cost, rows, columns)
         self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:

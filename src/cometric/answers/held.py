@@ -10,7 +10,6 @@ import numpy as np
 
 from cometric.core.arguments import other_side
 from cometric.core.arrays import to_numpy
-from cometric.core.cached import cached_property
 from cometric.core.types import Matrix
 from cometric.maps.norms import PairNorms, name_for
 from cometric.transports.base import Resources
@@ -63,12 +62,14 @@ class Held:
         self.largest = float(np.max(to_numpy(getattr(result, of))))
         # The tolerance of the solve: a lower one would take longer than learning did.
         relative = value * self.largest / float(self.cost.max())
+        self._kept = Kept()
         self.resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=relative)
 
-    @cached_property
+    @property
     def of_transport(self) -> Any:
         """What the transport needs of the learned items."""
-        return self.transport.hold(self.known.histograms, self.cost, self.resources)
+        hist, cost = self.known.histograms, self.cost
+        return self._kept.once("transport", lambda: self.transport.hold(hist, cost, self.resources))
 
 
 def held_cost(result: Result, of: str) -> tuple[Matrix, float]:

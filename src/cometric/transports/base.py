@@ -238,20 +238,23 @@ class Transport:
         """The distances between bins by which :meth:`plan` moves mass; the cost itself."""
         return cost
 
+    def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
+        return between_by_pairs(partial(phi.pairs, cost), rows, columns)
+
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> Any:
-        """What :meth:`between` needs of known histograms, computed once; nothing by default."""
+        """What :meth:`to_known` needs of known histograms, computed once; nothing by default."""
         return None
 
-    def between(
-        self, phi: Any, cost: Matrix, rows: slice, columns: slice, held: Any = None
-    ) -> Matrix:
-        """Distances from the histograms ``rows`` of a map to the histograms ``columns``.
+    def to_known(
+        self, phi: Any, cost: Matrix, new: Histograms, known: slice, held: Any
+    ) -> Callable[[slice], Matrix]:
+        """A function from some of the histograms ``new`` to their distances to all known ones.
 
-        If the columns are known histograms, ``held`` is what :meth:`hold` returned for them.
+        ``phi`` is a map of the new histograms, then the ``known`` ones, for which :meth:`hold`
+        returned ``held`` under the same cost.
         """
-        i, j = np.mgrid[rows, columns]
-        values: Vector = phi.pairs(cost, np.stack([i.ravel(), j.ravel()], axis=1))
-        return values.reshape(i.shape)
+        return lambda rows: self.between(phi, cost, rows, known)
 
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
@@ -299,6 +302,12 @@ class Transport:
         without history.
         """
         return dense + self.bytes_promised(lifts)
+
+
+def between_by_pairs(pairs: Callable[[Index], Vector], rows: slice, columns: slice) -> Matrix:
+    """The matrix of a function of pairs."""
+    i, j = np.mgrid[rows, columns]
+    return pairs(np.stack([i.ravel(), j.ravel()], axis=1)).reshape(i.shape)
 
 
 def _zeros(d: int, rows: slice) -> Matrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -72,13 +73,16 @@ class Limit(Transport):
         mass = np.outer(first.data, second.data)
         return source.ravel().astype(np.int64), target.ravel().astype(np.int64), mass.ravel()
 
+    def between(self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        return phi.between(cost, rows, columns)
+
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
         return KnownForms(LimitMap(known), cost)
 
-    def between(
-        self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
-    ) -> Matrix:
-        return phi.between(cost, rows, columns) if held is None else held.distances(phi, rows)
+    def to_known(
+        self, phi: LimitMap, cost: Matrix, new: Histograms, known: slice, held: KnownForms
+    ) -> Callable[[slice], Matrix]:
+        return partial(held.distances, phi)
 
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None

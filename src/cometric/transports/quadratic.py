@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -189,14 +190,17 @@ class Quadratic(Transport):
 
     on_clusters: ClassVar[bool] = False
 
+    def between(self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        return phi.between(cost, rows, columns)
+
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
         phi: Any = self.lift(known, resources)
         return KnownForms(phi, cost)
 
-    def between(
-        self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
-    ) -> Matrix:
-        return phi.between(cost, rows, columns) if held is None else held.distances(phi, rows)
+    def to_known(
+        self, phi: QuadraticMap, cost: Matrix, new: Histograms, known: slice, held: KnownForms
+    ) -> Callable[[slice], Matrix]:
+        return partial(held.distances, phi)
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         return "linear" if keeps_history else "plain"

@@ -105,14 +105,18 @@ class Tree(Transport):
         """
         return _flows(pair, self.tree(cost))
 
+    def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        return phi.between(phi.vectors(cost), rows, columns)
+
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> MetricTree:
         """The tree of the cost."""
         return self.tree(cost)
 
-    def between(
-        self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice, held: Any = None
-    ) -> Matrix:
-        return phi.between(cost, rows, columns, held)
+    def to_known(
+        self, phi: TreeMap, cost: Matrix, new: Histograms, known: slice, held: MetricTree
+    ) -> Callable[[slice], Matrix]:
+        vectors = TreeVectors.of(phi.histograms, held)
+        return lambda rows: phi.between(vectors, rows, known)
 
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
@@ -209,8 +213,8 @@ class TreeMap(DistanceMap):
     """
 
     def __init__(self, hist: Any, linkage: str = "average") -> None:
-        self._hist = Histograms.of(hist)
-        self.shape = self._hist.shape
+        self.histograms = Histograms.of(hist)
+        self.shape = self.histograms.shape
         self.linkage = linkage
 
     def __repr__(self) -> str:
@@ -225,14 +229,8 @@ class TreeMap(DistanceMap):
         self.report(len(index), len(index))
         return distances
 
-    def between(
-        self, cost: Matrix, rows: slice, columns: slice, tree: MetricTree | None = None
-    ) -> Matrix:
-        """Distances from the histograms ``rows`` to the ``columns``; ``tree`` is that of the cost.
-
-        It is built if it is not given.
-        """
-        vectors = TreeVectors.of(self._hist, self.tree(cost) if tree is None else tree)
+    def between(self, vectors: TreeVectors, rows: slice, columns: slice) -> Matrix:
+        """Distances from the histograms ``rows`` to the ``columns``, given their vectors."""
         distances = vectors.take(rows).between(vectors.take(columns))
         self.report(distances.size, distances.size)
         return distances
@@ -243,7 +241,7 @@ class TreeMap(DistanceMap):
 
     def vectors(self, cost: Matrix) -> TreeVectors:
         """The vectors of the histograms for a cost; their l1 distances are the distances."""
-        return TreeVectors.of(self._hist, self.tree(cost))
+        return TreeVectors.of(self.histograms, self.tree(cost))
 
 
 class TreeVectors:
