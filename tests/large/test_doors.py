@@ -27,7 +27,7 @@ from cometric.core.digest import digest
 from cometric.core.formula import Formula
 from cometric.files.storage import LOCK, lock, unlock
 from cometric.large import index, neighbors, pairwise
-from cometric.large.progress import MANIFEST
+from cometric.large.run_folder import MANIFEST
 from cometric.running.settings import Settings, options
 from cometric.saving.saved import REASONS
 from doors import KNOWN, NEW, TAU, C, quiet, same

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,13 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.files import rows
+from cometric.files.rows import rows_of
 from cometric.large import index as clusters
-from cometric.large import rows, samples, searching
-from cometric.large.neighbors import read_histograms, store_samples
-from cometric.large.progress import Progress, remove_run
+from cometric.large import samples, searching
+from cometric.large.neighbors import learned_rows, read_histograms
+from cometric.large.run_folder import RunFolder, open_run
+from cometric.large.stored import StoredRows
 
 X = cm.datasets.simulate_counts(150, 30, density=0.3, random_state=1).X
 OPTIONS = {
@@ -64,13 +68,13 @@ def small(monkeypatch):
 
 def held(result, X):
     n = X.shape[0]
-    distances = HeldDistances(result, "samples", *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
     return distances.pairs(index).reshape(n, n)
 
 
 def placed(result, X):
-    found = samples.Samples(result, store_samples(result, X, np.inf))
+    found = samples.Samples(result, learned_rows(result, rows_of(X), np.inf))
     found.collect(map(found.place, found.blocks()), np.inf)
     return found
 
@@ -187,19 +191,19 @@ def test_faults_of_a_source_name_the_row():
                 return bad[part]
 
         with pytest.raises(ValueError, match=f"{words} .first: row 131, column 4"):
-            list(rows.read_chunks(Source()))
+            list(rows_of(Source()).chunks())
     bad[131] = 0.0
     with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 131\)"):
-        list(rows.read_chunks(Source()))
+        list(rows_of(Source()).chunks())
 
 
 def test_values_that_float32_would_change_are_stored_in_float64(monkeypatch):
     chunks = [sparse.csr_array([[1.0, 2.0]]), sparse.csr_array([[0.1, 0.0]])]
-    for limit in (np.inf, 4.0):  # in memory, and in a file
-        stored = rows.store_rows(chunks, 2, limit)
+    for limit in (np.inf, 16.0):  # in memory, and in a file
+        stored = StoredRows(chunks, 2, limit)
         assert stored.data.dtype == np.float64
-        assert_array_equal(stored.take([1, 0]).toarray(), [[0.1, 0.0], [1.0, 2.0]])
-    assert rows.store_rows(chunks[:1], 2, np.inf).data.dtype == np.float32
+        assert_array_equal(stored.take(np.array([1, 0])).toarray(), [[0.1, 0.0], [1.0, 2.0]])
+    assert StoredRows(chunks[:1], 2, np.inf).data.dtype == np.float32
     assert isinstance(stored.data, np.memmap)
 
 
@@ -208,7 +212,7 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
     monkeypatch.setattr("cometric.large.exhaustive.BLOCK", 30 * 150)
     options = {"search": search, "check": 10, "tol": 1e-3}
     whole = cm.learn_landmarks(X, 60, 4, **options)
-    saved, calls = progress_save(), []
+    saved, calls = RunFolder.save, []
 
     def dies(self, name, arrays):
         calls.append(name)
@@ -217,7 +221,7 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
         saved(self, name, arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cometric.large.progress.Progress.save", dies)
+        patch.setattr("cometric.large.run_folder.RunFolder.save", dies)
         with pytest.raises(KeyboardInterrupt):
             cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
     parts = sorted((tmp_path / "run").glob("*.npz"))
@@ -311,20 +315,11 @@ def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch
     assert_array_equal(first.features, again.features)
 
 
-def progress_save():
-    from cometric.large.progress import Progress
-
-    return Progress.save
-
-
+@contextmanager
 def begun(folder, origin="these data"):
-    progress = Progress(folder)
-    try:
-        progress.bind(lambda: origin)
-    except ValueError:
-        progress.__exit__()
-        raise
-    return progress
+    with open_run(folder) as run:
+        run.bind(lambda: origin)
+        yield run
 
 
 def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
@@ -335,32 +330,31 @@ def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
         progress.save("one", {"x": np.arange(3)})
     with begun(folder) as progress:
         assert_array_equal(progress.load("one")["x"], np.arange(3))
-    remove_run(folder)
-    assert not folder.exists()
 
 
 def test_parts_that_are_not_as_they_were_stored_are_computed_again(tmp_path):
-    run, other = begun(tmp_path / "run"), begun(tmp_path / "other", "others")
-    for progress in (run, other):
-        progress.save("one", {"x": np.arange(3)})
-    part = tmp_path / "run" / "one.npz"
-    whole = part.read_bytes()
-    assert_array_equal(run.load("one")["x"], np.arange(3))
-    (tmp_path / "run" / "two.npz").write_bytes(whole)
-    assert run.load("two") is None
-    part.write_bytes((tmp_path / "other" / "one.npz").read_bytes())
-    assert run.load("one") is None
-    for arrays in ({"x": np.arange(4)}, {"x": np.arange(3), "checksum": np.array("0")}):
-        np.savez(part, **arrays)
+    with begun(tmp_path / "run") as run, begun(tmp_path / "other", "others") as other:
+        for parts in (run, other):
+            parts.save("one", {"x": np.arange(3)})
+        part = tmp_path / "run" / "one.npz"
+        whole = part.read_bytes()
+        assert_array_equal(run.load("one")["x"], np.arange(3))
+        (tmp_path / "run" / "two.npz").write_bytes(whole)
+        assert run.load("two") is None
+        part.write_bytes((tmp_path / "other" / "one.npz").read_bytes())
         assert run.load("one") is None
-    part.write_bytes(whole.replace(b"(3,)", b"(3, "))
-    assert run.load("one") is None
-    run.__exit__()
+        for arrays in ({"x": np.arange(4)}, {"x": np.arange(3), "checksum": np.array("0")}):
+            np.savez(part, **arrays)
+            assert run.load("one") is None
+        part.write_bytes(whole.replace(b"(3,)", b"(3, "))
+        assert run.load("one") is None
     for damaged in ("[" * 100_000, "[]"):
         (tmp_path / "run" / "run.json").write_text(damaged)
-        with pytest.raises(ValueError, match="holds a run with other data or other settings"):
-            begun(tmp_path / "run")
-    other.__exit__()
+        with (
+            pytest.raises(ValueError, match="holds a run with other data or other settings"),
+            begun(tmp_path / "run"),
+        ):
+            pass
 
 
 def test_folders_of_something_else_are_refused(tmp_path):
@@ -388,7 +382,8 @@ CHILD = """
     import resource
     import numpy as np
     from scipy import sparse
-    from cometric.large.rows import read_chunks, store_rows
+    from cometric.files.rows import rows_of
+    from cometric.large.stored import store_rows
 
     class Source:  # 160 GB if it were dense
         shape = (2_000_000, 10_000)
@@ -401,7 +396,7 @@ CHILD = """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (1_500_000_000, limit))
-    stored = store_rows(read_chunks(Source()), 10_000, 1e7)
+    stored = store_rows(rows_of(Source()), 4e7)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert stored.shape == Source.shape and isinstance(stored.data, np.memmap)
     print((after - before) / 1e6)

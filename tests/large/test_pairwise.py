@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.files.rows import rows_of
 from cometric.large import pairwise
 from cometric.large.neighbors import read_histograms
 from cometric.maps.norms import norm_matrix
@@ -34,7 +35,7 @@ def entropic():
 
 def in_memory(result):
     """All distances from one call of a fresh map, and norms of all differences."""
-    hist, full = read_histograms(result, X)
+    hist, full = read_histograms(result, rows_of(X))
     by = HeldDistances(result, "samples", hist, full)
     eps = result.parameters.eps
     make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}

@@ -141,7 +141,7 @@ class Console:
             if empty and "result" in self.options:
                 text += " Pass `drop_empty` to do so."
             if error.fault is Fault.NEGATIVE:
-                from cometric.scverse.advice import unscaled
+                from cometric.scverse.slots import unscaled
 
                 text += unscaled(data)
             return text

@@ -16,9 +16,10 @@ from cometric.answers.extension import HeldDistances
 from cometric.core.digest import digest
 from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
+from cometric.files.rows import rows_of
 from cometric.files.storage import LOCK, lock, unlock
 from cometric.large.neighbors import read_histograms
-from cometric.large.progress import FORMAT
+from cometric.large.run_folder import FORMAT
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 
@@ -72,7 +73,7 @@ def distances_to_zarr(
     folder.mkdir(parents=True, exist_ok=True)
     handle = lock(folder)
     try:
-        hist, full = read_histograms(result, X)
+        hist, full = read_histograms(result, rows_of(X))
         with workers(n_threads):
             distances = HeldDistances(result, "samples", hist, full, n_threads)
             parts = {"indptr": full.indptr, "indices": full.indices, "data": full.data}

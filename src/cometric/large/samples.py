@@ -18,7 +18,7 @@ from cometric.core.rounding import Known
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import scoring, thread_count
-from cometric.large.rows import LongArray, StoredRows
+from cometric.large.stored import LongArray, StoredRows
 from cometric.maps import references, views
 from cometric.maps.euclidean import row_blocks
 from cometric.transports.base import LowerBounds, quadratic_forms
@@ -134,7 +134,7 @@ class Samples:
         placed["vectors"], placed["around"] = _side_by_side(dense), np.stack(items.around)
         return placed
 
-    def collect(self, placed: Iterator[dict[str, Any]], limit: float) -> None:
+    def collect(self, placed: Iterator[dict[str, Any]], memory_limit: float | None) -> None:
         """Store what :meth:`place` returned for the blocks, in order."""
         long: dict[str, LongArray] = {}
         sizes, around, own, start = [], [], [], 0
@@ -151,7 +151,7 @@ class Samples:
                 own.append(block["self"])
             for name in ("own", "one", "two", "three"):
                 if name in block:
-                    long.setdefault(name, LongArray(np.float32, limit)).append(block[name])
+                    long.setdefault(name, LongArray(np.float32, memory_limit)).append(block[name])
             start = stop
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
         self._arrays = {name: array.finish() for name, array in long.items()}

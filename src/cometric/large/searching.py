@@ -12,7 +12,7 @@ from cometric.core.digest import digest
 from cometric.core.types import Index, Matrix
 from cometric.large.exhaustive import count_hits
 from cometric.large.index import ClusterIndex
-from cometric.large.progress import Progress
+from cometric.large.run_folder import RunFolder
 from cometric.large.samples import Samples
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import map_in_order
@@ -50,17 +50,17 @@ class IndexSearch:
         self._n = samples.stored.shape[0]
         self.limit = min(self._n - 1, MOST_COMPARED * k if limit is None else limit)
 
-    def run(self, progress: Progress, show: bool, limit: float) -> tuple[Index, Matrix]:
+    def run(self, run: RunFolder, show: bool, memory_limit: float | None) -> tuple[Index, Matrix]:
         """Neighbors of all samples and their distances, in the order of the samples."""
-        self._samples.collect(self._places(progress, show), limit)
+        self._samples.collect(self._places(run, show), memory_limit)
         clusters = ClusterIndex(self._samples, self._seed, self._tasks)
         # Another processor may round otherwise, and divide the samples into other blocks.
-        progress.bind(lambda: digest({"order": clusters.order, "starts": clusters.starts}))
+        run.bind(lambda: digest({"order": clusters.order, "starts": clusters.starts}))
         index = np.empty((self._n, self._k), np.int64)
         near = np.empty(index.shape)
         self.compared, done = 0.0, 0
         with bar_of_pairs(show, self._n, "sample", "finding neighbors") as report:
-            search = partial(self._stored_block, clusters, progress)
+            search = partial(self._stored_block, clusters, run)
             for rows, found in self._map(search, enumerate(clusters.blocks())):
                 index[rows], near[rows] = found["index"], found["near"]
                 self.compared += float(found["compared"].sum()) / self._n
@@ -71,13 +71,13 @@ class IndexSearch:
     def _map(self, function: Any, items: Any) -> Iterator[Any]:
         return map_in_order(function, items, self._at_once, self._tasks)
 
-    def _places(self, progress: Progress, show: bool) -> Iterator[dict[str, Any]]:
+    def _places(self, run: RunFolder, show: bool) -> Iterator[dict[str, Any]]:
         def place(item: tuple[int, slice]) -> tuple[slice, dict[str, Any]]:
             number, rows = item
-            placed = progress.load(f"place-{number:06d}")
+            placed = run.load(f"place-{number:06d}")
             if placed is None:
                 placed = self._samples.place(rows)
-                progress.save(f"place-{number:06d}", placed)
+                run.save(f"place-{number:06d}", placed)
             return rows, placed
 
         with bar_of_pairs(show, self._n, "sample", "placing samples") as report:
@@ -86,14 +86,14 @@ class IndexSearch:
                 report(rows.stop, self._n)
 
     def _stored_block(
-        self, clusters: ClusterIndex, progress: Progress, item: tuple[int, list[Index]]
+        self, clusters: ClusterIndex, run: RunFolder, item: tuple[int, list[Index]]
     ) -> tuple[Index, dict[str, Any]]:
         """The samples of a block and their neighbors, loaded if they are stored."""
         number, groups = item
-        found = progress.load(f"neighbors-{number:06d}")
+        found = run.load(f"neighbors-{number:06d}")
         if found is None:
             found = self._block(clusters, groups)
-            progress.save(f"neighbors-{number:06d}", found)
+            run.save(f"neighbors-{number:06d}", found)
         return np.concatenate(groups), found
 
     def _block(self, clusters: ClusterIndex, groups: list[Index]) -> dict[str, Any]:

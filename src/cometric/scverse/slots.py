@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,22 @@ from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
+from cometric.core.inputs import BadData, Fault
+from cometric.core.names import suggestion
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
+from cometric.files.rows import Named, check_choice
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
+from cometric.running.memory import MANY
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 MAX_DENSE = 10_000
 """Up to this many cells (or genes) all distances are stored; 10,000 take 0.8 GB."""
@@ -35,6 +40,8 @@ NEIGHBORS_STORED = 100
 
 COUNTS, X = "counts", "X"
 """The layer that has counts by convention, and the name that stands for ``.X``."""
+
+SCALED = " Learn before scaling, or keep a copy of the data in a layer."
 
 HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 """Options of ``learn`` that determine the histograms."""
@@ -70,22 +77,32 @@ def check_name(argument: str, value: Any) -> None:
         )
 
 
-def check_groups(where: str, table: DataFrame, name: str) -> None:
-    """Raise if a column has no labels, or real numbers, which would each be a group."""
+def column(argument: str, name: Any, table: DataFrame, where: str, groups: bool = True) -> Series:
+    """A column of a table, here called ``where``; raises if there is none of this name.
+
+    For ``groups``, raises if it has no labels, or real numbers, which would each be a group.
+    """
     import pandas as pd
 
-    if table[name].isna().all():
-        raise ValueError(f"`.{where}[{name!r}]` has no labels: all are missing.")
-    if pd.api.types.is_float_dtype(table[name]):
+    check_name(argument, name)
+    if name not in table:
         raise ValueError(
-            f"`.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
+            f"`{argument}` is {name!r}; `{where}` has {list(table)}.{suggestion(name, table)}"
+        )
+    if groups and table[name].isna().all():
+        raise ValueError(f"`{where}[{name!r}]` has no labels: all are missing.")
+    if groups and pd.api.types.is_float_dtype(table[name]):
+        raise ValueError(
+            f"`{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
             "make it one: `.astype('category')`."
         )
+    return table[name]
 
 
 def check_copy(adata: AnnData, copy: bool, name: str = "adata") -> None:
     """Raise if a copy of a backed AnnData is requested."""
-    if copy and getattr(adata, "isbacked", False):
+    check_is_anndata(adata, name)
+    if copy and adata.isbacked:
         raise ValueError(f"`copy` is True, but `{name}` is backed. Pass `copy=False`.")
 
 
@@ -108,43 +125,78 @@ def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
     return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
 
 
-def source_of(adata: AnnData, layer: str | None, use_raw: bool) -> str | None:
-    """The layer to learn from: as passed, or "counts" if ``X`` has their logarithms.
+def unwrap(
+    adata: AnnData, layer: str | None, use_raw: bool, copy: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """The data to learn from, as :func:`matrix`, and ``params``: the layer and ``use_raw``.
 
-    Distances learned from counts are better than those from their logarithms (docs/choosing.md).
+    If ``X`` has logarithms of the layer "counts", that layer is used: distances learned from counts
+    are better than those from their logarithms (docs/choosing.md).
     """
-    check_is_anndata(adata)
-    if layer is not None or use_raw or COUNTS not in adata.layers:
-        return None if layer == X and X not in adata.layers else layer
-    if not is_whole(adata.layers[COUNTS]) or not are_logarithms(adata):
-        return None
-    warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
-    return COUNTS
+    check_copy(adata, copy)
+    if layer is None and not use_raw and COUNTS in adata.layers:
+        if is_whole(adata.layers[COUNTS]) and are_logarithms(adata):
+            warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
+            layer = COUNTS
+    elif layer == X and X not in adata.layers:
+        layer = None
+    data = matrix(adata, layer=layer, use_raw=use_raw)
+    return data, {"layer": layer, "use_raw": use_raw}
 
 
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
-    """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
+    """Some data of an AnnData: something with ``X``, ``obs_names`` and ``var_names``."""
     check_is_anndata(adata)
-    if layer is not None and use_raw:
-        raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
-    if use_raw:
-        if adata.raw is None:
-            raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
-        return adata.raw
-    if layer is None:
-        if adata.X is None:
-            layers = list(adata.layers)
-            way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
-            raise ValueError(f"`.X` is None. {way}")
-        return adata
     layers = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X as None
-    if not layers:
-        raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
-    if layer not in layers:
-        raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
-    from anndata import AnnData
+    check_choice(layer, use_raw, layers, adata.raw is not None)
+    if use_raw:
+        return adata.raw
+    if layer is not None:
+        return Named(adata.layers[layer], adata.obs_names, adata.var_names)
+    if adata.X is None:
+        way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
+        raise ValueError(f"`.X` is None. {way}")
+    return adata
 
-    return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
+
+@contextmanager
+def advising(adata: AnnData, data: Any) -> Iterator[None]:
+    """Add advice to errors about ``data``, which is a part of ``adata``."""
+    try:
+        yield
+    except BadData as error:
+        advice = first_names(error, data)
+        if error.fault is Fault.NEGATIVE and data is adata:
+            advice += unscaled(adata) or SCALED
+        elif error.fault is Fault.EMPTY and error.row is not None:
+            advice += " In scanpy: `sc.pp.filter_cells(adata, min_genes=1)`."
+        elif error.fault is Fault.EMPTY:
+            advice += " In scanpy: `sc.pp.filter_genes(adata, min_cells=1)`."
+            if data.shape[1] >= MANY:
+                advice += (
+                    f" All {data.shape[1]:,} genes take {8e-9 * data.shape[1] ** 2:.1f} GB a "
+                    "matrix: select the variable ones, by `sc.pp.highly_variable_genes(adata)` "
+                    "after `sc.pp.log1p`, and pass `adata[:, adata.var.highly_variable]`."
+                )
+        raise ValueError(f"{error}{advice}") from error
+
+
+def first_names(error: BadData, data: Any) -> str:
+    """The names of the first faulty row and column, unless the message has them."""
+    if error.label is not None:
+        return ""
+    rows = [] if error.row is None else [data.obs_names[error.row]]
+    columns = [] if error.column is None else [data.var_names[error.column]]
+    return f" The first is {', '.join(map(repr, rows + columns))}."
+
+
+def unscaled(data: Any) -> str:
+    """A hint at other data, which may not be scaled, if this is an AnnData that has some."""
+    if not hasattr(data, "layers"):
+        return ""
+    places = [f"`layer={name!r}`" for name in data.layers if name is not None]
+    places += ["`use_raw=True`"] if data.raw is not None else []
+    return f" Other data are there: pass {' or '.join(places)}." if places else ""
 
 
 def given_metric(adata: AnnData, side: str, key: str, use_raw: bool) -> Any:
