@@ -20,7 +20,7 @@ from cometric.answers.extension import HeldDistances
 from cometric.files import rows
 from cometric.files.rows import rows_of
 from cometric.large import index as clusters
-from cometric.large import samples, searching
+from cometric.large import samples
 from cometric.large.neighbors import learned_rows, read_histograms
 from cometric.large.run_folder import RunFolder, open_run
 from cometric.large.stored import StoredRows
@@ -63,7 +63,7 @@ def small(monkeypatch):
     monkeypatch.setattr(clusters, "SCANNED", 60)
     monkeypatch.setattr(clusters, "GROUP", 7)
     monkeypatch.setattr(clusters, "BATCH", 40)
-    monkeypatch.setattr(searching, "SCORED", {True: 30, False: 30})
+    monkeypatch.setattr(clusters, "SCORED", {True: 30, False: 30})
 
 
 def held(result, X):
@@ -142,7 +142,7 @@ def test_nearly_all_neighbors_are_found(case, small):
 
 
 def test_all_samples_as_candidates_with_none_left_out_give_all_neighbors(monkeypatch):
-    monkeypatch.setattr(searching, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
+    monkeypatch.setattr(clusters, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
     result = cm.learn(X[:70], tol=1e-3)
     found = cm.neighbor_graph(result, X, 4, search="index", max_candidates=149, check=150)
     assert found.recall == 1.0

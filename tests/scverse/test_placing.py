@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 import cometric as cm
 from cometric import scverse as cms
-from cometric.scverse import tl, tl_placing
+from cometric.scverse import tl
 
 QUICK = {"eps": 0.5, "tau": 0.1, "tol": 1e-4}
 
@@ -124,30 +124,6 @@ def test_the_reference_gets_its_own_labels_back_from_one_neighbor(reference):
     assert "cometric_distances" not in reference.obsm
 
 
-def test_stored_distances_are_used_again_only_if_they_fit(new, reference, monkeypatch):
-    calls = []
-    place = tl.transform
-
-    def count(*arguments, **options):
-        calls.append(options)
-        return place(*arguments, **options)
-
-    monkeypatch.setattr(tl_placing, "transform", count)
-    cms.tl.transform(new, reference, n_neighbors=6)
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5, progress=False)
-    new.obs_names = [f"other{i}" for i in range(15)]  # no distance depends on them
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
-    assert len(calls) == 1
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=7)  # more than are stored
-    assert len(calls) == 2
-    other = reference[::2].copy()
-    cms.tl.learn(other, **QUICK)
-    cms.tl.transfer_labels(new, other, "kind", n_neighbors=7)  # of another reference
-    assert len(calls) == 3
-    assert new.obsm["cometric_distances"].shape == (15, 18)
-
-
 def test_labels_follow_the_data_when_new_cells_change(new, reference):
     def labels(cells):
         cms.tl.transfer_labels(cells, reference, "kind", n_neighbors=5)
@@ -177,15 +153,6 @@ def test_distances_are_computed_again_for_another_metric_of_the_same_data(new, r
     cms.tl.learn(reference, **QUICK | {"eps": 2.0})
     cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
     assert abs(new.obsm["cometric_distances"] - before).max() > 1e-3
-
-
-def test_distances_of_an_older_version_without_a_checksum_are_computed_again(new, reference):
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
-    expected = new.obs["cometric_kind"].copy()
-    del new.uns["cometric_transform"]["samples"]["checksum"]
-    new.obsm["cometric_distances"] = new.obsm["cometric_distances"][::-1]
-    cms.tl.transfer_labels(new, reference, "kind", n_neighbors=5)
-    assert_array_equal(new.obs["cometric_kind"], expected)
 
 
 def test_new_genes_are_placed_and_labeled(reference):
@@ -240,7 +207,7 @@ def test_raw_data_with_other_genes(new, reference):
     cms.tl.transform(whole, few, of="features", use_raw=False, n_neighbors=1)
     assert_array_equal(whole.varm["cometric_distances"].indices, np.arange(18))
     few.raw.var["module"] = np.repeat(["one", "two", "three"], 6)
-    cms.tl.transfer_labels(whole, few, "module", of="features", n_neighbors=1)
+    cms.tl.transfer_labels(whole, few, "module", of="features", n_neighbors=1, use_raw=False)
     assert_array_equal(whole.var["cometric_module"], few.raw.var["module"])
 
 

@@ -1,6 +1,5 @@
 """Metrics on AnnData: every slot, through h5ad and back, and on into scanpy."""
 
-import logging
 import warnings
 from fractions import Fraction
 
@@ -254,12 +253,6 @@ def test_umap_places_groups_that_share_no_neighbor(adata):
         warnings.simplefilter("ignore")
         sc.tl.umap(adata)
     assert np.isfinite(adata.obsm["X_umap"]).all()
-
-
-def test_what_was_written_is_logged(adata, caplog):
-    with caplog.at_level(logging.INFO, logger="cometric.scverse.tl"):
-        cms.tl.learn(adata, **QUICK)
-    assert "obsp['cometric_distances'], varp['cometric_distances'], uns['cometric']" in caplog.text
 
 
 def test_bad_requests_are_refused(adata):

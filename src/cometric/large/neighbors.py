@@ -31,9 +31,9 @@ from cometric.core.warn import warn
 from cometric.files.rows import InMemory, Source, rows_of
 from cometric.kernels import thread_count
 from cometric.large.exhaustive import ExhaustiveSearch
+from cometric.large.index import IndexSearch
 from cometric.large.run_folder import RunFolder, open_run
 from cometric.large.samples import Samples
-from cometric.large.searching import IndexSearch
 from cometric.large.stored import StoredRows
 from cometric.machine.devices import check_single
 from cometric.machine.threads import workers

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from cometric import plot
 from cometric.answers.modules import tabulate
@@ -188,13 +189,12 @@ def _color(
     table, where = slots.table(adata, of, key)
     rows = _places(adata, result, of, key)
     if of == "samples" and name not in table:
-        params = slots.read(adata, key)["params"]
-        data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+        data = slots.learned_from(adata, key)
         for place in (data, adata.raw):
             genes = [] if place is None else [str(gene) for gene in place.var_names]
             if name in genes:
                 column = place.X[:, [genes.index(name)]]
-                dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
+                dense = column.toarray() if sparse.issparse(column) else np.asarray(column)
                 return pd.Series(dense[rows, 0].astype(np.float64), name=name)
         scores = adata.obsm.get(modules_key)
         if isinstance(scores, pd.DataFrame) and name in scores:

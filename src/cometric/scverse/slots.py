@@ -56,11 +56,6 @@ def distances_key(key: str) -> str:
     return f"{key}_distances"
 
 
-def choice_key(key: str) -> str:
-    """The name of a comparison of settings, in ``uns``."""
-    return f"{key}_choice"
-
-
 def check_key(key: Any) -> None:
     """Raise unless h5ad files can hold this name; a slash would make a nested group."""
     if not isinstance(key, str) or not key or "/" in key or storable(key) != key:
@@ -157,6 +152,12 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
         way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
         raise ValueError(f"`.X` is None. {way}")
     return adata
+
+
+def learned_from(adata: AnnData, key: str) -> Any:
+    """The data that stored metrics were learned from, as :func:`matrix`; landmarks are a part."""
+    params = read(adata, key)["params"]
+    return matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
 
 
 @contextmanager
@@ -286,7 +287,7 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
         "n_neighbors": choice.n_neighbors,
         **source,
     }
-    adata.uns[choice_key(key)] = {
+    adata.uns[f"{key}_choice"] = {
         "table": pd.DataFrame(list(choice.table)).set_index("name"),
         "best": choice.best,
         "settings": {name: _storable_option(value) for name, value in choice.settings.items()},
@@ -306,13 +307,6 @@ def read(adata: AnnData, key: str) -> dict[str, Any]:
             "was given as `key_added`."
         )
     return stored
-
-
-def places(adata: AnnData, key: str) -> str:
-    """The slots that were written, for a log."""
-    slot = distances_key(key)
-    features = f"uns[{key!r}]['features']" if "features" in adata.uns[key] else f"varp[{slot!r}]"
-    return f"obsp[{slot!r}], {features}, uns[{key!r}]"
 
 
 def checksum(result: Result) -> str:

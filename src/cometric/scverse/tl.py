@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,9 +41,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-log = logging.getLogger(__name__)
 
 
 def learn(
@@ -123,7 +119,6 @@ def learn(
         max_dense=max_dense,
         n_neighbors=n_neighbors,
     )
-    log.info("added %s", slots.places(adata, key_added))
     return adata if copy else None
 
 
@@ -163,7 +158,6 @@ def choose(
     words = "".join(f", {name}={value!r}" for name, value in source.items() if value)
     choice = replace(choice, call=f"cms.tl.learn(adata{words})")
     slots.store_choice(adata, choice, key_added, source)
-    log.info("added uns[%r]", slots.choice_key(key_added))
     return choice
 
 
@@ -249,7 +243,6 @@ def landmarks(
     own_genes = use_raw and not adata.raw.var_names.equals(adata.var_names)
     origin = sketches.Origin(data, source, options, n_neighbors, random_state, own_genes)
     sketches.write(adata, sketches.to_slots(sketch, origin, key_added, neighbors_key))
-    log.info("added uns[%r], uns[%r] and what these name", key_added, neighbors_key)
     return adata if copy else None
 
 
@@ -313,7 +306,6 @@ def modules(
     }
     if "features" not in slots.read(adata, key):
         adata.var[key_added] = genes["module"].array
-    log.info("added obsm[%r], var[%r], uns[%r]", key_added, key_added, key_added)
     return found
 
 
@@ -360,12 +352,10 @@ def rank_features(
     rows = ranked_features(result, labels, n_features=n_features, **options)
     table = pd.DataFrame(rows, columns=list(Ranked._fields))
     adata.uns[key_added] = table
-    log.info("added uns[%r]", key_added)
     return table
 
 
 def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
     """The scores of all cells, for modules learned from landmarks only."""
-    params = slots.read(adata, key)["params"]
-    data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+    data = slots.learned_from(adata, key)
     return np.concatenate([found.scores(chunk) for chunk in rows_of(data).chunks()])

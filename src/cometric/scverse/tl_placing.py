@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +11,7 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
 from cometric.answers.transfer import transfer_labels as vote
-from cometric.core.digest import digest
-from cometric.core.inputs import BadData, Fault, read_matrix, read_names
+from cometric.core.inputs import BadData, Fault, Mask
 from cometric.core.kinds import check_side
 from cometric.core.matching import NothingInCommon
 from cometric.core.names import check_options
@@ -26,8 +23,6 @@ from cometric.scverse import get, sketches, slots
 if TYPE_CHECKING:
     from anndata import AnnData
     from pandas import Categorical, DataFrame
-
-log = logging.getLogger("cometric.scverse.tl")
 
 
 def transform(
@@ -76,16 +71,13 @@ def transform(
         the nearest only; ``varm`` for ``of="features"``.
     ``uns["cometric_transform"]``
         For "samples" and "features": ``names`` of the reference, ``n_neighbors``, the
-        ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``, and a
-        ``checksum`` of the new data and the learned result.
+        ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``.
     """
     result = _check(new, reference, of, key, copy)
     check_options(options, signature(result.transform).parameters, "transform")
     device = options.pop("device", "cpu")
-    params = slots.read(reference, key)["params"]
-    if layer is None and use_raw is None:
-        layer, use_raw = _default_source(new, params)
-    data = _source(new, layer, bool(use_raw), of)
+    layer, use_raw = _source(new, reference, of, key, layer, use_raw)
+    data = slots.matrix(new, layer=layer, use_raw=use_raw)
     try:
         on_cpu = str(device) == "cpu"
         if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
@@ -94,20 +86,25 @@ def transform(
             options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
             distances = result.transform(data, **options)
     except NothingInCommon as error:
-        hint = _other_names(new, reference, result, of)
-        raise ValueError(f"{error}{hint}") from error
+        raise ValueError(f"{error}{_other_names(new, reference, result, of)}") from error
     except BadData as error:
         raise ValueError(f"{error}{_advice(error, data, of)}") from error
-    origin = {
-        "layer": layer,
-        "use_raw": bool(use_raw),
-        "checksum": _checksum(data, result, of),
-    }
     new = new.copy() if copy else new
-    distances = _widen(distances, result, of)
-    _store(new, distances, reference, key, of, n_neighbors, origin)
-    place = "obsm" if of == "samples" else "varm"
-    log.info("added %s[%r], uns[%r]", place, slots.distances_key(key), transform_key(key))
+    (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)] = _widen(
+        distances, getattr(result.problem, of).kept
+    )
+    names = slots.table(reference, of, key)[0].index
+    if of == "samples" and sketches.has_landmarks(reference, key):
+        names = slots.read(reference, key)["landmarks"]["names"]
+    described = {
+        "fingerprint": slots.read(reference, key)["fingerprint"],
+        "names": np.array(names, dtype=object),
+        "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
+        "use_raw": use_raw,
+        **({} if layer is None else {"layer": layer}),
+    }
+    name = f"{key}_transform"
+    new.uns[name] = {**new.uns.get(name, {}), of: described}
     return new if copy else None
 
 
@@ -128,8 +125,7 @@ def transfer_labels(
     Parameters
     ----------
     new, reference, of, key, copy
-        As for :func:`transform`, which is called unless ``new`` already has these distances, and
-        its data, the names of its genes and the learned metric are unchanged since.
+        As for :func:`transform`, which is called first.
     label
         A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
         label there vote for none, which lowers the confidence near them.
@@ -164,9 +160,7 @@ def transfer_labels(
     n_neighbors = default_neighbors(n_neighbors, int(kept.sum()) - 1)
     check_neighbors(n_neighbors, int(kept.sum()) - 1)
     new = new.copy() if copy else new
-    chosen = options.get("layer") is not None or options.get("use_raw") is not None
-    if chosen or _stored(new, result, key, of, n_neighbors) is None:
-        transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
+    transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
     distances = (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)]
     answer = vote(
         distances[:, kept],
@@ -188,51 +182,27 @@ def _check(new: AnnData, reference: AnnData, of: str, key: str, copy: bool) -> R
     return get.result(reference, key=key)
 
 
-def transform_key(key: str) -> str:
-    """The name under which ``uns`` describes the distances to a reference."""
-    return f"{key}_transform"
-
-
-def _default_source(new: AnnData, params: dict[str, Any]) -> tuple[str | None, bool]:
-    """The ``layer`` and ``use_raw`` of the reference; raises if ``new`` does not have them."""
-    layer, use_raw = params.get("layer"), bool(params["use_raw"])
-    try:
-        slots.matrix(new, layer=layer, use_raw=use_raw)
-    except ValueError as error:
-        raise ValueError(
-            f"The reference was learned from {_place(layer, use_raw)}, which `new` does not "
-            "have. Pass `layer`, or `use_raw=False` for `new.X`."
-        ) from error
-    return layer, use_raw
-
-
-def _source(new: AnnData, layer: str | None, use_raw: bool, of: str) -> Any:
-    """The data of ``new`` in a layer, in raw, or in ``X``."""
-    data = slots.matrix(new, layer=layer, use_raw=use_raw)
-    if of == "features" and len(data.var_names) != new.n_vars:
+def _source(
+    new: AnnData, reference: AnnData, of: str, key: str, layer: str | None, use_raw: bool | None
+) -> tuple[str | None, bool]:
+    """The layer and ``use_raw`` of ``new``; by default those of the reference, if it has them."""
+    if layer is None and use_raw is None:
+        params = slots.read(reference, key)["params"]
+        layer, use_raw = params.get("layer"), bool(params["use_raw"])
+        try:
+            slots.matrix(new, layer=layer, use_raw=use_raw)
+        except ValueError as error:
+            place = "`raw`" if use_raw else "`X`" if layer is None else f"the layer {layer!r}"
+            raise ValueError(
+                f"The reference was learned from {place}, which `new` does not have. Pass `layer`, "
+                "or `use_raw=False` for `new.X`."
+            ) from error
+    if of == "features" and use_raw and new.raw is not None and new.raw.n_vars != new.n_vars:
         raise ValueError(
             "`new.raw` has other genes than `new`, so `new.varm` cannot hold their distances. Pass "
             "`new.raw.to_adata()` and `use_raw=False`."
         )
-    return data
-
-
-def _place(layer: str | None, use_raw: bool) -> str:
-    if use_raw:
-        return "`raw`"
-    return "`X`" if layer is None else f"the layer {layer!r}"
-
-
-def _checksum(data: Any, result: Result, of: str) -> str:
-    """A checksum of all that distances to a reference depend on.
-
-    These are the new data, the names by which they are matched, and the learned result.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # issued when distances are computed
-        matrix = read_matrix(data, "X", least=(1, 1))
-    names = read_names(data)[1 if of == "samples" else 0]
-    return digest({"result": result.identity, "data": matrix, "names": names})
+    return layer, bool(use_raw)
 
 
 def _advice(error: BadData, data: Any, of: str) -> str:
@@ -268,57 +238,8 @@ def _columns_of_names(table: DataFrame) -> list[str]:
     return [column for column in table if 2 * table[column].nunique() > len(table)]
 
 
-def _store(
-    new: AnnData,
-    distances: Any,
-    reference: AnnData,
-    key: str,
-    of: str,
-    n_neighbors: int | None,
-    origin: dict[str, Any],
-) -> None:
-    """Write distances to all items of the reference to ``obsm`` (or ``varm``), and their origin.
-
-    ``origin`` are the ``layer`` and ``use_raw`` they were computed from, and the ``checksum``.
-    """
-    slot = new.obsm if of == "samples" else new.varm
-    slot[slots.distances_key(key)] = distances
-    known = slots.read(reference, key)
-    names = slots.table(reference, of, key)[0].index
-    if of == "samples" and "landmarks" in known:
-        names = known["landmarks"]["names"]
-    described = dict(new.uns.get(transform_key(key), {}))
-    described[of] = {
-        "fingerprint": known["fingerprint"],
-        "names": np.array(names, dtype=object),
-        "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
-        **{name: value for name, value in origin.items() if value is not None},
-    }
-    new.uns[transform_key(key)] = described
-
-
-def _stored(new: AnnData, result: Result, key: str, of: str, n_neighbors: int) -> Any:
-    """The distances that :func:`_store` wrote, if valid and of enough neighbors; else None.
-
-    They are not valid if ``new``, the names of its genes or the learned metric have changed since.
-    """
-    described = new.uns.get(transform_key(key), {}).get(of)
-    slot = new.obsm if of == "samples" else new.varm
-    if described is None or slots.distances_key(key) not in slot:
-        return None
-    if "checksum" not in described or described["n_neighbors"] < n_neighbors:
-        return None
-    try:
-        data = _source(new, described.get("layer"), bool(described["use_raw"]), of)
-        same = _checksum(data, result, of) == described["checksum"]
-    except ValueError:  # the layer is gone, or the data are not valid any more
-        return None
-    return slot[slots.distances_key(key)] if same else None
-
-
-def _widen(distances: Any, result: Result, of: str) -> Any:
-    """Columns for all items of the reference, from those of the learned ones; NaN if dropped."""
-    kept = getattr(result.problem, of).kept
+def _widen(distances: Any, kept: Mask) -> Any:
+    """Columns for all items of the reference, from those of the ones ``kept``; NaN for others."""
     if kept.all():
         return distances
     if sparse.issparse(distances):
