@@ -159,7 +159,7 @@ def landmarks(
                 from anndata import AnnData
 
                 file = AnnData(obs=file.obs, var=file.var)
-            sketches.write(file, added)
+            slots.write(file, added)
             writing.save_anndata(file, output)
         elif without_data or kind_of(path) == ".zarr":
             writing.save_slots(file, output, added)

@@ -59,7 +59,7 @@ def neighbors(
             # All samples of the data, not only landmarks: their neighbors are stored.
             names = get.names(data, key=key)
             check_neighborhood(n_neighbors, len(names), "sample")
-            near = slots.nearest_cells(data, get.distances(data, key=key), n_neighbors - 1, key)
+            near = slots.nearest_cells(get.distances(data, key=key), n_neighbors - 1, key)
         else:
             names = list(getattr(known.result.problem, of).item_names)
             check_neighborhood(n_neighbors, len(names), of[:-1])

@@ -48,18 +48,15 @@ def graph_keys(neighbors_key: str) -> tuple[str, str]:
     return f"{neighbors_key}_distances", f"{neighbors_key}_connectivities"
 
 
-def proved_key(key: str) -> str:
-    """The name of the column of ``obs`` that marks cells with proved neighbors."""
-    return f"{key}_proved"
-
-
 def to_slots(
     sketch: Sketch, origin: Origin, key: str, neighbors_key: str
 ) -> dict[str, dict[str, Any]]:
     """Everything to write, by slot: ``obs``, ``obsp``, ``varp`` and ``uns``."""
     result, near = sketch.result, sketch.neighbors
-    slot = slots.distances_key(key)
-    stored = slots.describe(result, key, source=origin.source, options=origin.options)
+    genes = origin.data.var_names if origin.own_genes else None
+    written = slots.to_slots(result, key, origin.source, origin.options, genes)
+    stored = written["uns"][key]
+    stored["neighbors_key"] = neighbors_key
     stored["landmarks"] = {
         "names": np.array(result.problem.samples.item_names, dtype=object),
         "data": sparse.csr_matrix(sketch.data),
@@ -71,18 +68,13 @@ def to_slots(
     }
     if sketch.landmarks is not None:
         stored["landmarks"]["rows"] = sketch.landmarks
-    features = slots.stored_distances(
-        "genes", result.problem.features, result.features, slots.MAX_DENSE, slots.NEIGHBORS_STORED
-    )
-    if origin.own_genes:
-        genes = np.array(list(origin.data.var_names), dtype=object)
-        stored["features"] = {"names": genes, "distances": features}
     k = origin.n_neighbors - 1
     index = near.graph.indices.reshape(-1, k)
     weights = fuzzy_connectivities(index, near.graph.data.reshape(-1, k))
     distances_key, connectivities_key = graph_keys(neighbors_key)
-    stored["neighbors_key"] = neighbors_key
-    described = {
+    written["obs"] = {f"{key}_proved": near.proved}
+    written["obsp"] = {distances_key: near.graph, connectivities_key: weights}
+    written["uns"][neighbors_key] = {
         "connectivities_key": connectivities_key,
         "distances_key": distances_key,
         "params": {
@@ -91,22 +83,10 @@ def to_slots(
             "random_state": 0 if origin.random_state is None else origin.random_state,
             "metric": "euclidean",  # scanpy needs a known one, and uses it only to lay out groups
             "use_rep": "X",
-            "distances": slot,
+            "distances": slots.distances_key(key),
         },
     }
-    return {
-        "obs": {proved_key(key): near.proved},
-        "obsp": {distances_key: near.graph, connectivities_key: weights},
-        "varp": {} if origin.own_genes else {slot: features},
-        "uns": {key: stored, neighbors_key: described},
-    }
-
-
-def write(adata: AnnData, written: dict[str, dict[str, Any]]) -> None:
-    """Assign what :func:`to_slots` returned."""
-    for where, items in written.items():
-        for name, value in items.items():
-            getattr(adata, where)[name] = value
+    return written
 
 
 def graph(adata: AnnData, stored: dict[str, Any], key: str) -> sparse.csr_matrix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -226,27 +226,39 @@ def store(
     n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
     """Write ``result`` to ``obsp``, ``varp`` and ``uns``, in types that h5ad files can hold."""
+    genes = None
+    if source["use_raw"] and not adata.raw.var_names.equals(adata.var_names):
+        genes = adata.raw.var_names
+        adata.varp.pop(distances_key(key), None)
     limits = max_dense, n_neighbors
-    stored = describe(result, key, source=source, options=options)
+    written = to_slots(result, key, source, options, genes, limits)
     if certificate is not None:
-        stored["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
-    samples = stored_distances("cells", result.problem.samples, result.samples, *limits)
-    adata.obsp[distances_key(key)] = samples
-    features = stored_distances("genes", result.problem.features, result.features, *limits)
-    store_features(adata, features, key, stored, bool(source.get("use_raw")))
-    adata.uns[key] = stored
+        stored = {**_plain(asdict(certificate)), "text": str(certificate)}
+        written["uns"][key]["certificate"] = stored
+    samples = _stored_distances("cells", result.problem.samples, result.samples, *limits)
+    written["obsp"] = {distances_key(key): samples}
+    write(adata, written)
 
 
-def describe(
-    result: Result, key: str, *, source: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
-    """The entries of ``uns[key]`` for a result, except distances."""
+def to_slots(
+    result: Result,
+    key: str,
+    source: dict[str, Any],
+    options: dict[str, Any],
+    genes: Iterable[str] | None,
+    limits: tuple[int, int] = (MAX_DENSE, NEIGHBORS_STORED),
+) -> dict[str, dict[str, Any]]:
+    """What is written of a result, by slot, but for the distances between cells.
+
+    ``genes`` are the names of those in raw, if ``X`` has others: ``varp`` cannot hold them.
+    """
     import pandas as pd
 
     used = {name: options[name] for name in HISTOGRAMS if name in options}
     used |= {"fixed": result.problem.fixed} if result.problem.fixed else {}
     params = {**result.parameters.to_json(), **source, **used}
-    return {
+    features = _stored_distances("genes", result.problem.features, result.features, *limits)
+    stored = {
         "params": {name: value for name, value in params.items() if value is not None},
         "distances_key": distances_key(key),
         "values": np.array(result.values),
@@ -259,21 +271,17 @@ def describe(
         "history": pd.DataFrame(result.history, columns=list(Record._fields)),
         "fingerprint": fingerprint(result.problem),
     }
+    if genes is None:
+        return {"varp": {distances_key(key): features}, "uns": {key: stored}}
+    stored["features"] = {"names": np.array(list(genes), dtype=object), "distances": features}
+    return {"varp": {}, "uns": {key: stored}}
 
 
-def store_features(
-    adata: AnnData, features: Any, key: str, stored: dict[str, Any], use_raw: bool
-) -> None:
-    """Write the distances between genes to ``varp``, or to ``stored`` if raw has other genes."""
-    slot = distances_key(key)
-    if use_raw and not adata.raw.var_names.equals(adata.var_names):
-        stored["features"] = {
-            "names": adata.raw.var_names.to_numpy(dtype=object),
-            "distances": features,
-        }
-        adata.varp.pop(slot, None)
-    else:
-        adata.varp[slot] = features
+def write(adata: AnnData, written: dict[str, dict[str, Any]]) -> None:
+    """Assign values by slot and name."""
+    for where, items in written.items():
+        for name, value in items.items():
+            getattr(adata, where)[name] = value
 
 
 def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any]) -> None:
@@ -290,7 +298,10 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
     adata.uns[f"{key}_choice"] = {
         "table": pd.DataFrame(list(choice.table)).set_index("name"),
         "best": choice.best,
-        "settings": {name: _storable_option(value) for name, value in choice.settings.items()},
+        "settings": {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in choice.settings.items()
+        },
         "picked": choice.picked or "",
         "advice": choice.advice,
         "params": {name: value for name, value in params.items() if value is not None},
@@ -311,15 +322,11 @@ def read(adata: AnnData, key: str) -> dict[str, Any]:
 
 def checksum(result: Result) -> str:
     """A checksum of the distances between genes, and of the data they were learned from."""
-    return digest(
-        {
-            "data": np.array(fingerprint(result.problem)),
-            "distances": np.asarray(result.features),
-        }
-    )
+    data = np.array(fingerprint(result.problem))
+    return digest({"data": data, "distances": np.asarray(result.features)})
 
 
-def stored_distances(
+def _stored_distances(
     items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
 ) -> Matrix | sparse.csr_matrix:
     """The matrix to store: NaN for dropped items, sparse above ``max_dense``."""
@@ -338,9 +345,7 @@ def stored_distances(
     return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
 
 
-def nearest_cells(
-    adata: AnnData, distances: Any, count: int, key: str
-) -> tuple[np.ndarray, np.ndarray]:
+def nearest_cells(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
     values = distances.data if sparse.issparse(distances) else distances
     if np.isnan(values).any():
@@ -353,20 +358,11 @@ def nearest_cells(
         return nearest(distances, count, skip_self=True)
     sizes = np.diff(distances.indptr)
     if sizes.min() < count:
-        more = (
-            ", or run `landmarks` with a larger `n_neighbors`"
-            if "landmarks" in read(adata, key)
-            else ", or learn with a larger `n_neighbors` or `max_dense`"
-        )
         raise ValueError(
             f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
-            f"stored. Pass fewer{more}."
+            "stored. Pass fewer, or learn with a larger `n_neighbors`."
         )
     return nearest_stored(distances, count)
-
-
-def _storable_option(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -242,7 +242,7 @@ def landmarks(
     adata = adata.copy() if copy else adata
     own_genes = use_raw and not adata.raw.var_names.equals(adata.var_names)
     origin = sketches.Origin(data, source, options, n_neighbors, random_state, own_genes)
-    sketches.write(adata, sketches.to_slots(sketch, origin, key_added, neighbors_key))
+    slots.write(adata, sketches.to_slots(sketch, origin, key_added, neighbors_key))
     return adata if copy else None
 
 
