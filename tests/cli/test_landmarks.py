@@ -74,7 +74,7 @@ def test_neighbors_are_those_of_all_samples(data):
         assert_allclose(own["distance"], np.sort(row.data)[:3])
     said = run("neighbors", "out.h5ad", "-o", "z.csv", "-n", 7, code=2).stderr
     assert "`n_neighbors` is 7, but only the 5 nearest of each" in said
-    assert "Pass fewer, or learn with a larger `n_neighbors`." in said
+    assert "Pass fewer, or run `landmarks` with a larger `n_neighbors`." in said
     run("neighbors", "out.h5ad", "-o", "genes.csv", "--of", "features")
     assert len(pd.read_csv("genes.csv")) == 30 * 14
 

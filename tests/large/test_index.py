@@ -280,17 +280,6 @@ def test_a_run_without_a_seed_is_continued_with_its_own(tmp_path, search):
     assert (first.landmarks[:20] != other.landmarks[:20]).any()
 
 
-@pytest.mark.parametrize("search", ["exhaustive", "index"])
-def test_a_search_without_a_seed_is_continued_with_its_own(tmp_path, search):
-    result = cm.learn(X[:60], tol=1e-1, drop_empty=True)
-    options = {"folder": tmp_path / "run", "random_state": None, "search": search, "check": 5}
-    first, again = (cm.neighbor_graph(result, X, 4, **options) for _ in range(2))
-    assert first.graph.indices.tobytes() == again.graph.indices.tobytes()
-    assert first.recall == again.recall
-    stored = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert "seed.npz" in stored
-
-
 def test_a_run_with_a_callback_is_continued(tmp_path):
     """A function has another address in the next process, and does not change the result."""
     options = {"folder": tmp_path / "run", "check": 0}

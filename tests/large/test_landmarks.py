@@ -77,16 +77,10 @@ def test_a_sketch_answers_for_its_metric_or_says_where_to_ask():
     near = sketch.transform(DATA.X[:5], n_neighbors=2)
     assert_array_equal(near.toarray(), sketch.result.transform(DATA.X[:5], n_neighbors=2).toarray())
     assert ".result (the metric)" in str(sketch)
-    with pytest.raises(AttributeError, match=r"\.result\.save\(path\).*save_npz"):
-        sketch.save("sketch.npz")
-    with pytest.raises(AttributeError, match=r"\.result\.samples.*\.graph"):
-        _ = sketch.samples
-    for name in ("certify", "status", "values", "problem"):
+    for name in ("certify", "save", "samples"):
         assert not hasattr(sketch, name)
-        with pytest.raises(AttributeError, match=rf"\.result\.{name}"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'. The metric of"):
             getattr(sketch, name)
-    with pytest.raises(AttributeError, match="no attribute 'other'$"):
-        _ = sketch.other
     assert repr(copy.deepcopy(sketch)) == repr(pickle.loads(pickle.dumps(sketch))) == repr(sketch)
 
 

@@ -151,12 +151,13 @@ def test_raw_with_other_genes_goes_to_uns(adata, tmp_path):
     assert len(cms.get.result(again).features) == 18
 
 
-def test_for_large_data_the_nearest_neighbors_are_stored(adata, tmp_path):
+def test_for_large_data_the_nearest_neighbors_are_stored(adata, tmp_path, monkeypatch):
+    monkeypatch.setattr(cms.tl.slots, "NEIGHBORS_STORED", 9)
     full = cms.tl.learn(adata, copy=True, **QUICK)
     with (
         pytest.warns(UserWarning, match="36 cells are more than `max_dense` = 20: .* the 9 neare"),
     ):
-        cms.tl.learn(adata, max_dense=20, n_neighbors=9, **QUICK)
+        cms.tl.learn(adata, max_dense=20, **QUICK)
     graph = adata.obsp["cometric_distances"]
     assert sparse.issparse(graph)
     assert_array_equal(np.diff(graph.indptr), 9)
@@ -265,7 +266,6 @@ def test_bad_requests_are_refused(adata):
         ({"key_added": "\ud800"}, r"`key_added` is '\\ud800'; pass a name"),
         ({"key_added": 3}, "`key_added` is 3; pass a name, without '/'"),
         ({"max_dense": "all"}, "`max_dense` is 'all'; pass a number"),
-        ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number, at least 1"),
     ):
         with pytest.raises(ValueError, match=words):
             cms.tl.learn(adata, **options)

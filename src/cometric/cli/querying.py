@@ -147,7 +147,7 @@ def transfer(
     """
     import pandas as pd
 
-    from cometric.scverse import slots, tl_placing
+    from cometric.scverse import slots, tl_mapping
 
     target.check(*TABLES, ".h5ad")
     known, output = learned.load(), target.output
@@ -164,7 +164,7 @@ def transfer(
     if kind_of(output) == ".h5ad":
         name = f"{learned.key}_{labels}"
         slots.check_key(name)
-        tl_placing.store_labels(data, answer, given, name, "samples")
+        tl_mapping.store_labels(data, answer, given, name, "samples")
         writing.save_anndata(data, output)
     else:
         names = ["" if pd.isna(label) else str(label) for label in answer.labels]

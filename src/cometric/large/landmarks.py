@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from numbers import Integral
 from typing import Any
@@ -36,9 +36,6 @@ PER_FEATURE = 5
 
 SKETCH = 32
 """Columns of the random projection in which "kmeans++" measures distances."""
-
-
-_PARTS = {part.name for part in fields(Result)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +85,8 @@ class Sketch:
 
     def __getattr__(self, name: str) -> Any:
         message = f"'Sketch' object has no attribute '{name}'"
-        if name == "save":
-            message += (
-                ". Save the metric by `.result.save(path)`, and the neighbors by "
-                "`scipy.sparse.save_npz(path, sketch.graph)`"
-            )
-        elif name == "samples":
-            message += (
-                ": distances between all samples are not computed. Those between the landmarks "
-                "are in `.result.samples`, those to the nearest neighbors in `.graph`"
-            )
-        elif not name.startswith("_") and (hasattr(Result, name) or name in _PARTS):
-            message += f". That of the metric, learned from the landmarks, is `.result.{name}`"
+        if not name.startswith("_"):
+            message += ". The metric of the landmarks is `.result`, the neighbors are `.graph`"
         raise AttributeError(message, name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -171,10 +158,11 @@ def learn_landmarks(
     n_neighbors, max_candidates, check, search
         See :func:`cometric.neighbor_graph`.
     folder
-        Where the learned metric and completed parts of the search are stored; an interrupted call
-        continues when it is repeated. A folder of another run, or in use by one, is refused.
+        Where the learned metric and completed parts of the search are stored, as for
+        :func:`cometric.neighbor_graph`.
     random_state
-        Seed for the choice of landmarks, and of the samples that are checked.
+        Seed for the choice of landmarks, of the samples that are checked, and of the clusters of
+        the index.
     device
         "cuda" to learn and to find neighbors on a GPU; with the reference "local", to learn only.
     n_threads, progress

@@ -107,13 +107,11 @@ def neighbor_graph(
     *,
     max_candidates: int | None = None,
     check: int = 20,
-    random_state: int | None = 0,
     n_threads: int | None = None,
     progress: bool = False,
     search: str = "auto",
     folder: str | os.PathLike[str] | None = None,
     device: str | None = None,
-    memory_limit: float | None = None,
 ) -> Neighbors:
     """The nearest neighbors among the samples ``X`` under the feature metric of ``result``.
 
@@ -138,8 +136,6 @@ def neighbor_graph(
         times with an index, which needs far fewer as a rule.
     check
         Number of random samples to compare with all others, to measure the recall.
-    random_state
-        Seed for the choice of these samples, and of the clusters of the index.
     n_threads, progress
         As for :func:`cometric.learn`.
     search
@@ -154,9 +150,6 @@ def neighbor_graph(
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
         for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, and
         for "local".
-    memory_limit
-        Approximate limit of memory in bytes, by default the free memory. Stored samples that would
-        take too large a part of it are moved to a temporary file.
 
     Returns
     -------
@@ -174,8 +167,8 @@ def neighbor_graph(
     check_is_result(result)
     source = rows_of(X)
     request = Request(
-        source.shape[0], n_neighbors, max_candidates, check, random_state, search,
-        n_threads=n_threads, progress=progress, device=device, memory_limit=memory_limit,
+        source.shape[0], n_neighbors, max_candidates, check, 0, search,
+        n_threads=n_threads, progress=progress, device=device, memory_limit=None,
     )  # fmt: skip
     on_cpu = not on_gpu(result, "samples", device)
     with open_run(folder if on_cpu else None) as run:
@@ -184,7 +177,7 @@ def neighbor_graph(
 
 @dataclass(frozen=True)
 class Request:
-    """Options of :func:`neighbor_graph`, checked; those with ``compare=False`` keep its result."""
+    """Options of a search, checked; those with ``compare=False`` do not change its result."""
 
     n: int = field(compare=False)  # samples
     n_neighbors: int

@@ -223,19 +223,17 @@ def store(
     options: dict[str, Any],
     certificate: Certificate | Diagnosis | LiftCheck | None = None,
     max_dense: int = MAX_DENSE,
-    n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
     """Write ``result`` to ``obsp``, ``varp`` and ``uns``, in types that h5ad files can hold."""
     genes = None
     if source["use_raw"] and not adata.raw.var_names.equals(adata.var_names):
         genes = adata.raw.var_names
         adata.varp.pop(distances_key(key), None)
-    limits = max_dense, n_neighbors
-    written = to_slots(result, key, source, options, genes, limits)
+    written = to_slots(result, key, source, options, genes, max_dense)
     if certificate is not None:
         stored = {**_plain(asdict(certificate)), "text": str(certificate)}
         written["uns"][key]["certificate"] = stored
-    samples = _stored_distances("cells", result.problem.samples, result.samples, *limits)
+    samples = _stored_distances("cells", result.problem.samples, result.samples, max_dense)
     written["obsp"] = {distances_key(key): samples}
     write(adata, written)
 
@@ -246,7 +244,7 @@ def to_slots(
     source: dict[str, Any],
     options: dict[str, Any],
     genes: Iterable[str] | None,
-    limits: tuple[int, int] = (MAX_DENSE, NEIGHBORS_STORED),
+    max_dense: int = MAX_DENSE,
 ) -> dict[str, dict[str, Any]]:
     """What is written of a result, by slot, but for the distances between cells.
 
@@ -257,7 +255,7 @@ def to_slots(
     used = {name: options[name] for name in HISTOGRAMS if name in options}
     used |= {"fixed": result.problem.fixed} if result.problem.fixed else {}
     params = {**result.parameters.to_json(), **source, **used}
-    features = _stored_distances("genes", result.problem.features, result.features, *limits)
+    features = _stored_distances("genes", result.problem.features, result.features, max_dense)
     stored = {
         "params": {name: value for name, value in params.items() if value is not None},
         "distances_key": distances_key(key),
@@ -327,7 +325,7 @@ def checksum(result: Result) -> str:
 
 
 def _stored_distances(
-    items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
+    items: str, side: Side, distances: Matrix, max_dense: int
 ) -> Matrix | sparse.csr_matrix:
     """The matrix to store: NaN for dropped items, sparse above ``max_dense``."""
     distances = np.asarray(distances)
@@ -338,11 +336,12 @@ def _stored_distances(
     n = len(distances)
     if n <= max_dense:
         return distances
+    count = min(NEIGHBORS_STORED, n - 1)
     warn(
-        f"{n} {items} are more than `max_dense` = {max_dense}: only the distances to the "
-        f"{min(n_neighbors, n - 1)} nearest are stored, as a sparse graph."
+        f"{n} {items} are more than `max_dense` = {max_dense}: only the distances to the {count} "
+        "nearest are stored, as a sparse graph."
     )
-    return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
+    return neighbor_matrix(*nearest(distances, count, skip_self=True), n)
 
 
 def nearest_cells(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -360,7 +359,7 @@ def nearest_cells(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.
     if sizes.min() < count:
         raise ValueError(
             f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
-            "stored. Pass fewer, or learn with a larger `n_neighbors`."
+            "stored. Pass fewer, or run `landmarks` with a larger `n_neighbors`."
         )
     return nearest_stored(distances, count)
 

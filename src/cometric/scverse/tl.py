@@ -14,13 +14,13 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.kinds import check_count, check_number
+from cometric.core.kinds import check_number
 from cometric.core.nearest import check_neighborhood
 from cometric.files.rows import rows_of
 from cometric.large.landmarks import learn_landmarks
 from cometric.running.weights import AUTO
 from cometric.scverse import get, sketches, slots
-from cometric.scverse.tl_placing import transfer_labels, transform
+from cometric.scverse.tl_mapping import transfer_labels, transform
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -53,7 +53,6 @@ def learn(
     key_added: str = "cometric",
     certify: bool = False,
     max_dense: int = slots.MAX_DENSE,
-    n_neighbors: int = slots.NEIGHBORS_STORED,
     copy: bool = False,
     **options: Any,
 ) -> AnnData | None:
@@ -71,9 +70,9 @@ def learn(
         The name under which results are stored.
     certify
         Also store a certificate; takes a few more transport sweeps.
-    max_dense, n_neighbors
-        Above ``max_dense`` cells (or genes) only the distances to the ``n_neighbors`` nearest are
-        stored, as a sparse graph, with a warning.
+    max_dense
+        Above this number of cells (or genes) only the distances to the 100 nearest are stored, as a
+        sparse graph, with a warning.
     copy
         Return a copy rather than writing to ``adata``.
     eps, tau, options
@@ -99,7 +98,6 @@ def learn(
     """
     slots.check_key(key_added)
     check_number("max_dense", max_dense)
-    check_count("n_neighbors", n_neighbors)
     data, source = slots.unwrap(adata, layer, use_raw, copy)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
@@ -117,7 +115,6 @@ def learn(
         options=options,
         certificate=result.certify(options.get("n_threads")) if certify else None,
         max_dense=max_dense,
-        n_neighbors=n_neighbors,
     )
     return adata if copy else None
 
