@@ -29,10 +29,8 @@ from cometric.running.settings import Settings
 
 METHODS = ("uniform", "kmeans++")
 
-DEFAULT = 400
-"""Landmarks by default, or one for every ``PER_FEATURE`` features if these are more."""
-
-PER_FEATURE = 5
+DEFAULT, PER_FEATURE = 400, 5
+"""Landmarks by default, or one for every five features if these are more; see docs/scale.md."""
 
 SKETCH = 32
 """Columns of the random projection in which "kmeans++" measures distances."""
@@ -69,19 +67,9 @@ class Sketch:
         """The k features nearest to one or several, as :meth:`Result.nearest`."""
         return self.result.nearest(items, k)
 
-    def transform(
-        self,
-        X: Any,
-        *,
-        n_neighbors: int | None = None,
-        device: Any = "cpu",
-        n_threads: int | None = None,
-        progress: bool = False,
-    ) -> Matrix | sparse.csr_matrix:
+    def transform(self, X: Any, **options: Any) -> Matrix | sparse.csr_matrix:
         """Distances of new samples to the landmarks, as :meth:`Result.transform`."""
-        return self.result.transform(
-            X, n_neighbors=n_neighbors, device=device, n_threads=n_threads, progress=progress
-        )
+        return self.result.transform(X, **options)
 
     def __getattr__(self, name: str) -> Any:
         message = f"'Sketch' object has no attribute '{name}'"
@@ -96,24 +84,20 @@ class Sketch:
     def __str__(self) -> str:
         neighbors = self.neighbors
         n = len(neighbors.proved)
+        proved = f"the neighbors of {100 * neighbors.proved.mean():.1f} % of the samples"
+        if neighbors.search == "index":
+            proved = "nothing: candidates came from an index, only the recall counts"
         lines = [
             f"Learned a distance between {len(self.features)} features from "
             f"{len(self.result.samples)} landmarks, and {neighbors.graph.nnz // n} neighbors of "
             f"each of {n} samples",
             f"  landmarks        {self.result.status.value}, residual {self.result.residual:.2e}",
-            _proof(neighbors),
+            f"  proved           {proved}",
             f"  recall           {neighbors.measured} samples compared with all",
             f"  compared         {neighbors.compared:.0f} distances per sample",
             "  parts            .result (the metric), .neighbors, .landmarks",
         ]
         return "\n".join(lines)
-
-
-def _proof(neighbors: Neighbors) -> str:
-    if neighbors.search == "index":
-        return "  proved           nothing: candidates came from an index, only the recall counts"
-    share = 100 * neighbors.proved.mean()
-    return f"  proved           the neighbors of {share:.1f} % of the samples"
 
 
 def learn_landmarks(
@@ -238,11 +222,6 @@ def _origin(
     )
 
 
-def default_count(n: int, m: int) -> int:
-    """The number of landmarks by default; see docs/scale.md for how good a sketch is."""
-    return min(n, max(DEFAULT, m // PER_FEATURE))
-
-
 def _draw(
     matrix: StoredRows,
     landmarks: Any,
@@ -255,7 +234,7 @@ def _draw(
     if count is not None:
         check_landmarks(count, n, "n_landmarks")
     if landmarks is None:
-        landmarks = default_count(n, m) if count is None else count
+        landmarks = min(n, max(DEFAULT, m // PER_FEATURE)) if count is None else count
     elif count is not None and (isinstance(landmarks, Integral) or np.ndim(landmarks) != 1):
         raise ValueError(
             f"`landmarks` and `n_landmarks` are both given, which is possible only if `landmarks` "
