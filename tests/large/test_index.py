@@ -59,41 +59,41 @@ def case(request):
 @pytest.fixture
 def small(monkeypatch):
     """Blocks, scans and groups so small that several of each are used."""
-    monkeypatch.setattr(samples, "PLACED", 64)
+    monkeypatch.setattr(samples, "DESCRIBED", 64)
     monkeypatch.setattr(clusters, "SCANNED", 60)
     monkeypatch.setattr(clusters, "GROUP", 7)
     monkeypatch.setattr(clusters, "BATCH", 40)
     monkeypatch.setattr(clusters, "SCORED", {True: 30, False: 30})
 
 
-def held(result, X):
+def distances_of(result, X):
     n = X.shape[0]
     distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
     return distances.pairs(index).reshape(n, n)
 
 
-def placed(result, X):
+def described(result, X):
     found = samples.Samples(result, learned_rows(result, rows_of(X), np.inf))
-    found.collect(map(found.place, found.blocks()), np.inf)
+    found.collect(map(found.describe, found.blocks()), np.inf)
     return found
 
 
 def test_distances_are_those_of_the_map_of_all(case):
     X, result = case
     pairs = np.random.default_rng(0).integers(0, X.shape[0], (200, 2))
-    true = held(result, X)[pairs[:, 0], pairs[:, 1]]
-    assert_allclose(placed(result, X).distances(pairs), true, rtol=1e-6, atol=1e-6)
+    true = distances_of(result, X)[pairs[:, 0], pairs[:, 1]]
+    assert_allclose(described(result, X).distances(pairs), true, rtol=1e-6, atol=1e-6)
 
 
 def test_scores_are_below_the_distances_and_close(case):
     X, result = case
     n = X.shape[0]
-    found = placed(result, X)
+    found = described(result, X)
     every = np.arange(n)
     images, _ = found.potentials(every)
     scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
-    true, off = held(result, X), ~np.eye(n, dtype=bool)
+    true, off = distances_of(result, X), ~np.eye(n, dtype=bool)
     assert np.corrcoef(scores[off], true[off])[0, 1] > 0.7
     if found.bounded:
         assert (scores[off] <= true[off] + 1e-6 * true.max()).all()
@@ -104,7 +104,7 @@ def test_scores_are_below_the_distances_and_close(case):
 @pytest.mark.parametrize("name", ["local", "local-0.2"])
 def test_scores_have_the_exact_reference(name):
     result = cm.learn(X[:70], eps=0.1, norm=name, tol=1e-3)
-    found, every, n = placed(result, X), np.arange(150), 150
+    found, every, n = described(result, X), np.arange(150), 150
     images, _ = found.potentials(every)
     scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
     hist, full = found.histograms(every)
@@ -118,7 +118,7 @@ def test_scores_have_the_exact_reference(name):
 @pytest.mark.parametrize("name", ["local", "local-0.2", "lsa", "cosine", "hellinger", "l1"])
 def test_learned_samples_have_the_learned_distances(name):
     result = cm.learn(X[:70], eps=0.1, restart=0.4, norm=name, tol=1e-7)
-    found = placed(result, X[:70])
+    found = described(result, X[:70])
     pairs = np.stack(np.triu_indices(70, 1), axis=1)
     assert_allclose(found.distances(pairs), result.samples[tuple(pairs.T)], atol=1e-5)
 
@@ -126,7 +126,7 @@ def test_learned_samples_have_the_learned_distances(name):
 def test_nearly_all_neighbors_are_found(case, small):
     X, result = case
     found = cm.neighbor_graph(result, X, 5, search="index", check=150)
-    true = held(result, X)
+    true = distances_of(result, X)
     near = found.graph.data.reshape(-1, 5)
     assert_allclose(true[np.arange(150)[:, None], found.graph.indices.reshape(-1, 5)], near,
                     rtol=1e-5, atol=1e-6)  # fmt: skip

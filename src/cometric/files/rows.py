@@ -26,8 +26,7 @@ from cometric.core.inputs import (
 )
 from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
-from cometric.files.reading import check_not_empty as check_has_bytes
-from cometric.files.reading import errors_naming, missing, open_hdf5
+from cometric.files.reading import check_has_content, errors_naming, missing, open_hdf5
 from cometric.files.tables import kind_of
 
 STORES = (".h5ad", ".zarr", ".npy")
@@ -261,7 +260,7 @@ def open_store(
     if path.is_dir() != (kind == ".zarr"):
         found, pass_ = ("a folder", "a file") if path.is_dir() else ("a file", "a folder of Zarr")
         raise ValueError(f"`{path}` is {found}; pass {pass_}.")
-    check_has_bytes(path)
+    check_has_content(path)
     if kind == ".npy" and (layer is not None or use_raw):
         raise ValueError(f"`{path}` has no layers and no raw data; leave out `layer`, `use_raw`.")
     with ExitStack() as stack:

@@ -82,7 +82,7 @@ class IndexSearch:
 
     def run(self, run: RunFolder, show: bool, memory_limit: float | None) -> tuple[Index, Matrix]:
         """Neighbors of all samples and their distances, in the order of the samples."""
-        self._samples.collect(self._places(run, show), memory_limit)
+        self._samples.collect(self._described(run, show), memory_limit)
         clusters = ClusterIndex(self._samples, self._seed, self._tasks)
         # Another processor may round otherwise, and divide the samples into other blocks.
         run.bind(lambda: digest({"order": clusters.order, "starts": clusters.starts}))
@@ -101,18 +101,20 @@ class IndexSearch:
     def _map(self, function: Any, items: Any) -> Iterator[Any]:
         return map_in_order(function, items, self._at_once, self._tasks)
 
-    def _places(self, run: RunFolder, show: bool) -> Iterator[dict[str, Any]]:
-        def place(item: tuple[int, slice]) -> tuple[slice, dict[str, Any]]:
-            number, rows = item
-            placed = run.load(f"place-{number:06d}")
-            if placed is None:
-                placed = self._samples.place(rows)
-                run.save(f"place-{number:06d}", placed)
-            return rows, placed
+    def _described(self, run: RunFolder, show: bool) -> Iterator[dict[str, Any]]:
+        """What :meth:`Samples.describe` returns for all blocks, loaded if it is stored."""
 
-        with bar_of_pairs(show, self._n, "sample", "placing samples") as report:
-            for rows, placed in self._map(place, enumerate(self._samples.blocks())):
-                yield placed
+        def describe(item: tuple[int, slice]) -> tuple[slice, dict[str, Any]]:
+            number, rows = item
+            block = run.load(f"samples-{number:06d}")
+            if block is None:
+                block = self._samples.describe(rows)
+                run.save(f"samples-{number:06d}", block)
+            return rows, block
+
+        with bar_of_pairs(show, self._n, "sample", "describing samples") as report:
+            for rows, block in self._map(describe, enumerate(self._samples.blocks())):
+                yield block
                 report(rows.stop, self._n)
 
     def _stored_block(

@@ -1,4 +1,4 @@
-"""Many samples under a held metric: stored compressed, scored and compared in small parts."""
+"""Many samples under a learned metric: stored compressed, scored and compared in small parts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 COMPONENTS = 32
 """Singular vectors of the potentials of landmarks by which transport is approximated."""
 
-PLACED = 8192
-"""Samples in a block whose place is computed, and stored in a file, together."""
+DESCRIBED = 8192
+"""Samples that are described, and stored in a file, together."""
 
 SLACK = 1e-4
 """Scores are in float32: references in bounds are lowered by this fraction."""
@@ -108,37 +108,37 @@ class Samples:
 
     def blocks(self) -> Iterator[slice]:
         n = self.stored.shape[0]
-        for start in range(0, n, PLACED):
-            yield slice(start, min(start + PLACED, n))
+        for start in range(0, n, DESCRIBED):
+            yield slice(start, min(start + DESCRIBED, n))
 
-    def place(self, rows: slice) -> dict[str, Any]:
-        """What is stored of a block of samples."""
+    def describe(self, rows: slice) -> dict[str, Any]:
+        """The numbers of a block of samples from which scores are computed."""
         hist, full = self.histograms(np.arange(rows.start, rows.stop))
         base = self.base
         phi = base.transport.lift(Histograms(hist), base._resources)
-        placed: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
+        described: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
         if self.keeps_own:
-            placed["own"], placed["self"] = phi.own_terms(base.cost)
-        bounds = self._bounds(hist, phi, placed.get("own"))
-        placed["p"], placed["q"] = base.scale * bounds.p, base.scale * bounds.q
-        placed["coordinates"] = (hist @ self._basis).astype(np.float32)
-        placed["mean"] = base.scale * (hist @ self._center)
-        placed["one"] = full.data.astype(np.float32)
+            described["own"], described["self"] = phi.own_terms(base.cost)
+        bounds = self._bounds(hist, phi, described.get("own"))
+        described["p"], described["q"] = base.scale * bounds.p, base.scale * bounds.q
+        described["coordinates"] = (hist @ self._basis).astype(np.float32)
+        described["mean"] = base.scale * (hist @ self._center)
+        described["one"] = full.data.astype(np.float32)
         histograms = Histograms(full)
         if self.local is None:
-            placed["vectors"] = _side_by_side(self._views.place(histograms))
-            return placed
+            described["vectors"] = _side_by_side(self._views.place(histograms))
+            return described
         items = self.local.place(histograms)
         low, dot, *dense = items.places
-        placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
-        placed["vectors"], placed["around"] = _side_by_side(dense), np.stack(items.around)
-        return placed
+        described["two"], described["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
+        described["vectors"], described["around"] = _side_by_side(dense), np.stack(items.around)
+        return described
 
-    def collect(self, placed: Iterator[dict[str, Any]], memory_limit: float | None) -> None:
-        """Store what :meth:`place` returned for the blocks, in order."""
+    def collect(self, described: Iterator[dict[str, Any]], memory_limit: float | None) -> None:
+        """Store what :meth:`describe` returned for the blocks, in order."""
         long: dict[str, LongArray] = {}
         sizes, around, own, start = [], [], [], 0
-        for block in placed:
+        for block in described:
             stop = start + len(block["p"])
             rows = slice(start, stop)
             self.p[rows], self.q[rows] = block["p"], block["q"]
@@ -215,8 +215,8 @@ class Samples:
         if self.local is not None:
             placed = self._views.place(Histograms(full))
             places = references.LocalItems(placed, [part[rows] for part in self.around])
-        held = self.base.on(hist, full, places, self._own(rows))
-        return held.pairs(back.reshape(-1, 2))
+        some = self.base.on(hist, full, places, self._own(rows))
+        return some.pairs(back.reshape(-1, 2))
 
     @property
     def has_common_sums(self) -> bool:
