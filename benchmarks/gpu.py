@@ -23,7 +23,6 @@ from scipy import sparse
 import cometric as cm
 from cometric.core.formula import Formula
 from cometric.core.types import Coupled, Metrics
-from cometric.kernels import sinkhorn_cuda
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
@@ -216,43 +215,37 @@ def check_steps(case, number=2000):
 
 
 def targets(folder):
-    """End-to-end times, with the CUDA kernel and with the Triton kernel, in one run."""
-    can_run = sinkhorn_cuda.can_run
+    """End-to-end times."""
     cells, reduced = read(folder, "pbmc3k_cellranger"), read(folder, "pbmc68k_reduced")
     case, many = Case(cells), Case(counts(10_000, 2_000, density=0.05))
     _, truth, _ = case.timed("float64", repeats=1, sweeps=None, tol=1e-10)
-    print("\n| kernel | case | s |\n|---|---|---|")
-    for name in ("CUDA", "Triton"):
-        sinkhorn_cuda.can_run = can_run if name == "CUDA" else lambda _: False
+    print("\n| case | s |\n|---|---|")
 
-        def report(what, taken, name=name):
-            print(f"| {name} | {what} | {taken:.3f} |", flush=True)
+    def report(what, taken):
+        print(f"| {what} | {taken:.3f} |", flush=True)
 
-        for precision, sweeps, tol in (
-            ("float32", 1, 0),
-            ("float32", 3, 0),
-            ("float64", None, 1e-4),
-        ):
-            options = {"sweeps": sweeps, "tol": tol}
-            case.timed(precision, repeats=1, pairs=1, **options)
-            taken, iterate, _ = case.timed(precision, **options)
-            wide, _ = far(iterate.metrics.samples, truth.metrics.samples)
-            how = f"{sweeps} sweeps" if sweeps else f"solved to {tol:g}"
-            report(f"PBMC 3k, 15 iterations, {precision}, {how}, error of D {wide:.1e}", taken)
-        for what, X, tol in (("PBMC 3k", cells, 1e-6), ("700 x 765", reduced, 1e-8)):
-            began = time.perf_counter()
-            result = cm.learn(X, EPS, TAU, tol=tol, device="cuda")
-            first = time.perf_counter() - began
-            taken = seconds_of(lambda X=X, tol=tol: cm.learn(X, EPS, TAU, tol=tol, device="cuda"))
-            turns = len(result.history)
-            report(
-                f"{what} by learn to {tol:g}, {turns} iterations, first call {first:.1f} s", taken
-            )
-        many.iterate(many.maps("float32"), 4)  # compiles: the third has kernels of its own
-        steps = [record.seconds for record in many.iterate(many.maps("float32")).history]
-        shown = " ".join(f"{seconds:.1f}" for seconds in steps)
-        report(f"10,000 x 2,000, 5 %, 15 iterations, float32, one sweep ({shown})", steps[-1])
-    sinkhorn_cuda.can_run = can_run
+    for precision, sweeps, tol in (
+        ("float32", 1, 0),
+        ("float32", 3, 0),
+        ("float64", None, 1e-4),
+    ):
+        options = {"sweeps": sweeps, "tol": tol}
+        case.timed(precision, repeats=1, pairs=1, **options)
+        taken, iterate, _ = case.timed(precision, **options)
+        wide, _ = far(iterate.metrics.samples, truth.metrics.samples)
+        how = f"{sweeps} sweeps" if sweeps else f"solved to {tol:g}"
+        report(f"PBMC 3k, 15 iterations, {precision}, {how}, error of D {wide:.1e}", taken)
+    for what, X, tol in (("PBMC 3k", cells, 1e-6), ("700 x 765", reduced, 1e-8)):
+        began = time.perf_counter()
+        result = cm.learn(X, EPS, TAU, tol=tol, device="cuda")
+        first = time.perf_counter() - began
+        taken = seconds_of(lambda X=X, tol=tol: cm.learn(X, EPS, TAU, tol=tol, device="cuda"))
+        turns = len(result.history)
+        report(f"{what} by learn to {tol:g}, {turns} iterations, first call {first:.1f} s", taken)
+    many.iterate(many.maps("float32"), 4)  # compiles: the third has kernels of its own
+    steps = [record.seconds for record in many.iterate(many.maps("float32")).history]
+    shown = " ".join(f"{seconds:.1f}" for seconds in steps)
+    report(f"10,000 x 2,000, 5 %, 15 iterations, float32, one sweep ({shown})", steps[-1])
 
 
 def small_twin(folder):
@@ -490,7 +483,7 @@ def main():
     parser.add_argument("--sizes", nargs="*", type=int, default=[20_000, 30_000])
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(describe("numpy", "torch", "triton"), torch.cuda.get_device_name(), flush=True)
+    print(describe("numpy", "torch"), torch.cuda.get_device_name(), flush=True)
     peaks = rates() if "rates" in asked.only else None
     if "targets" in asked.only:
         targets(asked.data)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cometric.kernels import nearest_torch  # noqa: E402
+from cometric.kernels import nearest_torch, sinkhorn_torch  # noqa: E402
 from cometric.kernels.nearest_torch import Columns, Lowest, Rows  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -189,10 +189,8 @@ def test_sums_by_triton(device, least, shared):
     check_sums(least, shared, device, triton_kernels().sums)
 
 
-@pytest.mark.parametrize("device", PLACES)
-@pytest.mark.parametrize("ratio", [np.inf, 3.0])
-def test_pairs_by_triton(device, ratio):
-    kernels = triton_kernels()
+def some_pairs(ratio, device="cpu"):
+    """Arguments of ``pairs`` for five pairs of three sources with nine histograms."""
     rng = np.random.default_rng(0)
     dense, (indptr, columns, weight) = csr(rng, 9, 32, device)
     weight /= torch.as_tensor(np.repeat(dense.sum(axis=1), np.diff(indptr.cpu())), device=device)
@@ -207,10 +205,38 @@ def test_pairs_by_triton(device, ratio):
     bins, a = torch.as_tensor(bins, device=device), torch.as_tensor(a, device=device)
     slots = torch.tensor([0, 0, 1, 2, 2], dtype=torch.int32, device=device)
     targets = torch.tensor([3, 8, 0, 2, 5], dtype=torch.int32, device=device)
-    arguments = (
+    return (
         kernel, bins, a, (a > 0).double(), slots, targets, indptr, columns, weight,
         int(sizes.max()), 300, 1e-10, ratio,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("ratio", [np.inf, 3.0])
+@pytest.mark.parametrize(("cells", "turns"), [(10**6, 300), (1, 7)])  # all pairs at once, or one
+def test_pairs_are_solved_as_on_all_bins(monkeypatch, device, ratio, cells, turns):
+    monkeypatch.setattr(nearest_torch, "CELLS", cells)
+    monkeypatch.setattr(nearest_torch, "ROUND", turns)
+    arguments = some_pairs(ratio, device)
+    kernel, bins, a, start, slots, targets, *rows = arguments[:9]
+    partners = nearest_torch.spread(*rows, targets.long(), 32)
+    source = slots.long()
+    expected, _ = sinkhorn_torch.sweep(
+        kernel, bins[source], a[source], partners[:, None], start[source][:, None], 300, 1e-12,
+        ratio=ratio,
+    )  # fmt: skip
+    values, errors = nearest_torch.pairs(*arguments)
+    assert_allclose(values.cpu(), expected[:, 0].cpu(), rtol=1e-8, atol=1e-12)
+    assert float(errors.max()) <= 1e-10
+    _, errors = nearest_torch.pairs(*arguments[:10], 2, *arguments[11:])
+    assert float(errors.max()) > 1e-10
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("ratio", [np.inf, 3.0])
+def test_pairs_by_triton(device, ratio):
+    kernels = triton_kernels()
+    arguments = some_pairs(ratio, device)
     expected, _ = nearest_torch.pairs(*arguments)
     values, errors = kernels.pairs(*arguments)
     assert_allclose(values.cpu(), expected.cpu(), rtol=1e-8, atol=1e-12)

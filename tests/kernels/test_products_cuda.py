@@ -126,7 +126,7 @@ def test_a_map_sweeps_tiles_until_few_pairs_are_late(monkeypatch, sweeps):
     options = {"device": "cpu", "sweeps": sweeps, "tol": 1e-9, "engine": "dense"}
     plain = TensorEntropicMap(hist, 0.1, **options)
     tiled = TensorEntropicMap(hist, 0.1, **options)
-    tiled._triton = True
+    tiled._can_crop = True
     cropped = []
     monkeypatch.setattr(products_cuda, "can_run", lambda _: True)
     monkeypatch.setattr(products_cuda, "Products", Stand)

@@ -1,4 +1,4 @@
-"""The kernel in CUDA against products on a GPU; its layout and the choice of kernels anywhere."""
+"""The kernel in CUDA against products on a GPU; its layout and its shapes anywhere."""
 
 import re
 from importlib.resources import files
@@ -9,10 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("triton", reason="triton is not installed")
 
-from cometric.kernels import cropping, sinkhorn_cuda, sinkhorn_torch, sinkhorn_triton  # noqa: E402
-from cometric.kernels.cropping import Cropping, Job  # noqa: E402
+from cometric.kernels import sinkhorn_cuda, sinkhorn_torch  # noqa: E402
+from cometric.kernels.sinkhorn_cuda import Job, SupportSweeps  # noqa: E402
 
 ROOM = 227 * 1024
 
@@ -108,27 +107,23 @@ def test_it_does_not_run_where_torch_cannot_compile(monkeypatch):
     assert not can_run(torch.device("cuda"))
 
 
-@pytest.mark.parametrize(
-    ("ratio", "stored", "width", "expected"),
-    [
-        (np.inf, torch.float64, 48, "CUDA"),
-        (10.0, torch.float64, 48, "Triton"),  # unbalanced
-        (np.inf, torch.float32, 48, "Triton"),  # scalings stored in less than the sweeps have
-        (np.inf, torch.float64, 2048, "Triton"),  # too wide
-    ],
-)
-def test_blocks_go_to_the_kernel_that_can(monkeypatch, ratio, stored, width, expected):
+def test_scalings_in_another_precision_are_converted_and_rounded_back(monkeypatch):
     hist = histograms(4, 64, 0.5)
-    monkeypatch.setattr(sinkhorn_cuda, "can_run", lambda _: True)
-    monkeypatch.setattr(sinkhorn_cuda, "_limits", lambda _: (132, ROOM))
     swept = []
-    monkeypatch.setattr(Cropping, "_start", lambda self, kernel, jobs, *_: swept.append("CUDA"))
-    monkeypatch.setattr(sinkhorn_triton, "sweep", lambda *_: swept.append("Triton"))
-    crop = Cropping(*rows_of(hist), np.diff(hist.indptr), ratio)
-    bins = torch.zeros((2, width), dtype=torch.int32)
-    job = Job(0, bins, None, torch.zeros((2, 4, width), dtype=stored), None, None)
-    crop(torch.ones((64, 64), dtype=torch.float64), [job], 1, 0.0)
-    assert swept == [expected]
+
+    def start(self, kernel, jobs, *_):
+        swept.append([job.scalings.dtype for job in jobs])
+        for job in jobs:
+            job.scalings.add_(1.0)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(SupportSweeps, "_start", start)
+    stored = [torch.zeros(2, 4, 16, dtype=kind) for kind in (torch.float32, torch.float64)]
+    jobs = [Job(0, None, None, scalings, None, None) for scalings in (*stored, stored[0])]
+    SupportSweeps(*rows_of(hist))(torch.ones((64, 64), dtype=torch.float64), jobs, 1, 0.0)
+    assert swept == [[torch.float64]] * 3
+    assert [float(scalings.max()) for scalings in stored] == [2.0, 1.0]
+    assert stored[0].dtype == torch.float32
 
 
 # ------------------------------------------------------------------------------- on a device
@@ -153,7 +148,7 @@ def block(width, n, dtype, d=None, sources=3, seed=0):
 
     start = (put(mass) > 0).to(dtype)[:, None, :].repeat(1, n, 1)
     dense = put(hist.toarray(), dtype)
-    crop = Cropping(*rows_of(hist, "cuda", dtype), sizes, np.inf)
+    crop = SupportSweeps(*rows_of(hist, "cuda", dtype))
     return put(kernel, dtype), put(bins), put(mass, dtype), dense, start, crop
 
 
@@ -171,7 +166,6 @@ def results(start, values=0.0):
 @pytest.mark.parametrize("sweeps", [1, 3])
 def test_it_agrees_with_products(dtype, width, d, sweeps):
     kernel, bins, mass, dense, start, crop = block(width, 40, dtype, d)
-    assert crop._layout is not None
     expected = start.clone()
     values, errors = sinkhorn_torch.sweep(kernel, bins, mass, dense, expected, sweeps, 0.0)
     again, first = start.clone(), results(start)
@@ -238,6 +232,6 @@ def test_blocks_on_several_streams_are_the_same_as_one_by_one():
         some = slice(k, k + 3)
         own = start[some, k:].contiguous()
         jobs.append(Job(k, bins[some], mass[some], own, *parts[:, some, k:]))
-    assert len(jobs) > cropping.STREAMS
+    assert len(jobs) > sinkhorn_cuda.STREAMS
     crop(kernel, jobs, 3, 0.0)
     assert torch.equal(parts, whole)

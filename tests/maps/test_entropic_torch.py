@@ -11,8 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.kernels import sinkhorn_cuda, sinkhorn_torch  # noqa: E402
 from cometric.machine.devices import torch_device  # noqa: E402
-from cometric.maps import sweeps_torch  # noqa: E402
+from cometric.maps import entropic_torch, sweeps_torch  # noqa: E402
 from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 
@@ -43,7 +44,7 @@ def test_it_is_the_map_of_the_cpu(lift, device, engine, eps, rho):
     hist, cost = lift
     phi = TensorEntropicMap(hist, eps, rho=rho, device=device, engine=engine, tol=1e-13)
     truth = cm.EntropicMap(hist, eps, rho=rho, tol=1e-13)(cost)
-    assert phi.engine == engine
+    assert phi.engine == (engine if rho is None else "dense")
     assert_allclose(phi(cost), truth, atol=1e-12)
     assert phi.error <= 1e-13
 
@@ -249,6 +250,35 @@ def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch
         now = cost + change * cost.mean() * (cost > 0)
         assert_allclose(mixed(now), plain(now), rtol=1e-7, atol=1e-9)
     assert len(chunks) > 2 * len(mixed._strip.blocks)  # several chunks of each block
+
+
+@pytest.mark.parametrize("rows", [None, (0, 90)])
+def test_supports_too_wide_for_the_kernel_are_swept_by_products(rows, monkeypatch):
+    hist, cost = uneven()
+    options = {"tol": 1e-9, "device": "cpu"}
+    plain = TensorEntropicMap(hist, 0.2, **options)
+    monkeypatch.setattr(entropic_torch, "can_crop", lambda *_: True)
+    monkeypatch.setattr(sinkhorn_cuda, "choose", lambda width, _: width <= 100 or None)
+    phi = TensorEntropicMap(hist, 0.2, engine="cropped", rows=rows, **options)
+    cropped, products = [], phi._products
+
+    def crop(jobs, kernel, limit, tol):  # in place of the kernel
+        cropped.extend(job.bins.shape[1] for job in jobs)
+        for job in jobs:
+            partners = phi._partners[job.first :]
+            found = sinkhorn_torch.sweep(
+                kernel, job.bins, job.masses, partners, job.scalings, limit, tol
+            )
+            for whole, part in zip((job.values, job.errors), found, strict=True):
+                whole.copy_(part.triu(1))
+
+    multiplied = []
+    monkeypatch.setattr(phi, "_crop", crop)
+    monkeypatch.setattr(
+        phi, "_products", lambda *args: multiplied.append(args[1].block.width) or products(*args)
+    )
+    assert_allclose(phi(cost), plain(cost), rtol=1e-7, atol=1e-9)
+    assert max(cropped) <= 100 < min(multiplied)
 
 
 @pytest.mark.gpu

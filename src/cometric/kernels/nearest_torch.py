@@ -32,13 +32,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cometric.kernels.sinkhorn_torch import sweep
+from cometric.kernels.sinkhorn_torch import fast_products, sweep
 
 PLACES = 32
 """Entries of y, padded with zeros."""
 
 ENTRIES = 20_000_000
 """Maximum size of a temporary tensor."""
+
+CELLS = 80_000_000
+"""Maximum size of the kernels of all pairs that are swept at once."""
+
+LANES = 16
+"""Supports are padded to multiples of this."""
+
+ROUND = 20
+"""Sweeps of a batch of pairs between two removals of solved ones."""
 
 
 class Rows(NamedTuple):
@@ -134,12 +143,13 @@ def append(rows, columns, state, first, last):
         bounds = _bounds(rows, columns, part)
         j = torch.arange(part.start, part.stop, dtype=torch.int32, device=bounds.device)
         hit = (bounds < state.threshold[:, None]) & (j != rows.own[:, None])
-        place = state.count[:, None] + hit.cumsum(1) - 1
-        state.count += hit.sum(1).to(torch.int32)
-        hit &= place < state.found.shape[1]
-        i, k = hit.nonzero(as_tuple=True)
-        at = place[i, k]
-        state.found[i, at], state.bounds[i, at] = j[k], bounds[i, k]
+        i, k = hit.nonzero(as_tuple=True)  # row by row
+        hits = hit.sum(1)
+        place = (state.count + hits - hits.cumsum(0))[i] + torch.arange(len(i), device=i.device)
+        state.count += hits.to(torch.int32)
+        fits = place < state.found.shape[1]
+        i, k, place = i[fits], k[fits], place[fits]
+        state.found[i, place], state.bounds[i, place] = j[k], bounds[i, k]
 
 
 def _bounds(rows, columns, part):
@@ -147,7 +157,8 @@ def _bounds(rows, columns, part):
 
     def product(name):
         mine, theirs = getattr(rows, name), getattr(columns, name)[part]
-        return mine.float() @ theirs.float().T
+        with fast_products(mine.dtype == torch.float16):  # TF32 has all digits of float16
+            return mine.float() @ theirs.float().T
 
     mine, theirs = rows.numbers.T[:, :, None], columns.numbers[part].T[:, None, :]
     norm = torch.zeros((), device=rows.x.device)
@@ -197,14 +208,16 @@ def sums(rows, indptr, indices, data, targets, least):
     """
     n, count = len(rows), targets.shape[-1]
     flat = targets.expand(n, count).reshape(-1).long()
-    out = torch.zeros(n * count, dtype=torch.float64, device=rows.device)
-    step = max(1, ENTRIES // rows.shape[1])
+    sizes = indptr[flat + 1] - indptr[flat]
+    out = torch.empty(n * count, dtype=torch.float64, device=rows.device)
+    step = ENTRIES // max(1, int(sizes.max())) + 1
     for start in range(0, n * count, step):
-        some = flat[start : start + step]
-        at, line = _entries(indptr, some)
+        part = slice(start, start + step)
+        at, line = _entries(indptr, flat[part])
         mine = rows[torch.div(start + line, count, rounding_mode="floor"), indices[at].long()]
         terms = torch.minimum(mine, data[at]) if least else mine * data[at]
-        out[start : start + step].index_add_(0, line, terms)
+        # In a fixed order, unlike the atomic additions of ``index_add_`` on a GPU
+        out[part] = torch.segment_reduce(terms, "sum", lengths=sizes[part], unsafe=True)
     return out.reshape(n, count)
 
 
@@ -215,19 +228,39 @@ def pairs(
     """Transport costs over eps of pairs, and marginal errors, starting from ``start`` scalings.
 
     ``bins``, ``a`` and ``start`` (B, w) are padded sources as in ``sinkhorn_torch``; pair p is
-    source ``slots[p]`` with the histogram ``targets[p]`` of the sparse rows. No histogram has more
-    than ``longest`` bins.
+    source ``slots[p]`` with the histogram ``targets[p]`` of the sparse rows.
+
+    Each pair is swept on its supports. Those of a batch are padded to the largest target, so pairs
+    are sorted by it; after ``ROUND`` sweeps, solved pairs leave.
     """
     values = torch.empty(len(slots), dtype=torch.float64, device=kernel.device)
     errors = torch.empty_like(values)
-    step = max(1, ENTRIES // (len(kernel) * (bins.shape[1] + 4)))
-    for at in range(0, len(slots), step):
-        part = slice(at, at + step)
-        some = slots[part].long()
-        partners = spread(indptr, columns, weight, targets[part].long(), len(kernel))
-        state = start[some][:, None, :].contiguous()
-        value, error = sweep(
-            kernel, bins[some], a[some], partners[:, None, :], state, sweeps, tol, ratio=ratio
-        )
-        values[part], errors[part] = value[:, 0], error[:, 0]
+    slots, targets, bins = slots.long(), targets.long(), bins.long()
+    sizes = indptr[targets + 1] - indptr[targets]
+    todo = sizes.argsort(descending=True)
+    scalings = start[slots]
+    while len(todo):
+        widths, done = sizes[todo].tolist(), 0
+        while done < len(todo):
+            width = -(-widths[done] // LANES) * LANES
+            some = todo[done : done + max(1, CELLS // (bins.shape[1] * width))]
+            done += len(some)
+            partner_bins, masses = _padded(indptr, columns, weight, targets[some], width)
+            source, state = slots[some], scalings[some][:, None, :]
+            value, error = sweep(
+                kernel, bins[source], a[source], masses[:, None, :], state, min(sweeps, ROUND),
+                tol, ratio=ratio, partner_bins=partner_bins,
+            )  # fmt: skip
+            values[some], errors[some], scalings[some] = value[:, 0], error[:, 0], state[:, 0]
+        sweeps -= ROUND
+        todo = todo[errors[todo] > tol] if sweeps > 0 else todo[:0]
     return values, errors
+
+
+def _padded(indptr, columns, weight, rows, width):
+    """Bins and masses of sparse rows, padded to ``width`` entries with bin 0 and mass 0."""
+    begin, end = indptr[rows][:, None], indptr[rows + 1][:, None]
+    place = begin + torch.arange(width, device=begin.device)
+    real = place < end
+    place = torch.where(real, place, begin)
+    return torch.where(real, columns[place].long(), 0), torch.where(real, weight[place], 0.0)

@@ -1,7 +1,9 @@
 """Entropic transport costs on supports only, many pairs at once, CUDA.
 
-:func:`sweep` has the same interface as ``sinkhorn_triton.sweep``, for balanced transport; the
-partners are rows of a :class:`Layout`. The kernel is ``sinkhorn.cu``, compiled by torch's NVRTC.
+:class:`SupportSweeps` sweeps blocks of pairs as in ``sinkhorn_torch``, for balanced transport and
+sources that are not too wide (:func:`choose`); all else is left to products. Source i of a block is
+paired only with the partners i + 1, i + 2, ... of the block, which are rows of a :class:`Layout`.
+The kernel is ``sinkhorn.cu``, compiled by torch's NVRTC.
 
 The columns of K that a source selects are copied into the shared memory of a multiprocessor if
 they fit, else side by side in global memory; every pair of the source reads its rows from there.
@@ -15,9 +17,12 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+
+STREAMS = 2
+"""CUDA streams: a block can start while the last programs of another one finish."""
 
 LANES = 4
 """Bins of a partner are padded to multiples of this, the maximum number of rows read at a time."""
@@ -270,3 +275,63 @@ def sweep(
     _compiled(device, number, shape, shared)(
         (programs, 1, 1), (shape.threads, 1, 1), space, stream, arguments
     )
+
+
+class Job(NamedTuple):
+    """A block: its first partner, supports, masses and scalings of its sources, and results.
+
+    ``wanted`` is the number of pairs to sweep of each source (int64). If given, only pairs whose
+    error exceeds the tolerance are swept.
+    """
+
+    first: int
+    bins: Any
+    masses: Any
+    scalings: Any
+    values: Any
+    errors: Any
+    wanted: Any = None
+
+
+class SupportSweeps:
+    """Sweeps of many blocks; the partners of all are CSR rows of increasing size."""
+
+    def __init__(self, indptr, columns, weight):
+        self._layout = lay_out(indptr, columns, weight)
+        self._streams = [torch.cuda.Stream(weight.device) for _ in range(STREAMS)]
+
+    def __call__(self, kernel, jobs, sweeps, tol):
+        """Sweep blocks at most ``sweeps`` times, until errors are at most ``tol``."""
+        exact = [job for job in jobs if job.scalings.dtype == kernel.dtype]
+        if exact:
+            self._start(kernel, exact, sweeps, tol)
+        for job in jobs:
+            if job.scalings.dtype != kernel.dtype:  # one by one: all copies might not fit
+                scalings = job.scalings.to(kernel.dtype)
+                self._start(kernel, [job._replace(scalings=scalings)], sweeps, tol)
+                job.scalings.copy_(scalings)
+
+    def _start(self, kernel, jobs, sweeps, tol):
+        """Start the kernels. Memory shared by streams is allocated before they start."""
+        device = kernel.device
+        with torch.cuda.device(device):
+            queues = torch.zeros(len(jobs), dtype=torch.int32, device=device)
+            for job in jobs:
+                self._layout.offsets(fit_on(kernel, job.bins).stride)
+            main = torch.cuda.current_stream()
+            streams = [main] if len(jobs) == 1 else self._streams
+            scratch = [
+                scratch_for(kernel, [job.bins for job in jobs[k :: len(streams)]])
+                for k in range(len(streams))
+            ]
+            for stream in streams:
+                stream.wait_stream(main)
+            for number, job in enumerate(jobs):
+                k = number % len(streams)
+                sweep(
+                    kernel, job.bins, job.masses, self._layout, job.first, job.scalings,
+                    job.values, job.errors, sweeps, tol, scratch=scratch[k], queue=queues[number],
+                    stream=streams[k].cuda_stream, wanted=job.wanted,
+                )  # fmt: skip
+            for stream in streams:
+                main.wait_stream(stream)

@@ -89,15 +89,14 @@ def relax(ratio, mass_a, mass_b, rows, columns):
 
 
 def sweep(
-    kernel, bins, a, b, state, sweeps, tol, divide=divide, update=update, few=0.0, ratio=math.inf,
-    partner_bins=None,
+    kernel, bins, a, b, state, sweeps, tol, few=0.0, ratio=math.inf, partner_bins=None
 ):  # fmt: skip
     """Sweeps of all pairs of a block: dual value over eps, and marginal error, both (B, P).
 
     At least one sweep and at most ``sweeps``; stops when the errors of at most the fraction ``few``
     of the pairs exceed ``tol``. The dtype of ``kernel`` is used throughout, but values are summed
-    in float64. ``divide`` and ``update`` may be the fused versions of ``sinkhorn_triton``. Masses
-    ``b`` are on all bins, or on ``partner_bins`` (B, d), the same for all pairs of a source.
+    in float64. Masses ``b`` are on all bins, or on ``partner_bins`` (B, d), the same for all pairs
+    of a source.
     """
     if partner_bins is None:
         rows = kernel[bins]  # (B, w, d)

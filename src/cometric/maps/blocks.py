@@ -141,7 +141,7 @@ class Layout:
     def _cut(self) -> Iterator[Block]:
         """Blocks of sources of similar size, as large as the scratch allows in any precision."""
         n, widths = len(self.sizes), self.widths
-        exponents = np.frexp(widths - 1.0)[1]  # Triton rounds widths up to powers of two
+        exponents = np.frexp(widths - 1.0)[1]  # of the next powers of two
         most = n if self.engine == "cropped" else max(16, n // 3)  # half its square is wasted
         first, last = 0, 1
         while last <= n:
@@ -208,11 +208,12 @@ def even_cuts(work: Vector, count: int) -> Index:
 def choose_engine(engine: str, can_crop: bool, sizes: Index, d: int) -> tuple[str, float]:
     """The engine (the faster one for "auto"), and the estimated time ratio, cropped to dense.
 
-    Uses the model of :meth:`Layout.row_work` for supports of mean size.
+    The engine is "dense" where the other cannot run. Uses the model of :meth:`Layout.row_work` for
+    supports of mean size.
     """
     if engine not in ("auto", "cropped", "dense"):
         raise ValueError(f"`engine` is {engine!r}; choose 'auto', 'cropped' or 'dense'.")
     ratio = pair_ratio(float(sizes.mean()), d)
-    if engine == "auto":
-        engine = "cropped" if can_crop and ratio < 1.0 else "dense"
-    return engine, ratio
+    if not can_crop or (engine == "auto" and ratio >= 1.0):
+        engine = "dense"
+    return engine.replace("auto", "cropped"), ratio

@@ -67,7 +67,7 @@ class DevicesMap:
         places = [torch_device(name) for name in devices]
         limit = usable_memory(devices) if memory_limit is None else memory_limit
         sizes, d = np.diff(rows.indptr), rows.shape[1]
-        croppable = all(map(can_crop, places))
+        croppable = all(can_crop(place, rho) for place in places)
         engine, _ = choose_engine(options.get("engine", "auto"), croppable, sizes, d)
         cuts = lay_out(sizes, d, engine, scratch_on(places[0])).shares(len(places)).tolist()
         share: dict[str, Any] = {"rho": rho, "memory_limit": limit / len(places), **options}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,9 +19,6 @@ from cometric.maps.sweeps_torch import TensorSweeps
 
 SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""
-
-WIDEST = 16384
-"""The largest support that the cropped kernel can handle."""
 
 PARTS = 4
 """Number of parts that ``pairs`` are divided into by size; each is padded to its largest one."""
@@ -40,9 +36,10 @@ class TensorEntropicMap(TensorSweeps):
     """Sinkhorn divergences as in :class:`EntropicMap`, on the tensors of a device.
 
     Returns a tensor for a tensor and an array for an array; both are computed on ``device``.
-    There are two engines: "cropped" (CUDA) reads only the entries of the kernel that two
-    supports select, "dense" (any device) multiplies matrices. If "cropped" is chosen by "auto",
-    blocks of large supports are still swept by products where that is faster.
+    There are two engines: "cropped" (CUDA, balanced transport) reads only the entries of the kernel
+    that two supports select, "dense" (any device) multiplies matrices. With "cropped", supports
+    that are too large for its kernel are swept by products; if it is chosen by "auto", also those
+    for which products are faster.
 
     Parameters
     ----------
@@ -54,7 +51,7 @@ class TensorEntropicMap(TensorSweeps):
         "float64", "float32", or "tf32": float32 with products in TF32, accurate to some 3 digits.
         ``precision`` changes it between calls.
     engine
-        "cropped", "dense", or "auto": cropped for sparse histograms where Triton can run.
+        "cropped" where its kernel can run, "dense", or "auto": cropped for sparse histograms.
     memory_limit
         Bytes for the stored scalings, 7/10 of the free memory by default. If they do not fit in
         the precision of the sweeps, they are stored in float32 or bfloat16. If they still do not
@@ -93,11 +90,11 @@ class TensorEntropicMap(TensorSweeps):
             )
         self.device = torch_device(device)
         sizes = np.diff(data.indptr)
-        self._triton = can_crop(self.device) and int(sizes.max()) <= WIDEST
-        self.engine, ratio = choose_engine(engine, self._triton, sizes, self.shape[1])
+        self._can_crop = can_crop(self.device, rho)
+        self.engine, ratio = choose_engine(engine, self._can_crop, sizes, self.shape[1])
         self._mixed = rows is None and engine != self.engine == "cropped"
         # Up to this share of the pairs, cropping them is faster than products for all pairs
-        self._croppable = min(0.25, 1.0 / ratio) if self._triton else 0.0
+        self._croppable = min(0.25, 1.0 / ratio) if self._can_crop else 0.0
         self._layout = lay_out(sizes, self.shape[1], self.engine, scratch_on(self.device))
         self._load(data, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
@@ -155,10 +152,9 @@ class TensorEntropicMap(TensorSweeps):
         import torch
 
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
-        self._cropping: Any = None  # the kernels on supports
+        self._cropping: Any = None  # the kernel on supports
         self._last_tiles = None
-        if self.engine == "dense" or self._mixed:
-            self._partners = self._hist.to(self.dtype)
+        self._partners = self._hist.to(self.dtype)
         count = sum(map(np.prod, self._strip.shapes(self.shape[0])))
         kinds = dict.fromkeys((self.dtype, torch.float32, torch.bfloat16))
         self._choose_storage(kinds, int(count), self._limit)
@@ -226,7 +222,7 @@ class TensorEntropicMap(TensorSweeps):
             self.precision = "float64"
 
     def _guard(self) -> AbstractContextManager[Any]:
-        """Make the device the current one, on which Triton starts its kernels."""
+        """Make the device the current one, on which kernels start."""
         import torch
 
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
@@ -403,6 +399,8 @@ def lay_out(sizes: Index, d: int, engine: str, scratch: float) -> Layout:
     return Layout(np.sort(sizes), d + -d % LANES, engine, scratch)
 
 
-def can_crop(device: Any) -> bool:
-    """Whether kernels on supports can run on a device."""
-    return bool(device.type == "cuda" and find_spec("triton") is not None)
+def can_crop(device: Any, rho: float | None) -> bool:
+    """Whether the kernel on supports can run on a device: for balanced transport only."""
+    from cometric.kernels import sinkhorn_cuda
+
+    return rho is None and bool(sinkhorn_cuda.can_run(device))

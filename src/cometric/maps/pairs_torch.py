@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy import sparse
 
 from cometric.core.types import Matrix
 from cometric.maps.blocks import LANES
-from cometric.maps.entropic_torch import WIDEST, can_crop, raise_if_small
+from cometric.maps.entropic_torch import raise_if_small
 from cometric.maps.norms_torch import Rows
 from cometric.maps.sinkhorn import SELF_TOL
 
@@ -21,6 +22,9 @@ COPIES, SCRATCH = 4 << 30, 2 << 30
 """Bytes for copied columns of the kernel, and for scalings of pairs."""
 
 MAX_SWEEPS = 10_000
+
+WIDEST = 16384
+"""The largest support that the Triton kernels can handle."""
 
 
 class TensorPairs:
@@ -177,7 +181,7 @@ def _end_of_block(sizes: Any, first: int, depth: int) -> int:
 
 def kernels_for(device: Any, longest: int) -> Any:
     """The module of kernels for a device: Triton's where it runs, else torch's."""
-    if longest <= WIDEST and can_crop(device):
+    if longest <= WIDEST and device.type == "cuda" and find_spec("triton") is not None:
         from cometric.kernels import nearest_triton
 
         return nearest_triton

@@ -1,4 +1,4 @@
-"""Modeled times of the two GPU kernels for blocks of pairs, to choose the faster one.
+"""Modeled times of the two GPU engines for blocks of pairs, to choose the faster one.
 
 Rates were measured on one NVIDIA H200, block by block on three data sets
 (docs/notes/gpu-kernel.md); only their ratios matter.

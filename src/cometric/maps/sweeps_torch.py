@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,11 +33,11 @@ class TensorSweeps(SinkhornMap):
     _columns: Any
     _weight: Any
     _partners: Any  # dense histograms in the precision of the sweeps, for products
-    _cropping: Any  # the kernels on supports
-    _triton: bool  # whether the kernels on supports can run
+    _cropping: Any  # the kernel on supports
+    _can_crop: bool  # whether it can run
     _mixed: bool  # whether the engine is chosen for each block
     _last_tiles: Any = None  # the tiles of the last task
-    _croppable: float  # up to this share of pairs, kernels on supports are faster than products
+    _croppable: float  # up to this share of pairs, that kernel is faster than products
 
     def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
@@ -63,35 +62,46 @@ class TensorSweeps(SinkhornMap):
             if self._is_tiled(task):
                 self._resume_tiles(task, kernel, limit, tol)
                 continue
-            jobs = []
-            for part, rows, count in task.select(task.errors > tol):
-                few = count <= self._croppable * task.of(part, task.errors).numel()
-                if self._is_wide(part) if self._mixed else part.dense and not few:
-                    self._multiply(task, part, kernel, limit, tol, rows)
-                else:
-                    jobs.append(self._job(task, part, rows))
-            self._crop(jobs, kernel, limit, tol)
+            share = 1.0 if self._mixed else self._croppable
+            self._sweep_some(task, task.errors > tol, kernel, limit, tol, share)
+
+    def _sweep_some(
+        self, task: Task, mask: Any, kernel: Any, limit: int, tol: float, share: float = 1.0
+    ) -> None:
+        """Sweep the pairs of a mask, whose errors exceed ``tol``, on supports if these are narrow.
+
+        If it has more than a ``share`` of the pairs of a dense block, by products.
+        """
+        jobs = []
+        for part, rows, count in task.select(mask):
+            many = part.dense and count > share * task.of(part, mask).numel()
+            if many or not self._is_narrow(part.block):
+                self._multiply(task, part, kernel, limit, tol, rows)
+            else:
+                jobs.append(self._job(task, part, rows))
+        self._crop(jobs, kernel, limit, tol)
+
+    def _is_narrow(self, block: Block) -> bool:
+        """Whether the kernel on supports can sweep a block."""
+        if not self._can_crop:
+            return False
+        from cometric.kernels import sinkhorn_cuda
+
+        return sinkhorn_cuda.choose(block.width, self.dtype.itemsize) is not None
 
     def _is_dense(self, block: Block) -> bool:
         """Whether a block is swept by products."""
-        if not self._mixed:
-            return self.engine == "dense"
-        return prefers_products(block, self._sizes, self.shape[1], self.dtype.itemsize)
-
-    def _is_wide(self, part: Part) -> bool:
-        """Whether products are faster even for a few pairs, as no CUDA kernel fits the supports."""
-        from cometric.kernels import sinkhorn_cuda
-
-        if math.isinf(self.ratio) and sinkhorn_cuda.can_run(self.device):
-            return sinkhorn_cuda.choose(part.block.width, self.dtype.itemsize) is None
-        return part.dense
+        if self.engine == "dense" or not self._is_narrow(block):
+            return True
+        itemsize = self.dtype.itemsize
+        return self._mixed and prefers_products(block, self._sizes, self.shape[1], itemsize)
 
     # ----------------------------------------------------------------------------- tiles
 
     @property
     def _can_tile(self) -> bool:
         """Whether products may sweep all blocks at once, in CUDA."""
-        if not self._triton or self.engine != "dense" or math.isfinite(self.ratio):
+        if not self._can_crop or self.engine != "dense":
             return False
         from cometric.kernels import products_cuda
 
@@ -127,8 +137,7 @@ class TensorSweeps(SinkhornMap):
             if not len(which):
                 break
             tiles.sweep(kernel, task.values, task.errors, which)
-        jobs = [self._job(task, part, rows) for part, rows, _ in task.select(task.errors > tol)]
-        self._crop(jobs, kernel, limit, tol)
+        self._sweep_some(task, task.errors > tol, kernel, limit, tol)
 
     # -------------------------------------------------------------------------- negative
 
@@ -142,21 +151,19 @@ class TensorSweeps(SinkhornMap):
         return (task.values < half[task.first : task.last, None] + half[task.first :]).triu_(1)
 
     def _sweep_negative(self, task: Task, mask: Any, kernel: Any, limit: int, tol: float) -> None:
-        jobs = []
         errors, task.errors = task.errors, mask.to(task.errors.dtype)  # 1 exceeds ``tol``
-        for part, rows, _ in task.select(mask):
-            if self._is_wide(part) if self._mixed else not self._triton:
-                self._multiply(task, part, kernel, limit, tol, rows)
-            else:
-                jobs.append(self._job(task, part, rows))
-        self._crop(jobs, kernel, limit, tol)
+        self._sweep_some(task, mask, kernel, limit, tol)
         task.errors = errors
 
     def _multiply(
         self, task: Task, part: Part, kernel: Any, limit: int, tol: float, rows: Any = None
     ) -> None:
-        """Sweep a block by products; with both engines only sources with ``rows`` > 0, if given."""
-        if self._mixed:
+        """Sweep a block by products, unsolved pairs on supports if only few remain.
+
+        A wide block, or any in a map that mixes both engines, is swept by products only, source by
+        source: only those with ``rows`` > 0, if given.
+        """
+        if self._mixed or (self._can_crop and not self._is_narrow(part.block)):
             self._multiply_sources(task, part, kernel, limit, tol, rows)
             return
         values, errors = self._products(kernel, part, limit, tol, self._croppable)
@@ -203,23 +210,18 @@ class TensorSweeps(SinkhornMap):
         self, kernel: Any, part: Part, limit: int, tol: float, few: float
     ) -> tuple[Any, Any]:
         """Values and errors of the pairs of a part after sweeps by products."""
-        from cometric.kernels import sinkhorn_torch
+        from cometric.kernels.sinkhorn_torch import fast_products, sweep
 
-        fused: Any = sinkhorn_torch
-        if self._triton:
-            from cometric.kernels import sinkhorn_triton
-
-            fused = sinkhorn_triton
-        with sinkhorn_torch.fast_products(self.precision == "tf32"):
-            values, errors = sinkhorn_torch.sweep(
+        with fast_products(self.precision == "tf32"):
+            values, errors = sweep(
                 kernel, part.bins, part.masses, self._partners[part.block.first :], part.scalings,
-                limit, tol, fused.divide, fused.update, few, self.ratio,
+                limit, tol, few, self.ratio,
             )  # fmt: skip
         return values, errors
 
     def _job(self, task: Task, part: Part, wanted: Any = None) -> Any:
-        """A block for the kernels on supports; ``wanted`` counts the pairs to resume per row."""
-        from cometric.kernels.cropping import Job
+        """A block for the kernel on supports; ``wanted`` counts the pairs to resume per row."""
+        from cometric.kernels.sinkhorn_cuda import Job
 
         results = task.of(part, task.values), task.of(part, task.errors)
         return Job(part.block.first, *part[1:4], *results, wanted)
@@ -228,9 +230,9 @@ class TensorSweeps(SinkhornMap):
         """Sweep on supports; jobs with ``wanted`` sweep only pairs whose error exceeds ``tol``."""
         if not jobs:
             return
-        from cometric.kernels.cropping import Cropping
+        from cometric.kernels.sinkhorn_cuda import SupportSweeps
 
         if self._cropping is None:
             weight = self._weight.to(self.dtype)
-            self._cropping = Cropping(self._indptr, self._columns, weight, self._sizes, self.ratio)
+            self._cropping = SupportSweeps(self._indptr, self._columns, weight)
         self._cropping(kernel, jobs, limit, tol)
