@@ -17,9 +17,9 @@ MOST = {
     "entropic": 85,
     "limit": 73,
     "tiles": 95,
-    "anndata": 85,
+    "anndata": 81,
     "shell": 97,
-    "landmarks": 100,
+    "landmarks": 91,
 }
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 

@@ -143,10 +143,10 @@ def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -
     """Some data of an AnnData: something with ``X``, ``obs_names`` and ``var_names``."""
     check_is_anndata(adata)
     layers = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X as None
-    check_choice(layer, use_raw, layers, adata.raw is not None)
-    if use_raw:
-        return adata.raw
-    if layer is not None:
+    if use_raw or layer is not None:
+        check_choice(layer, use_raw, layers, adata.raw is not None)
+        if use_raw:
+            return adata.raw
         return Named(adata.layers[layer], adata.obs_names, adata.var_names)
     if adata.X is None:
         way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
