@@ -290,7 +290,8 @@ def test_what_cannot_be_opened_by_rows(inside):
         pass
 
 
-def test_dask_blocks_must_be_as_they_say(matrix):
+def test_dask_blocks_must_be_as_they_say(matrix, monkeypatch):
+    monkeypatch.setattr("cometric.files.rows.CHUNK", 50 * M)
     array = pytest.importorskip("dask.array")
     whole = array.from_array(matrix.toarray(), chunks=(40, M))
     unknown = whole[whole[:, 0] > 0]

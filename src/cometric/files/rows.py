@@ -118,7 +118,7 @@ class Source:
 
 
 class DaskRows(Source):
-    """Rows of a Dask array with dense or sparse blocks; one row of blocks is in memory."""
+    """Rows of a Dask array with dense or sparse blocks."""
 
     def __init__(self, array: Any, name: str) -> None:
         if array.ndim != 2 or any(np.isnan(size) for axis in array.chunks for size in axis):
@@ -138,11 +138,14 @@ class DaskRows(Source):
             return np.block(parts)
 
     def _slices(self) -> Iterator[slice]:
-        """The rows of blocks: parts of a block would be computed again and again."""
-        stop = 0
-        for size in filter(None, self.rows.chunks[0]):
-            start, stop = stop, stop + size
-            yield slice(start, stop)
+        """Whole rows of blocks: parts of a block would be computed again and again."""
+        start = stop = 0
+        for size in self.rows.chunks[0]:
+            if start < stop and (stop - start + size) * self.shape[1] > CHUNK:
+                yield slice(start, stop)
+                start = stop
+            stop += size
+        yield slice(start, stop)
 
 
 class InMemory(Source):

@@ -72,18 +72,18 @@ Floats = NDArray[np.float32]
 class IndexSearch:
     """Candidates from clusters, ranked by their scores; distances of the best of them."""
 
-    def __init__(self, samples: Samples, k: int, limit: int | None, seed: int, tasks: int) -> None:
+    def __init__(
+        self, samples: Samples, k: int, limit: int | None, seed: int, at_once: int
+    ) -> None:
         self._samples, self._k, self._seed = samples, k, seed
-        self._at_once = min(AT_ONCE, tasks)
-        self._tasks = tasks // self._at_once
-        samples.use_threads(self._tasks)
+        self._at_once = at_once
         self._n = samples.stored.shape[0]
         self.limit = min(self._n - 1, MOST_COMPARED * k if limit is None else limit)
 
     def run(self, run: RunFolder, show: bool, memory_limit: float | None) -> tuple[Index, Matrix]:
         """Neighbors of all samples and their distances, in the order of the samples."""
         self._samples.collect(self._described(run, show), memory_limit)
-        clusters = ClusterIndex(self._samples, self._seed, self._tasks)
+        clusters = ClusterIndex(self._samples, self._seed)
         # Another processor may round otherwise, and divide the samples into other blocks.
         run.bind(lambda: digest({"order": clusters.order, "starts": clusters.starts}))
         index = np.empty((self._n, self._k), np.int64)
@@ -99,7 +99,7 @@ class IndexSearch:
         return index, near
 
     def _map(self, function: Any, items: Any) -> Iterator[Any]:
-        return map_in_order(function, items, self._at_once, self._tasks)
+        return map_in_order(function, items, self._at_once, self._samples.tasks)
 
     def _described(self, run: RunFolder, show: bool) -> Iterator[dict[str, Any]]:
         """What :meth:`Samples.describe` returns for all blocks, loaded if it is stored."""
@@ -224,8 +224,8 @@ def _high_ratio(low: Matrix, distances: Matrix) -> Matrix:
 class ClusterIndex:
     """Samples sorted by cluster, and the clusters near to each."""
 
-    def __init__(self, samples: Samples, seed: int, tasks: int) -> None:
-        self._tasks = tasks
+    def __init__(self, samples: Samples, seed: int) -> None:
+        self._tasks = samples.tasks
         points = np.concatenate(
             [
                 samples.coordinates * samples.stretch.astype(np.float32),

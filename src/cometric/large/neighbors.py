@@ -31,7 +31,7 @@ from cometric.core.warn import warn
 from cometric.files.rows import InMemory, Source, rows_of
 from cometric.kernels import thread_count
 from cometric.large.exhaustive import ExhaustiveSearch
-from cometric.large.index import IndexSearch
+from cometric.large.index import AT_ONCE, IndexSearch
 from cometric.large.run_folder import RunFolder, open_run
 from cometric.large.samples import Samples
 from cometric.large.stored import StoredRows
@@ -240,15 +240,14 @@ def find_neighbors(
 
 def _by_index(result: Result, source: Source, request: Request, run: RunFolder) -> Neighbors:
     """Neighbors among candidates of an index."""
-    rows, tasks = (
-        learned_rows(result, source, request.memory_limit),
-        thread_count(request.n_threads),
-    )
+    rows = learned_rows(result, source, request.memory_limit)
     seed = run.bind(lambda: request.origin(result, rows), request.random_state)
     request = replace(request, random_state=seed)
-    samples = Samples(result, rows, request.n_threads)
+    tasks = thread_count(request.n_threads)
+    at_once = min(AT_ONCE, tasks)
+    samples = Samples(result, rows, tasks // at_once)
     start = int(np.random.default_rng(request.random_state).integers(2**31))
-    finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, start, tasks)
+    finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, start, at_once)
     index, near = finder.run(run, request.progress, request.memory_limit)
     queries = request.queries()
     proved, proofs, recall = np.zeros(request.n, bool), 0, math.nan

@@ -46,9 +46,9 @@ def distances_to_zarr(
 ) -> Any:
     """Distances between all samples ``X`` under the feature metric of ``result``, as a Zarr array.
 
-    They are those of :meth:`Result.transform`, Phi_A(C) / mu, symmetric with a zero diagonal. One
-    tile is in memory at a time. After an interruption, even kill -9, the same call continues with
-    the missing tiles, with a bitwise identical result.
+    As those of :meth:`Result.transform` they are Phi_A(C) / mu; here symmetric, with a zero
+    diagonal. One tile is in memory at a time. After an interruption, even kill -9, the same call
+    continues with the missing tiles, with a bitwise identical result.
 
     Parameters
     ----------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +51,7 @@ class Samples:
         self.problem, self.stored = result.problem, stored
         # Samples that equal learned ones up to rounding have their neighborhoods.
         self._known_rows = Known(self.problem.samples.full, self.problem.rounding)
-        self._tasks = thread_count(n_threads)
+        self.tasks = thread_count(n_threads)
         known = result.problem.samples
         self.base = HeldDistances(result, "samples", known.hist, known.full, n_threads)
         eps = self.base.transport.eps
@@ -64,7 +63,7 @@ class Samples:
         self.local = reference if isinstance(reference, references.Local) else None
         self._other = reference if self.local is None else None
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
-        # Dense vectors: of all views of a local reference but its sums, or of "lsa".
+        # Dense vectors: those of "lsa", or of the views of a local reference that are not sums.
         self._views = views.lsa(known.full_histograms) if self.local is None else self.local.views
         self._dense = slice(0 if self.local is None else 2, None)
         own_vectors = self._views.place(known.full_histograms)[self._dense]
@@ -89,11 +88,6 @@ class Samples:
         self._self_terms: Vector | None = None  # self terms of entropic transport
         self._arrays: dict[str, Any] = {}
         self._starts: Index = np.zeros(1, np.int64)
-
-    def use_threads(self, count: int) -> None:
-        """Run the kernels of later calls on ``count`` threads."""
-        self._tasks = count
-        self.base._resources = replace(self.base._resources, n_threads=count)
 
     # ------------------------------------------------------------------------- samples
 
@@ -130,7 +124,9 @@ class Samples:
             return described
         items = self.local.place(histograms)
         low, dot, *dense = items.places
-        described["two"], described["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
+        described["two"], described["three"] = (
+            part.rows.data.astype(np.float32) for part in (low, dot)
+        )
         described["vectors"], described["around"] = _side_by_side(dense), np.stack(items.around)
         return described
 
@@ -166,8 +162,8 @@ class Samples:
         phi = self.base.transport.lift(Histograms(hist), self.base._resources)
         own = self._own(rows)
         bounds = self._bounds(hist, phi, None if own is None else own[0])
-        cuts = np.linspace(0, len(rows), self._tasks + 1).astype(int)
-        with ThreadPoolExecutor(self._tasks) as pool:
+        cuts = np.linspace(0, len(rows), self.tasks + 1).astype(int)
+        with ThreadPoolExecutor(self.tasks) as pool:
             images = pool.map(bounds.image, map(slice, cuts[:-1], cuts[1:]))
             image = np.concatenate(list(images))
         return image, (image - self._center) @ self._basis
@@ -186,20 +182,20 @@ class Samples:
         elif self.l1_weight:
             low[place, pattern.indices] = one[entries]
         sums = scoring.pair_sums(
-            *self._pattern, one, two, three, expanded, low, dot, index, self._tasks
+            *self._pattern, one, two, three, expanded, low, dot, index, self.tasks
         )
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, self._least)
         if self.local is not None:
-            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self._tasks)
+            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self.tasks)
 
             def add(part: slice) -> None:
                 """Add the local reference to the scores of a part of the rows."""
                 norms = self._local_norms(rows[part], index[part], sums[:, part], squares[:, part])
                 scores[part] += (1.0 - SLACK) * self.base.weight * norms
 
-            with ThreadPoolExecutor(self._tasks) as pool:
+            with ThreadPoolExecutor(self.tasks) as pool:
                 list(pool.map(add, row_blocks(index.shape)))
         elif self.l1_weight:
             scores += (1.0 - SLACK) * self.l1_weight * (2.0 - 2.0 * sums[1])

@@ -139,7 +139,7 @@ def transfer_labels(
 
     Returns
     -------
-    None, or the copy. Beside what :func:`transform` writes, with the label "cell_type":
+    None, or the copy. Written are, with the label "cell_type", what :func:`transform` writes and:
 
     ``obs["cometric_cell_type"]``
         The labels, with the categories of the reference.
