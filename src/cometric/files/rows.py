@@ -198,15 +198,11 @@ def as_rows(X: Any, name: str = "X") -> Source | None:
             "write the file again."
         )
     if isinstance(X, np.ndarray) or sparse.issparse(X):
-        mapped = _is_mapped(X) if isinstance(X, np.ndarray) else _is_mapped_csr(X)
-        return Source(X, name) if mapped and X.ndim == 2 else None
+        parts = [X] if isinstance(X, np.ndarray) else [X.data, X.indices] * (X.format == "csr")
+        return Source(X, name) if X.ndim == 2 and any(map(_is_mapped, parts)) else None
     if not hasattr(X, "__getitem__") or any(hasattr(X, each) for each in IN_MEMORY):
         return None
     return Source(X, name) if len(getattr(X, "shape", ())) == 2 else None
-
-
-def _is_mapped_csr(X: Any) -> bool:
-    return X.format == "csr" and any(map(_is_mapped, (X.data, X.indices)))
 
 
 def _is_mapped(array: Any) -> bool:

@@ -77,22 +77,17 @@ def distances_to_zarr(
         with workers(n_threads):
             distances = HeldDistances(result, "samples", hist, full, n_threads)
             parts = {"indptr": full.indptr, "indices": full.indices, "data": full.data}
-            origin = digest({"result": result.identity, **parts})
-            return _fill(_Tiles(folder, origin, distances), distances, progress)
+            tiles = _Tiles(folder, digest({"result": result.identity, **parts}), distances)
+            n, edge = tiles.array.shape[0], tiles.array.chunks[0]
+            with bar_of_pairs(progress, n * (n + 1) // 2) as report:
+                for rows, columns in _tiles(n, edge):
+                    if not tiles.has(rows, columns):
+                        tiles.store(rows, columns, _compute(distances, rows, columns))
+                    count = _pairs_in(rows, columns)
+                    report(count, count)
+            return tiles.array
     finally:
         unlock(handle)
-
-
-def _fill(tiles: _Tiles, distances: HeldDistances, progress: bool) -> Any:
-    """The complete array, after computing the missing tiles."""
-    n, edge = tiles.array.shape[0], tiles.array.chunks[0]
-    with bar_of_pairs(progress, n * (n + 1) // 2) as report:
-        for rows, columns in _tiles(n, edge):
-            count = _pairs_in(rows, columns)
-            if not tiles.has(rows, columns):
-                tiles.store(rows, columns, _compute(distances, rows, columns))
-            report(count, count)
-    return tiles.array
 
 
 class _Tiles:

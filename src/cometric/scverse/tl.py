@@ -280,7 +280,8 @@ def modules(
     found = find_modules(result, **options)
     columns = [f"module_{g}" for g in range(len(found))]
     if sketches.has_landmarks(adata, key):
-        scores = _scores_of_all(adata, found, key)
+        chunks = rows_of(slots.learned_from(adata, key)).chunks()
+        scores = np.concatenate([found.scores(chunk) for chunk in chunks])  # of all cells
     else:
         kept = result.problem.samples.kept
         scores = np.full((len(kept), len(found)), np.nan)
@@ -350,9 +351,3 @@ def rank_features(
     table = pd.DataFrame(rows, columns=list(Ranked._fields))
     adata.uns[key_added] = table
     return table
-
-
-def _scores_of_all(adata: AnnData, found: Modules, key: str) -> np.ndarray:
-    """The scores of all cells, for modules learned from landmarks only."""
-    data = slots.learned_from(adata, key)
-    return np.concatenate([found.scores(chunk) for chunk in rows_of(data).chunks()])
