@@ -297,12 +297,12 @@ def test_bad_input_is_refused(new, reference):
     with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
         cms.tl.transfer_labels(new, reference, "kind", key_added="a/b")
     reference.obs["depth"] = 1.5
-    with pytest.raises(ValueError, match=r"`reference.obs\['depth'\]` has real numbers, not"):
+    with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not"):
         cms.tl.transfer_labels(new, reference, "depth")
     reference.obs["none"] = pd.Categorical([None] * 36, ["a"])
     reference.obs["nan"] = np.nan
     for name in ("none", "nan"):
-        with pytest.raises(ValueError, match=rf"`reference.obs\['{name}'\]` has no labels: all"):
+        with pytest.raises(ValueError, match=rf"`.*obs\['{name}'\]` has no labels: all"):
             cms.tl.transfer_labels(new, reference, name)
     reference.X = reference.X.sqrt()
     with pytest.raises(ValueError, match="The AnnData has other data than the metrics"):

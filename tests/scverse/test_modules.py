@@ -157,10 +157,10 @@ def test_mistakes_are_reported(adata):
     with pytest.raises(ValueError, match="`groupby` is 'type'; `adata.obs` has"):
         cms.tl.rank_features(adata, "type")
     adata.obs["depth"] = 1.5
-    with pytest.raises(ValueError, match=r"`adata.obs\['depth'\]` has real numbers, not groups"):
+    with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not groups"):
         cms.tl.rank_features(adata, "depth")
     adata.obs["none"] = np.nan
-    with pytest.raises(ValueError, match=r"`adata.obs\['none'\]` has no labels: all are missing"):
+    with pytest.raises(ValueError, match=r"`.obs\['none'\]` has no labels: all are missing"):
         cms.tl.rank_features(adata, "none")
     with pytest.raises(ValueError, match="`of` is not an option here"):
         cms.tl.modules(adata, of="samples")
@@ -171,9 +171,7 @@ def test_mistakes_are_reported(adata):
     with pytest.raises(ValueError, match="`groupby` is 'type'; `adata.obs` has"):
         cms.pl.modules(adata, "type")
     for draw in (cms.pl.modules, lambda data, name: cms.pl.distances(data, groupby=name)):
-        with pytest.raises(
-            ValueError, match=r"`adata.obs\['depth'\]` has real numbers, not groups"
-        ):
+        with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not groups"):
             draw(adata, "depth")
     none = cms.tl.modules(adata, coherence=2.0)
     with pytest.raises(ValueError, match="There are no modules to draw"):

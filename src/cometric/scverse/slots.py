@@ -72,25 +72,28 @@ def check_name(argument: str, value: Any) -> None:
         )
 
 
-def column(argument: str, name: Any, table: DataFrame, where: str, groups: bool = True) -> Series:
-    """A column of a table, here called ``where``; raises if there is none of this name.
-
-    For ``groups``, raises if it has no labels, or real numbers, which would each be a group.
-    """
+def check_groups(where: str, table: DataFrame, name: str) -> None:
+    """Raise if a column has no labels, or real numbers, which would each be a group."""
     import pandas as pd
 
+    if table[name].isna().all():
+        raise ValueError(f"`.{where}[{name!r}]` has no labels: all are missing.")
+    if pd.api.types.is_float_dtype(table[name]):
+        raise ValueError(
+            f"`.{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
+            "make it one: `.astype('category')`."
+        )
+
+
+def column(argument: str, name: Any, table: DataFrame, where: str, groups: bool = True) -> Series:
+    """A column of a table, which messages call ``where``; of labels if ``groups``."""
     check_name(argument, name)
     if name not in table:
         raise ValueError(
             f"`{argument}` is {name!r}; `{where}` has {list(table)}.{suggestion(name, table)}"
         )
-    if groups and table[name].isna().all():
-        raise ValueError(f"`{where}[{name!r}]` has no labels: all are missing.")
-    if groups and pd.api.types.is_float_dtype(table[name]):
-        raise ValueError(
-            f"`{where}[{name!r}]` has real numbers, not groups. Pass a column of labels, or "
-            "make it one: `.astype('category')`."
-        )
+    if groups:
+        check_groups(where.partition(".")[2], table, name)
     return table[name]
 
 
