@@ -74,37 +74,8 @@ def transform(
         ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``.
     """
     result = _check(new, reference, of, key, copy)
-    check_options(options, signature(result.transform).parameters, "transform")
-    device = options.pop("device", "cpu")
-    layer, use_raw = _source(new, reference, of, key, layer, use_raw)
-    data = slots.matrix(new, layer=layer, use_raw=use_raw)
-    try:
-        on_cpu = str(device) == "cpu"
-        if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
-            distances = nearest_known(result, data, n_neighbors, **options)
-        else:
-            options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
-            distances = result.transform(data, **options)
-    except NothingInCommon as error:
-        raise ValueError(f"{error}{_other_names(new, reference, result, of)}") from error
-    except BadData as error:
-        raise ValueError(f"{error}{_advice(error, data, of)}") from error
     new = new.copy() if copy else new
-    (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)] = _widen(
-        distances, getattr(result.problem, of).kept
-    )
-    names = slots.table(reference, of, key)[0].index
-    if of == "samples" and sketches.has_landmarks(reference, key):
-        names = slots.read(reference, key)["landmarks"]["names"]
-    described = {
-        "fingerprint": slots.read(reference, key)["fingerprint"],
-        "names": np.array(names, dtype=object),
-        "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
-        "use_raw": use_raw,
-        **({} if layer is None else {"layer": layer}),
-    }
-    name = f"{key}_transform"
-    new.uns[name] = {**new.uns.get(name, {}), of: described}
+    _store_distances(new, reference, result, of, key, n_neighbors, layer, use_raw, options)
     return new if copy else None
 
 
@@ -160,7 +131,8 @@ def transfer_labels(
     n_neighbors = default_neighbors(n_neighbors, int(kept.sum()) - 1)
     check_neighbors(n_neighbors, int(kept.sum()) - 1)
     new = new.copy() if copy else new
-    transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
+    source = options.pop("layer", None), options.pop("use_raw", None)
+    _store_distances(new, reference, result, of, key, n_neighbors, *source, options)
     distances = (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)]
     answer = vote(
         distances[:, kept],
@@ -180,6 +152,51 @@ def _check(new: AnnData, reference: AnnData, of: str, key: str, copy: bool) -> R
     slots.check_copy(new, copy, "new")
     slots.check_is_anndata(reference, "reference")
     return get.result(reference, key=key)
+
+
+def _store_distances(
+    new: AnnData,
+    reference: AnnData,
+    result: Result,
+    of: str,
+    key: str,
+    n_neighbors: int | None,
+    layer: str | None,
+    use_raw: bool | None,
+    options: dict[str, Any],
+) -> None:
+    """Compute the distances of ``new`` to the reference, and write them, as :func:`transform`."""
+    check_options(options, signature(result.transform).parameters, "transform")
+    device = options.pop("device", "cpu")
+    layer, use_raw = _source(new, reference, of, key, layer, use_raw)
+    data = slots.matrix(new, layer=layer, use_raw=use_raw)
+    try:
+        on_cpu = str(device) == "cpu"
+        if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
+            distances = nearest_known(result, data, n_neighbors, **options)
+        else:
+            options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
+            distances = result.transform(data, **options)
+    except NothingInCommon as error:
+        raise ValueError(f"{error}{_other_names(new, reference, result, of)}") from error
+    except BadData as error:
+        raise ValueError(f"{error}{_advice(error, data, of)}") from error
+    (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)] = _widen(
+        distances, getattr(result.problem, of).kept
+    )
+    known = slots.read(reference, key)
+    names = slots.table(reference, of, key)[0].index
+    if of == "samples" and "landmarks" in known:
+        names = known["landmarks"]["names"]
+    described = {
+        "fingerprint": known["fingerprint"],
+        "names": np.array(names, dtype=object),
+        "n_neighbors": len(names) if n_neighbors is None else int(n_neighbors),
+        "use_raw": use_raw,
+        **({} if layer is None else {"layer": layer}),
+    }
+    name = f"{key}_transform"
+    new.uns[name] = {**new.uns.get(name, {}), of: described}
 
 
 def _source(
