@@ -41,16 +41,6 @@ def test_torus_is_unchanged_by_its_shifts_to_the_last_bit(template, n, m, g):
     assert_array_equal(np.roll(X, (n // g, m // g), axis=(0, 1)), X)
 
 
-def test_torus_names_the_templates_it_knows():
-    with pytest.raises(ValueError, match=r"'sawtooth'.*'unimodal', 'bimodal', 'asymmetric'"):
-        datasets.torus("sawtooth")
-
-
-def test_torus_refuses_an_empty_side():
-    with pytest.raises(ValueError, match="`m` is 0; it must be at least 1"):
-        datasets.torus(m=0)
-
-
 def test_digits_leaves_out_the_pixels_no_image_lights():
     data = datasets.digits()
     assert data.X.shape == (1797, 61)
@@ -68,12 +58,6 @@ def test_digits_returns_the_first_images():
     assert data.X.any(axis=0).all()
     whole = datasets.digits()
     assert_array_equal(data.X, whole.X[:10, np.isin(whole.features, data.features)])
-
-
-@pytest.mark.parametrize("n", [0, 1798])
-def test_digits_refuses_more_images_than_there_are(n):
-    with pytest.raises(ValueError, match=f"`n` is {n}; choose between 1 and 1797"):
-        datasets.digits(n)
 
 
 @pytest.mark.parametrize("density", [0.05, 0.15, 0.4])
@@ -106,19 +90,26 @@ def test_simulated_markers_stand_out_in_their_own_type():
         assert 7.0 < own / other < 13.0  # drawn ten times as high
 
 
+COUNTS = datasets.simulate_counts
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"n": 0}, "`n` is 0"),
-        ({"types": 0}, "`types` is 0; choose between 1 and n = 400"),
-        ({"n": 3, "types": 4}, "`types` is 4; choose between 1 and n = 3"),
-        ({"density": 0.0}, r"`density` is 0\.0"),
-        ({"density": 1.0}, r"`density` is 1\.0"),
+        (datasets.torus, {"template": "saw"}, r"'saw'.*'unimodal', 'bimodal', 'asymmetric'"),
+        (datasets.torus, {"m": 0}, "`m` is 0; it must be at least 1"),
+        (datasets.digits, {"n": 0}, "`n` is 0; choose between 1 and 1797"),
+        (datasets.digits, {"n": 1798}, "`n` is 1798; choose between 1 and 1797"),
+        (COUNTS, {"n": 0}, "`n` is 0"),
+        (COUNTS, {"types": 0}, "`types` is 0; choose between 1 and n = 400"),
+        (COUNTS, {"n": 3, "types": 4}, "`types` is 4; choose between 1 and n = 3"),
+        (COUNTS, {"density": 0.0}, r"`density` is 0\.0"),
+        (COUNTS, {"density": 1.0}, r"`density` is 1\.0"),
     ],
 )
-def test_simulated_counts_refuse_impossible_options(options, message):
+def test_impossible_options_are_refused(make, options, message):
     with pytest.raises(ValueError, match=message):
-        datasets.simulate_counts(**options)
+        make(**options)
 
 
 def test_a_seed_gives_the_same_data_again():

@@ -18,7 +18,7 @@ MOST = {
     "limit": 73,
     "tiles": 95,
     "anndata": 81,
-    "shell": 97,
+    "shell": 92,
     "landmarks": 91,
 }
 NEEDS = {"anndata": "anndata", "shell": "anndata"}

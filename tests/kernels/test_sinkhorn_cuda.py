@@ -165,6 +165,8 @@ def results(start, values=0.0):
 )
 @pytest.mark.parametrize("sweeps", [1, 3])
 def test_it_agrees_with_products(dtype, width, d, sweeps):
+    if dtype is torch.float64 and width > 1024:
+        pytest.skip("the kernel takes 1,024 bins in float64")
     kernel, bins, mass, dense, start, crop = block(width, 40, dtype, d)
     expected = start.clone()
     values, errors = sinkhorn_torch.sweep(kernel, bins, mass, dense, expected, sweeps, 0.0)

@@ -97,10 +97,7 @@ class Choice:
     def advice(self) -> str:
         """What to do, in a sentence or two."""
         options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-        return self.advise(f"{self.call.removesuffix(')')}{options})")
-
-    def advise(self, learning: str) -> str:
-        """The advice, with the call or the command that learns with these settings."""
+        learning = f"{self.call.removesuffix(')')}{options})"
         first, random = self.row(self.first), self.row(RANDOM)
         most = f"{self._percent(first)} of the distance to random samples"
         if self.picked is None:

@@ -29,6 +29,9 @@ Kind = TypeVar("Kind", bound="Transport")
 Lifts = tuple[Any, Any]
 """The maps to samples and to features."""
 
+PRODUCTS = 1e-9
+"""Relative accuracy of distances computed by matrix products, see ``maps.euclidean``."""
+
 PAIR = 2000.0
 """Fixed cost of a pair, in cells of a Sinkhorn problem; see ``work``."""
 
@@ -190,7 +193,7 @@ class Transport:
             problem.formula,
             R,
         )
-        return residual <= solving.tol
+        return residual <= max(solving.tol, PRODUCTS)
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
