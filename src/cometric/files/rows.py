@@ -47,10 +47,6 @@ class Named:
     obs_names: Sequence[str] | None
     var_names: Sequence[str] | None
 
-    def __getitem__(self, rows: Any) -> Named:
-        names = None if self.obs_names is None else list(np.asarray(self.obs_names)[rows])
-        return Named(self.X[rows], names, self.var_names)
-
     @property
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and columns."""
