@@ -42,7 +42,9 @@ FOLDERS = {
     "running": Folder("core files machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core machine proofs answers", ANYTHING),
-    "public": Folder("core files machine maps proofs answers running large drawing", ANYTHING),
+    "public": Folder(
+        "core files machine maps proofs transports answers running large drawing", ANYTHING
+    ),
     "choosing": Folder("core machine running public"),
     "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
     "compat": Folder("core machine maps proofs public", ANYTHING),

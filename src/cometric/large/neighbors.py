@@ -11,14 +11,14 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances, check_norm, on_gpu
+from cometric.answers.result import Result, check_is_result
 from cometric.core.digest import digest
 from cometric.core.inputs import BadData, Fault
 from cometric.core.kinds import Count, check_count
@@ -38,9 +38,6 @@ from cometric.large.stored import StoredRows
 from cometric.machine.devices import check_single
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
-
-if TYPE_CHECKING:
-    from cometric.answers.result import Result
 
 EXHAUSTIVE = 5000
 """Up to this many samples, "auto" is an exhaustive search."""
