@@ -35,7 +35,7 @@ from cometric.core.formula import Formula
 from cometric.drawing.layout import COLORS, by_size, coordinates
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
 TAUS = (0.001, 0.01, 0.1, 1.0)
@@ -259,7 +259,7 @@ def follow(X, tau, solver, truth, steps) -> np.ndarray:
         couple(cm.Exact().lifts(problem), Formula(tau), norms),
         chosen,
         cm.Metrics(*(R / R.max() for R in norms)),
-        Limits(tol=1e-9, max_iter=steps),
+        Stage(tol=1e-9, max_iter=steps),
         callback=lambda now, _: path.append(cm.hilbert_distance(now.metrics.samples, truth)),
     )
     return np.maximum(path, 1e-12)

@@ -22,8 +22,8 @@ from cometric.answers.smoothing import named_as
 from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
-from cometric.maps import references
-from cometric.maps.components import Shifted
+from cometric.maps.norms import norm_matrix
+from cometric.maps.views import Shifted
 
 __all__ = [
     "correlation", "correspondence", "cosine", "hellinger", "l1", "l2", "loadings",
@@ -125,7 +125,7 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
 def reference(X: Any) -> Matrix:
     """R of the default settings, norm="local", without transport: R alone."""
     side = Problem.from_data(_read(X)).samples
-    return side.expand(references.fit("local", side.histograms, "samples").matrix)
+    return side.expand(norm_matrix(side.histograms, "local"))
 
 
 def pearson_residuals(

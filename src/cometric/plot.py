@@ -23,9 +23,8 @@ except ImportError:
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
 from cometric.answers.result import Result, check_is_result
-from cometric.core.kinds import check_count, check_side, other_side
+from cometric.core.arguments import check_count, check_side, find, other_side
 from cometric.core.labels import check_order
-from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix
 from cometric.drawing import canvas

@@ -17,8 +17,8 @@ from cometric import baselines, scores
 from cometric.answers.groups import SHRINK, group_distances, group_shares
 from cometric.answers.modules import BACKGROUND, Modules, by_size
 from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_ending
 from cometric.core.cached import cached_property
-from cometric.core.kinds import check_ending
 from cometric.core.labels import NO_GROUP
 from cometric.core.nearest import nearest
 from cometric.core.text import storable

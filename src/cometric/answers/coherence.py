@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 
 from cometric.core.nearest import nearest
 from cometric.core.types import Matrix, Vector
-from cometric.maps.components import Shifted
+from cometric.maps.views import Shifted
 
 FEWEST = 4
 """Fewest samples for the variance of Moran's I, and fewest features in each half."""

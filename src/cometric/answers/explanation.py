@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import find, other_side
 from cometric.core.histograms import MERGE_TOLERANCE
-from cometric.core.kinds import other_side
-from cometric.core.names import find
 from cometric.core.problem import Problem
 from cometric.core.text import printable
 from cometric.core.types import Index, Metrics, Vector

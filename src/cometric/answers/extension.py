@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import check_count, check_side, other_side
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import Count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix, Vector
@@ -53,7 +53,7 @@ def extend(
 ) -> Matrix | sparse.csr_matrix:
     """Distances from each new item to each learned one, or to the nearest of them."""
     check_side(of)
-    Count(optional=True).check("n_threads", n_threads)
+    check_count("n_threads", n_threads, optional=True)
     new = result.problem.read_new(X, of)
     known = getattr(result.problem, of)
     if n_neighbors is not None:
@@ -166,7 +166,7 @@ class HeldDistances:
         self._largest = float(np.max(to_numpy(getattr(result, of))))
         largest = value * self._largest / float(self.cost.max())
         self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
-        self.phi: Any = self.transport.lift(Histograms(hist), self._resources)
+        self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
@@ -183,15 +183,11 @@ class HeldDistances:
         other.hist, other.full = hist, full
         if self.norms is not None:
             other.norms = self.norms.on(full, places)
-        other.phi = self.transport.lift(Histograms(hist), self._resources)
-        if hasattr(other.phi, "few_targets"):
-            other.phi.few_targets = True
-            if other.phi.tol >= ROUGH:
-                other.phi.precision = "float32"
-        if own is None:
-            other._pairs = self.transport.pairs_under(other.phi, self.cost)
-        else:
-            other._pairs = other.phi.under(self.cost, own)
+        accuracy = self.phi.accuracy
+        rough = accuracy is not None and accuracy.tol >= ROUGH
+        resources = replace(self._resources, dtype=np.float32 if rough else np.float64)
+        other.phi = self.transport.map_of(Histograms(hist), resources)
+        other._pairs = self.transport.pairs_under(other.phi, self.cost, own, few=True)
         other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
         return other
 
@@ -207,13 +203,9 @@ class HeldDistances:
 
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
-        reports = hasattr(self.phi, "on_progress")
-        if reports:
-            self.phi.on_progress = report
+        self.phi.on_progress = report
         distances = self.transport.between(self.phi, self.cost, rows, columns)
-        if not reports:
-            report(distances.size, distances.size)
-        self._error = max(self._error, getattr(self.phi, "error", 0.0))
+        self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:
             distances += self.weight * self.norms.between(rows, columns)
@@ -221,7 +213,7 @@ class HeldDistances:
 
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
-        warn_if_above(self._error, getattr(self.phi, "tol", np.inf))
+        warn_if_above(self._error, self.phi.accuracy.tol if self.phi.accuracy else np.inf)
 
 
 def warn_if_above(error: float, tol: float) -> None:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cometric.answers.result import Result, check_is_result
-from cometric.core.kinds import check_count, shown
+from cometric.core.arguments import check_count, checks_options, shown
 from cometric.core.labels import NO_GROUP, check_order, groups_of, indicators
-from cometric.core.names import checks_options
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix
 

@@ -18,13 +18,20 @@ from cometric.answers.coherence import Standard, split_coherence, standardizatio
 from cometric.answers.groups import read_groups, without_dropped
 from cometric.answers.result import Result, check_is_result
 from cometric.answers.smoothing import neighbor_weights
+from cometric.core.arguments import (
+    check_count,
+    check_number,
+    check_side,
+    checks_options,
+    distinct_prefixes,
+    other_side,
+    quoted,
+)
 from cometric.core.arrays import to_numpy
+from cometric.core.histograms import Side
 from cometric.core.inputs import counted
-from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
 from cometric.core.labels import check_order
-from cometric.core.names import checks_options, distinct_prefixes, quoted
 from cometric.core.nearest import nearest
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.files.sets import Sets, read_sets
 
@@ -108,7 +115,7 @@ def modules(
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
-    Count(0).check("random_state", random_state)
+    check_count("random_state", random_state, least=0)
     judges = other_side(of)
     n_judges = len(getattr(result, judges))
     if n_judges < FEWEST_JUDGES:

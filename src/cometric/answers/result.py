@@ -16,10 +16,16 @@ from scipy import sparse
 from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend, tree_of, vectors_of
 from cometric.answers.parameters import Parameters, number
+from cometric.core.arguments import (
+    check_count,
+    check_ending,
+    check_path,
+    check_side,
+    other_side,
+)
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
-from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side, other_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -173,7 +179,7 @@ class Result:
         pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """
-        Count(optional=True).check("n_threads", n_threads)
+        check_count("n_threads", n_threads, optional=True)
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
         if self.bases is not None:
@@ -183,8 +189,7 @@ class Result:
         pairs = len(index) if fixed else transport.pairs_to_judge(self.problem)
         with bar_of_pairs(progress, pairs, doing="certifying") as report:
             for lift in lifts:
-                if progress and hasattr(lift, "on_progress"):
-                    lift.on_progress = report
+                lift.on_progress = report
             if fixed:
                 return transport.judge_lift(self.problem, self._distinct(), lifts, index)
             return transport.judge(self.problem, self._distinct(), lifts)

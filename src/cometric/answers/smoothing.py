@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.result import Result
+from cometric.core.arguments import check_number, checks_options, shown
+from cometric.core.histograms import Side
 from cometric.core.inputs import check_distances, read_matrix, read_names, unwrap
-from cometric.core.kinds import check_number, shown
 from cometric.core.labels import in_other_order
-from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,
@@ -20,7 +20,6 @@ from cometric.core.nearest import (
     gaussian_weights,
     nearest_given,
 )
-from cometric.core.sides import Side
 
 SIDES = ("samples", "features")
 

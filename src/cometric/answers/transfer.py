@@ -11,9 +11,9 @@ from scipy import sparse
 
 from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
+from cometric.core.arguments import checks_options
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.labels import is_missing
-from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,

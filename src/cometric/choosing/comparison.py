@@ -15,11 +15,10 @@ from scipy import sparse
 
 from cometric import baselines
 from cometric.choosing.choice import ALONE, ERRORS, RANDOM, Choice, Row
+from cometric.core.arguments import check_count, checks_options, shown
+from cometric.core.histograms import normalize
 from cometric.core.inputs import counted, read_matrix
-from cometric.core.kinds import Count, check_count, shown
-from cometric.core.names import checks_options
 from cometric.core.nearest import nearest
-from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
@@ -129,7 +128,7 @@ def choose(
     {'restart': 0.1}
     """
     for name, value in (("n_samples", n_samples), ("n_features", n_features)):
-        Count(optional=True).check(name, value)
+        check_count(name, value, optional=True)
     for name, value in (("n_splits", n_splits), ("n_neighbors", n_neighbors)):
         check_count(name, value)
     common: dict[str, Any] = {"n_threads": n_threads, "device": device, "drop_empty": True}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cometric
 from cometric.answers.result import Result
 from cometric.cli.console import Console
-from cometric.core.names import suggestion
+from cometric.core.arguments import suggestion
 from cometric.core.warn import warn
 from cometric.files import reading, rows, writing
 from cometric.files.tables import kind_of

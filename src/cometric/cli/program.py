@@ -10,7 +10,7 @@ import cometric
 from cometric.cli import fitting, querying, system  # noqa: F401  # they define the commands
 from cometric.cli.console import EXIT_CODES, Console, UsageError
 from cometric.cli.options import COMMANDS, DISPLAY
-from cometric.core.names import suggestion
+from cometric.core.arguments import suggestion
 
 ABOUT = (
     "Learn a distance between the samples of a nonnegative matrix and one between its features, "

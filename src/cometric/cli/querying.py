@@ -12,7 +12,7 @@ from cometric.answers.groups import Ranked
 from cometric.cli.console import Console, Exit
 from cometric.cli.loading import TABLES, Data, Learned, MaybeOutput, Output
 from cometric.cli.options import borrowed, command
-from cometric.core.kinds import check_side
+from cometric.core.arguments import check_side
 from cometric.core.nearest import (
     check_neighborhood,
     check_neighbors,

@@ -13,10 +13,9 @@ from matplotlib.transforms import Bbox
 
 from cometric.answers.modules import Modules
 from cometric.answers.result import Result
-from cometric.core.kinds import other_side
+from cometric.core.arguments import find, other_side
+from cometric.core.histograms import Side
 from cometric.core.labels import as_array, categories_of, check_order
-from cometric.core.names import find
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP, Colors
 from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, names_of

@@ -11,10 +11,10 @@ from scipy import sparse
 
 from cometric.answers.modules import BACKGROUND, Modules, modules
 from cometric.answers.result import Result
+from cometric.core.histograms import Side
 from cometric.core.inputs import read_matrix, read_names
 from cometric.core.labels import as_array, categories_of, check_order, is_missing
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Index, Vector
 from cometric.drawing.layout import MANY_NUMBERS, MISSING, checked

@@ -13,10 +13,10 @@ from scipy.spatial.distance import squareform
 
 from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
+from cometric.core.arguments import check_number, check_side
 from cometric.core.arrays import to_numpy, upper
-from cometric.core.kinds import check_number, check_side
+from cometric.core.histograms import Side
 from cometric.core.labels import is_missing
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 
 OPTIMAL_ORDER = 1_000

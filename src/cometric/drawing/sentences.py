@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.arguments import other_side
 from cometric.core.inputs import counted
-from cometric.core.kinds import other_side
 from cometric.core.text import storable
 from cometric.core.types import Status
 from cometric.machine.progress import duration

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from scipy import sparse
 
+from cometric.core.arguments import check_path
 from cometric.core.inputs import (
     COUNT_SAME_WORDS,
     BadData,
@@ -24,7 +25,6 @@ from cometric.core.inputs import (
     read_names,
     read_samples,
 )
-from cometric.core.kinds import check_path
 from cometric.core.text import storable_names
 from cometric.files.reading import check_has_content, errors_naming, missing, open_hdf5
 from cometric.files.tables import kind_of

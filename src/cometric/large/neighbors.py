@@ -19,13 +19,12 @@ from scipy import sparse
 
 from cometric.answers.extension import HeldDistances, check_norm, on_gpu
 from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_count, checks_options
 from cometric.core.digest import digest
+from cometric.core.histograms import make_side, normalize, place_repeats, smooth
 from cometric.core.inputs import BadData, Fault
-from cometric.core.kinds import Count, check_count
 from cometric.core.matching import describe_differences, find_bins, select
-from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
-from cometric.core.sides import make_side, normalize, place_repeats, smooth
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import InMemory, Source, rows_of
@@ -203,7 +202,7 @@ class Request:
                 )
         if self.check != 0:
             check_count("check", self.check)
-        Count(0, optional=True).check("random_state", self.random_state)
+        check_count("random_state", self.random_state, least=0, optional=True)
         check_single(device)
         if self.search == "index" and device is not None and str(device) != "cpu":
             raise ValueError(

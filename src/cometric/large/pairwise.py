@@ -13,8 +13,8 @@ import numpy as np
 
 from cometric.answers.extension import HeldDistances
 from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_path
 from cometric.core.digest import digest
-from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
 from cometric.files.rows import rows_of
 from cometric.files.storage import LOCK, lock, unlock

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.arguments import check_folder
 from cometric.core.digest import digest
-from cometric.core.kinds import Folder
 from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
 FORMAT = 2
@@ -33,7 +33,7 @@ def open_run(folder: str | os.PathLike[str] | None) -> Iterator[RunFolder]:
     if folder is None:
         yield RunFolder()
         return
-    Folder().check("folder", folder)
+    check_folder("folder", folder)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     names = {part.name for part in path.iterdir()}

@@ -13,12 +13,12 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
+from cometric.core.arguments import suggestion
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
+from cometric.core.histograms import Side
 from cometric.core.inputs import BadData, Fault
-from cometric.core.names import suggestion
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
-from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
@@ -26,7 +26,7 @@ from cometric.files.rows import Named, check_choice
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
-from cometric.running.memory import MANY
+from cometric.running.run import MANY
 
 if TYPE_CHECKING:
     from anndata import AnnData

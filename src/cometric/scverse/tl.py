@@ -14,11 +14,11 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.kinds import check_number
+from cometric.core.arguments import check_number
 from cometric.core.nearest import check_neighborhood
 from cometric.files.rows import rows_of
 from cometric.large.landmarks import learn_landmarks
-from cometric.running.weights import AUTO
+from cometric.running.settings import AUTO
 from cometric.scverse import get, sketches, slots
 from cometric.scverse.tl_mapping import transfer_labels, transform
 

@@ -11,10 +11,9 @@ from scipy import sparse
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
 from cometric.answers.transfer import transfer_labels as vote
+from cometric.core.arguments import check_options, check_side
 from cometric.core.inputs import BadData, Fault, Mask
-from cometric.core.kinds import check_side
 from cometric.core.matching import NothingInCommon
-from cometric.core.names import check_options
 from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.core.types import Matrix
 from cometric.large.neighbors import has_bounds, nearest_known

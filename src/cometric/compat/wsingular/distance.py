@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from cometric.compat.wsingular.utils import regularization_matrix, to_matrix
+from cometric.core.arguments import check_number
 from cometric.core.arrays import symmetric
 from cometric.core.cones import negative_pairs
 from cometric.core.errors import ConvergenceWarning
-from cometric.core.kinds import check_number
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
 from cometric.maps.checks import all_pairs, check_cost, check_histograms
