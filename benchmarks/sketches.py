@@ -87,7 +87,7 @@ def sketch(
     asked: argparse.Namespace,
 ) -> tuple[float, ...]:
     """One row of the table, for one draw of landmarks."""
-    chosen = landmarks.draw_landmarks(store_rows(rows_of(X), None), number, "uniform", seed)
+    chosen, _ = landmarks.draw_landmarks(store_rows(rows_of(X), None), number, "uniform", seed)
     began = time.perf_counter()
     result = cm.learn(X[chosen], device=asked.device, drop_empty=True)
     learning = time.perf_counter() - began

@@ -16,7 +16,7 @@ MOST = {
     "tiles": 61,
     "anndata": 46,
     "shell": 57,
-    "landmarks": 55,
+    "landmarks": 54,
 }
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 

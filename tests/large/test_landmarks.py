@@ -18,7 +18,7 @@ OPTIONS = {"n_neighbors": 4, "eps": np.inf, "tau": 0.01, "tol": 1e-4}
 
 
 def draw(data, count, method):
-    return draw_landmarks(store_rows(rows_of(data), None), count, method, 0)
+    return draw_landmarks(store_rows(rows_of(data), None), count, method, 0)[0]
 
 
 @pytest.mark.parametrize("method", ["uniform", "kmeans++"])

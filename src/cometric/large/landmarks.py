@@ -240,8 +240,7 @@ def _draw(
             f"are labels. Leave out `n_landmarks` = {count}."
         )
     if isinstance(landmarks, Integral):
-        chosen = draw_landmarks(matrix, landmarks, method, random_state)
-        return chosen, matrix.take(chosen), []
+        return *draw_landmarks(matrix, landmarks, method, random_state), []
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
         metacells = read_matrix(landmarks, "landmarks")
         if metacells.shape[1] != m:
@@ -252,8 +251,7 @@ def _draw(
         return None, metacells, list(map(str, range(metacells.shape[0])))
     names, groups = _groups(landmarks, n, m)
     if count is not None:
-        chosen = _cover(matrix, _stratified(groups, count, random_state))
-        return chosen, matrix.take(chosen), []
+        return *_cover(matrix, _stratified(groups, count, random_state)), []
     sums = sparse.csr_array((len(names), m))
     for part in matrix.parts():
         sums = sums + indicators(groups[part], len(names)) @ matrix[part]
@@ -297,8 +295,10 @@ def check_landmarks(count: Any, n: int, name: str = "landmarks") -> None:
         raise ValueError(f"`{name}` is {shown(count)}; choose between 2 and the {n} samples.")
 
 
-def draw_landmarks(matrix: StoredRows, count: Any, method: str, random_state: int | None) -> Index:
-    """Numbers of ``count`` samples, and of more until all features have mass in them."""
+def draw_landmarks(
+    matrix: StoredRows, count: Any, method: str, random_state: int | None
+) -> tuple[Index, sparse.csr_array]:
+    """Numbers and rows of ``count`` samples, and of more until all features have mass in them."""
     n = matrix.shape[0]
     check_landmarks(count, n)
     if method not in METHODS:
@@ -333,8 +333,11 @@ def _projected(matrix: StoredRows) -> Matrix:
     return np.concatenate([normalize(chunk) @ directions for chunk in matrix.chunks()])
 
 
-def _cover(matrix: StoredRows, chosen: Index) -> Index:
-    """The samples chosen, and for each feature that is 0 in them the sample with the most of it."""
+def _cover(matrix: StoredRows, chosen: Index) -> tuple[Index, sparse.csr_array]:
+    """Numbers and rows of the samples chosen, and of others until all features have mass in them.
+
+    The others are those with the most of a feature that is 0 in all samples before.
+    """
     m = matrix.shape[1]
     covered = np.zeros(m, bool)
     covered[matrix.take(chosen).indices] = True
@@ -355,5 +358,5 @@ def _cover(matrix: StoredRows, chosen: Index) -> Index:
             continue
         extra.append(int(holder[k]))
         covered[matrix.take(holder[[k]]).indices] = True
-    added = np.array(extra, np.int64)
-    return np.sort(np.concatenate([chosen, added])).astype(np.int64)
+    found = np.sort(np.concatenate([chosen, np.array(extra, np.int64)])).astype(np.int64)
+    return found, matrix.take(found)
