@@ -3,7 +3,6 @@
 import math
 import sys
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import pytest
@@ -38,9 +37,10 @@ def in_memory(result):
     hist, full = read_histograms(result, rows_of(X))
     by = HeldDistances(result, "samples", hist, full)
     eps = result.parameters.eps
-    make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}
-    inner = getattr(by.phi, "tol", None)
-    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=inner))(hist)
+    if 0.0 < eps < math.inf:
+        phi = cm.EntropicMap(hist, eps=eps, tol=by.phi.accuracy.tol)
+    else:
+        phi = cm.LimitMap(hist) if eps else cm.ExactMap(hist)
     return np.maximum(by.scale * phi(by.cost) + by.weight * norm_matrix(full, "l1"), 0.0)
 
 
