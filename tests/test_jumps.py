@@ -14,9 +14,9 @@ MOST = {
     "entropic": 52,
     "limit": 40,
     "tiles": 61,
-    "anndata": 52,
-    "shell": 64,
-    "landmarks": 66,
+    "anndata": 46,
+    "shell": 57,
+    "landmarks": 54,
 }
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 
