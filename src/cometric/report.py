@@ -18,6 +18,9 @@ from cometric.answers.checks import check_is_result
 from cometric.answers.groups import SHRINK, distances_to_some, enrichment
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.result import Result
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis
+from cometric.certificates.lifting import LiftCheck
 from cometric.core.arguments import check_ending
 from cometric.core.nearest import nearest_to
 from cometric.core.text import storable
@@ -40,9 +43,6 @@ from cometric.drawing.values import Values, read_values
 from cometric.drawing.words import Words, read_words
 from cometric.files.storage import check_target, replacing
 from cometric.machine.progress import bar_of_pairs
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis
-from cometric.proofs.lifting import LiftCheck
 
 try:
     import jinja2  # noqa: F401 (render uses it; if it is missing, say so here)
