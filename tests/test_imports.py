@@ -43,7 +43,7 @@ FOLDERS = {
     "large": Folder("core kernels files machine maps transports answers running"),
     "drawing": Folder("core machine certificates answers", ANYTHING),
     "public": Folder(
-        "core files machine maps certificates answers running large drawing", ANYTHING
+        "core files machine maps certificates transports answers running large drawing", ANYTHING
     ),
     "choosing": Folder("core machine running public"),
     "scverse": Folder("core files certificates answers running large public choosing", ANYTHING),

@@ -42,10 +42,8 @@ def test_most_neighbors_decide_and_the_nearest_breaks_ties():
 def test_well_separated_groups_are_found_again():
     apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
     np.fill_diagonal(apart, 0.0)
-    assert scores.adjusted_rand(apart, LABELS) == 1.0
     assert scores.knn_accuracy(apart, LABELS) == 1.0
     assert scores.silhouette(apart, LABELS) > 0.99
-    assert abs(scores.adjusted_rand(apart, RNG.permutation(LABELS))) < 0.1
 
 
 NAMES = [f"g{i}" for i in range(9)]
