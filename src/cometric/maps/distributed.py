@@ -27,6 +27,7 @@ from cometric.maps.checking import all_pairs, check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap
+from cometric.maps.exact_pairs import FixedMap
 from cometric.maps.packed_cost import PackedCost
 
 BLOCKS = 4
@@ -397,7 +398,7 @@ class DistributedExactMap(DistributedMap):
         return FrozenBlocks(self, self._blocks)
 
 
-class FrozenBlocks(DistanceMap):
+class FrozenBlocks(FixedMap):
     """Fixed couplings, applied block by block on the workers that store them."""
 
     def __init__(self, phi: DistributedExactMap, blocks: Sequence[Any]) -> None:

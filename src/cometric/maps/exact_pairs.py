@@ -12,7 +12,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import duals, geometry, plans, threads, trees
 from cometric.kernels.transport import Histograms, Trees, transport
-from cometric.maps.checking import check_cost
+from cometric.maps.checking import check_cost, check_index
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
@@ -207,7 +207,14 @@ def rescale_pow2(cost: Matrix) -> tuple[Matrix, float]:
     return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))
 
 
-class FrozenMap(DistanceMap):
+class FixedMap(DistanceMap):
+    """A map whose couplings are fixed: distances of pairs are taken from all of them."""
+
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        return super().pairs(cost, check_index(index, self.shape[0]))
+
+
+class FrozenMap(FixedMap):
     """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
     def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
@@ -229,7 +236,7 @@ class FrozenMap(DistanceMap):
         return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
 
 
-class ReplayedMap(DistanceMap):
+class ReplayedMap(FixedMap):
     """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
 
     def __init__(self, shape: tuple[int, int], batch: PairBatch) -> None:
