@@ -15,8 +15,8 @@ import cometric as cm
 import naive
 from cometric.answers.parameters import Parameters
 from cometric.running import settings as settings_module
+from cometric.running.learning import Chosen, chosen, overlap, read
 from cometric.running.settings import Settings
-from cometric.running.weights import Chosen, chosen, overlap
 
 RNG = np.random.default_rng(4)
 
@@ -82,7 +82,7 @@ def test_small_changes_of_the_data_change_the_overlap_little():
 
 def of_overlap(value, monkeypatch, **options):
     """What is chosen where samples share this many features."""
-    monkeypatch.setattr("cometric.running.weights.overlap", lambda hist: value)
+    monkeypatch.setattr("cometric.running.learning.overlap", lambda hist: value)
     return chosen(None, **{"limit": True, **options})
 
 
@@ -196,7 +196,7 @@ def test_tiles_have_a_finite_regularization():
     ],
 )
 def test_given_numbers_are_obeyed_and_the_reference_stays(given, eps, tau, restart, norm):
-    for settings in (Settings(**given), Settings(**given).fitted(cm.Problem.from_data(thin()))):
+    for settings in (Settings(**given), read(Settings(**given), thin())[0]):
         assert (settings.eps, settings.transport.eps) == (eps, eps)
         assert (settings.tau, settings.restart, settings.norm) == (tau, restart, norm)
         assert (settings.overlap, settings.chosen) == (None, False)

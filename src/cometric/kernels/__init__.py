@@ -28,8 +28,8 @@ def in_forked_child(call: Callable[[], Any]) -> None:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Run kernels on ``count`` threads unless they are passed another number."""
+def threads(count: int | None) -> Iterator[None]:
+    """Run kernels on ``count`` threads (None: all) unless they are passed another number."""
     before = getattr(_chosen, "count", None)
     _chosen.count = count
     try:
