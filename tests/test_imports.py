@@ -197,7 +197,7 @@ def test_an_import_against_the_table_is_reported(module, source, offense):
         ("core.types", "import json\nimport numpy as np\nfrom scipy.sparse import csr_array"),
         ("core.problem", "if TYPE_CHECKING:\n import pandas"),
         ("kernels.fast", "from numba import njit"),
-        ("maps.new", "from ..core.types import Matrix\nfrom cometric.kernels import transport"),
+        ("maps.new", "from ..core.types import Matrix\nfrom cometric.kernels import simplex"),
         ("plot", "import matplotlib\nfrom cometric import datasets, torus"),
     ],
 )

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix
-from cometric.kernels.shortlist import ROWS as TOGETHER
-from cometric.kernels.shortlist import pack, shortlist
+from cometric.kernels.candidates import ROWS as TOGETHER
+from cometric.kernels.candidates import pack, shortlist
 from cometric.large.samples import Samples
 from cometric.machine.threads import map_in_order
 

@@ -17,7 +17,7 @@ from cometric.core.histograms import Histograms
 from cometric.core.rounding import Known
 from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import scoring, thread_count
+from cometric.kernels import candidates, thread_count
 from cometric.large.rows import LongArray, StoredRows
 from cometric.maps import references, views
 from cometric.maps.euclidean import row_blocks
@@ -185,14 +185,14 @@ class Samples:
             low[place, pattern.indices], dot[place, pattern.indices] = two[entries], three[entries]
         elif self.l1_weight:
             low[place, pattern.indices] = one[entries]
-        sums = scoring.pair_sums(
+        sums = candidates.pair_sums(
             *self._pattern, one, two, three, expanded, low, dot, index, self._tasks
         )
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, self._least)
         if self.local is not None:
-            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self._tasks)
+            squares = candidates.view_squares(self.vectors, self.cuts, rows, index, self._tasks)
 
             def add(part: slice) -> None:
                 """Add the local reference to the scores of a part of the rows."""

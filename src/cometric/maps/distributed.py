@@ -285,12 +285,6 @@ class DistributedEntropicMap(DistributedMap):
         super().__init__(make, hist, client, remember=remember, **options)
 
     @property
-    def panels(self) -> bool:
-        """Whether sweeps are matrix products, as for dense histograms."""
-        dense: bool = self._phi.panels
-        return dense
-
-    @property
     def precision(self) -> str:
         """The precision of the sweeps; float64 if eps is so small that scalings could overflow."""
         name: str = self._phi.precision

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences
+from cometric.kernels import geometry
 
 CANCELED = 1e-6
 """Squares below this fraction of the terms of the sum are recomputed from differences; all others
@@ -112,7 +112,7 @@ class Euclidean:
         if sparse.issparse(items.rows):
             rows = items.rows.sorted_indices()
             parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-            squares: Vector = differences.pair_squares(*parts, np.asarray(index))
+            squares: Vector = geometry.pair_squares(*parts, np.asarray(index))
         else:
             squares = sums_of_squares(items.rows[index[:, 0]] - items.rows[index[:, 1]])
         distances: Vector = self._finish(squares)

@@ -13,7 +13,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.histograms import Histograms
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import thread_count, threads
-from cometric.kernels.transport import Histograms as Rows
+from cometric.kernels.nodes import Histograms as Rows
 from cometric.machine.devices import free_memory
 from cometric.maps.checks import all_pairs, check_cost, check_index, fill
 from cometric.maps.couplings import FrozenMap, ReplayedMap, apply_moves

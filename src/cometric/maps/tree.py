@@ -10,7 +10,7 @@ from scipy import sparse
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences, overlaps
+from cometric.kernels import geometry
 from cometric.maps.checks import check_cost, check_index
 
 TOTAL = 2.0**60
@@ -103,7 +103,7 @@ class TreeVectors:
     def between(self, other: TreeVectors, upper: bool = False) -> Matrix:
         """l1 distances to other vectors; pass ``upper`` if these are the same vectors."""
         left, right = self.rows, other.rows.tocsc()
-        distances: Matrix = self.unit * overlaps.l1_distances(
+        distances: Matrix = self.unit * geometry.l1_distances(
             (left.indptr, left.indices, left.data, np.asarray(left.sum(axis=1)).ravel()),
             (right.indptr, right.indices, right.data, np.asarray(other.rows.sum(axis=1)).ravel()),
             upper,
@@ -114,5 +114,5 @@ class TreeVectors:
         """l1 distances of the pairs ``index`` (p, 2)."""
         rows = self.rows
         parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        norms: Vector = self.unit * differences.pair_norms(*parts, index, 1.0)
+        norms: Vector = self.unit * geometry.pair_norms(*parts, index, 1.0)
         return norms

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences, geometry
+from cometric.kernels import geometry
 from cometric.maps.components import Components, Shifted, unit
 from cometric.maps.euclidean import Euclidean, Vectors, sums_of_squares
 
@@ -68,12 +68,12 @@ class Manhattan:
             end = min(start + step, n)
             i, j = np.mgrid[start:end, n : n + k]
             index = np.stack([i.ravel(), j.ravel()], axis=1)
-            norms = differences.pair_norms(*both, index, 1.0)
+            norms = geometry.pair_norms(*both, index, 1.0)
             distances[start:end] = QUANTUM * norms.reshape(end - start, k)
         return distances
 
     def pairs(self, items: Histograms, index: Index) -> Vector:
-        distances: Vector = QUANTUM * differences.pair_norms(*items.integer_parts, index, 1.0)
+        distances: Vector = QUANTUM * geometry.pair_norms(*items.integer_parts, index, 1.0)
         return distances
 
 

@@ -350,8 +350,6 @@ def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) ->
     engines = _engines(lifts)
     if engines:
         rough = "tf32" if engines == ["dense"] else "float32"
-    elif all(getattr(lift, "panels", False) for lift in lifts):
-        rough = "float32"
     if traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
