@@ -22,11 +22,11 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.core.formula import Formula
-from cometric.core.types import Coupled, Metrics
+from cometric.core.types import Metrics
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from cometric.transports.base import Resources
 from machine import describe
 
@@ -91,7 +91,7 @@ class Case:
         """Plain power iterations from the l1 distances between histograms."""
         phi = couple(maps, Formula(TAU), self.norms)
         return solve(
-            phi, cm.PowerIteration(), self.start, Limits(tol=0.0, max_iter=pairs), callback=watch
+            phi, cm.PowerIteration(), self.start, Stage(tol=0.0, max_iter=pairs), callback=watch
         )
 
     def timed(self, precision, repeats=5, pairs=PAIRS, **options):
@@ -175,7 +175,7 @@ def on_the_cpu(case):
     sides = case.problem.samples.hist, case.problem.features.hist
     maps = [cm.EntropicMap(hist, EPS, sweeps=1) for hist in sides]
     phi = couple(maps, Formula(TAU), norms)
-    found = solve(phi, cm.PowerIteration(), start, Limits(tol=0.0, max_iter=PAIRS))
+    found = solve(phi, cm.PowerIteration(), start, Stage(tol=0.0, max_iter=PAIRS))
     end = torch.as_tensor(found.iterate.metrics.samples, device=DEVICE)
     return end, found.history[-1].seconds
 
@@ -263,7 +263,7 @@ def small_twin(folder):
         couple(phi, Formula(TAU), norms),
         cm.PowerIteration(),
         start,
-        Limits(tol=0.0, max_iter=PAIRS),
+        Stage(tol=0.0, max_iter=PAIRS),
     ).iterate
     print(f"\n300 cells: CPU, float64, solved to 1e-12: {time.perf_counter() - began:.1f} s")
     print(HEAD)
@@ -333,15 +333,15 @@ def third_iteration(X):
     """Seconds of the third iteration from the discrete metric, and bytes at the peak."""
     problem = cm.Problem.from_data(X)
     maps = cm.Entropic(EPS).lifts(problem, Resources(device=DEVICE, sweeps=1))
-    for phi in maps:
-        phi.precision = "float32"
+    rough = maps[0].accuracy._replace(precision="float32")
     start = []
     for phi in maps:
         D = torch.ones((phi.shape[0],) * 2, dtype=torch.float64, device=DEVICE)
         start.append(D.fill_diagonal_(0.0))
     torch.cuda.reset_peak_memory_stats()
-    phi = Coupled(*maps)
-    solution = solve(phi, cm.PowerIteration(), Metrics(*start), Limits(tol=0.0, max_iter=3))
+    phi = couple(maps, Formula(), Metrics(None, None))
+    stage = Stage(tol=0.0, max_iter=3, accuracy=(rough, rough))
+    solution = solve(phi, cm.PowerIteration(), Metrics(*start), stage)
     times = [record.seconds for record in solution.history]
     return times[-1] - times[-2], torch.cuda.max_memory_allocated(), maps
 

@@ -54,7 +54,7 @@ from machine import commit, describe
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
-MODULES = ("core/cones", "core/inputs", "core/sides", "core/problem", "proofs/certificate")
+MODULES = ("core/cones", "core/inputs", "core/histograms", "core/problem", "proofs/certificate")
 ALSO = {"inputs": "problem", "sides": "problem", "certificate": "rounding"}
 """Modules that the tests of another module also cover."""
 EXAMPLES = 25  # of Hypothesis, a quarter of those of the tests, which detect at least as much

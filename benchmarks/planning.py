@@ -244,7 +244,7 @@ def into_page(lines: dict[str, str]) -> None:
     PAGE.write_text(f"{head}{MARK}\n\n{where}\n\n{rows}\n\n{MARK}{tail}", "utf-8")
 
 
-# What ``cometric.running.memory`` counts on
+# What ``cometric.running.run`` counts on
 
 KINDS: dict[str, dict[str, Any]] = {
     "accelerated": {"eps": 0.1},
@@ -281,7 +281,7 @@ def print_matrices() -> int:
 def held(kind: str, n: int, m: int) -> tuple[float, float]:
     """Peak memory beside the scalings, in matrices of the longer side: measured and expected."""
     import cometric
-    from cometric.running.memory import dense_memory
+    from cometric.running.run import dense_memory
 
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(0)
@@ -293,7 +293,7 @@ def held(kind: str, n: int, m: int) -> tuple[float, float]:
     k, d = problem.samples.hist.shape
     kept = 0.0
     if options["eps"] < INF:
-        kept = sum(lift.memory for lift in cometric.Entropic(options["eps"]).lifts(problem))
+        kept = sum(lift.memory_used for lift in cometric.Entropic(options["eps"]).lifts(problem))
     before = resident()
     cometric.learn(X, **options)
     unit = 8.0 * max(k, d) ** 2

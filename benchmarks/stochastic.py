@@ -31,7 +31,7 @@ import cometric as cm
 from cometric.core.formula import Formula
 from cometric.maps.norms import norm_matrices
 from cometric.maps.regularized import couple
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from cometric.transports import from_eps
 from cometric.transports.base import Resources
 
@@ -117,7 +117,7 @@ def follow(X, eps, solver, truth, average=None):
         distances.append(cm.hilbert_distance(metric, truth))
         measuring += time.perf_counter() - began
 
-    solve(phi, solver, start, Limits(tol=0.0, max_iter=STEPS), callback=watch)
+    solve(phi, solver, start, Stage(tol=0.0, max_iter=STEPS), callback=watch)
     return np.array(distances), np.array(seconds)
 
 
@@ -174,7 +174,7 @@ def pbmc3k(asked):
             measuring += time.perf_counter() - began
 
         solver = cm.StochasticIteration(fraction)
-        solve(phi, solver, start, Limits(tol=0.0, max_iter=round(15 / fraction)), callback=watch)
+        solve(phi, solver, start, Stage(tol=0.0, max_iter=round(15 / fraction)), callback=watch)
 
 
 def reference(asked):

@@ -57,9 +57,6 @@ PARTS = {
     "saturated": Part(numbers.saturated, (2_000,), (40,)),
     "near_duplicates": Part(numbers.near_duplicates, (2_000,)),
     "sinkhorn": Part(numbers.sinkhorn, (1_000,), (20,)),
-    "closed_forms": Part(suites.closed_forms),
-    "traps": Part(suites.traps),
-    "hostile_names": Part(suites.hostile_names),
 }
 
 

@@ -37,8 +37,8 @@ import cometric as cm
 import machine
 from cometric import baselines, scores
 from cometric.answers.modules import leiden
-from cometric.answers.smoothing import weights_of
-from cometric.core.nearest import nearest
+from cometric.answers.smoothing import neighbor_weights
+from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.maps.norms import side_norm
 
 Row = dict[str, Any]
@@ -456,7 +456,8 @@ def add_clusters(table: Table, only: set[str], done: set[tuple[Any, ...]], path:
 
 def weighted_graph(index: Any, near: Any) -> sparse.csr_array:
     """Nearest neighbors with the symmetrized weights of ``cm.smooth``, as in ``cm.modules``."""
-    weights = weights_of(index, near.astype(np.float64))
+    known = neighbor_matrix(index, near.astype(np.float64), len(index))
+    weights = neighbor_weights(known, index.shape[1])
     return sparse.csr_array(weights + weights.T)
 
 

@@ -1,15 +1,10 @@
 """Data sets have the shapes, the numbers and the labels they announce."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import sparse
 
 from cometric import datasets
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 TEMPLATES = ["unimodal", "bimodal", "asymmetric"]
 
@@ -41,16 +36,6 @@ def test_torus_is_unchanged_by_its_shifts_to_the_last_bit(template, n, m, g):
     assert_array_equal(np.roll(X, (n // g, m // g), axis=(0, 1)), X)
 
 
-def test_torus_names_the_templates_it_knows():
-    with pytest.raises(ValueError, match=r"'sawtooth'.*'unimodal', 'bimodal', 'asymmetric'"):
-        datasets.torus("sawtooth")
-
-
-def test_torus_refuses_an_empty_side():
-    with pytest.raises(ValueError, match="`m` is 0; it must be at least 1"):
-        datasets.torus(m=0)
-
-
 def test_digits_leaves_out_the_pixels_no_image_lights():
     data = datasets.digits()
     assert data.X.shape == (1797, 61)
@@ -68,12 +53,6 @@ def test_digits_returns_the_first_images():
     assert data.X.any(axis=0).all()
     whole = datasets.digits()
     assert_array_equal(data.X, whole.X[:10, np.isin(whole.features, data.features)])
-
-
-@pytest.mark.parametrize("n", [0, 1798])
-def test_digits_refuses_more_images_than_there_are(n):
-    with pytest.raises(ValueError, match=f"`n` is {n}; choose between 1 and 1797"):
-        datasets.digits(n)
 
 
 @pytest.mark.parametrize("density", [0.05, 0.15, 0.4])
@@ -106,19 +85,26 @@ def test_simulated_markers_stand_out_in_their_own_type():
         assert 7.0 < own / other < 13.0  # drawn ten times as high
 
 
+COUNTS = datasets.simulate_counts
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"n": 0}, "`n` is 0"),
-        ({"types": 0}, "`types` is 0; choose between 1 and n = 400"),
-        ({"n": 3, "types": 4}, "`types` is 4; choose between 1 and n = 3"),
-        ({"density": 0.0}, r"`density` is 0\.0"),
-        ({"density": 1.0}, r"`density` is 1\.0"),
+        (datasets.torus, {"template": "saw"}, r"'saw'.*'unimodal', 'bimodal', 'asymmetric'"),
+        (datasets.torus, {"m": 0}, "`m` is 0; it must be at least 1"),
+        (datasets.digits, {"n": 0}, "`n` is 0; choose between 1 and 1797"),
+        (datasets.digits, {"n": 1798}, "`n` is 1798; choose between 1 and 1797"),
+        (COUNTS, {"n": 0}, "`n` is 0"),
+        (COUNTS, {"types": 0}, "`types` is 0; choose between 1 and n = 400"),
+        (COUNTS, {"n": 3, "types": 4}, "`types` is 4; choose between 1 and n = 3"),
+        (COUNTS, {"density": 0.0}, r"`density` is 0\.0"),
+        (COUNTS, {"density": 1.0}, r"`density` is 1\.0"),
     ],
 )
-def test_simulated_counts_refuse_impossible_options(options, message):
+def test_impossible_options_are_refused(make, options, message):
     with pytest.raises(ValueError, match=message):
-        datasets.simulate_counts(**options)
+        make(**options)
 
 
 def test_a_seed_gives_the_same_data_again():
@@ -144,65 +130,3 @@ def test_without_scanpy_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install scanpy, or pass the `path`"):
         datasets.pbmc68k_reduced()
-
-
-# The cells of the paper
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """The files that ``pbmc3k`` reads, with a few bad cells."""
-    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
-    pd = pytest.importorskip("pandas", reason="pandas is not installed")
-    pytest.importorskip("scanpy", reason="scanpy is not installed")
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(rng.gamma(0.5, 2.0, 600), (40, 600)).astype(np.float32)
-    genes = [f"G{k}" for k in range(597)] + ["MT-A", "CD79A", "CD3D"]
-    counts[:, -3:] = [0.0, 5.0, 5.0]
-    counts[0, -3] = 10 * counts[0].sum()  # dying
-    counts[1, 100:] = 0.0  # empty
-    barcodes = [f"cell{i}" for i in range(40)]
-    cells = anndata.AnnData(
-        sparse.csr_matrix(counts), pd.DataFrame(index=barcodes), pd.DataFrame(index=genes)
-    )
-    cells.write_h5ad(tmp_path / "pbmc3k_raw.h5ad")
-    kinds = ["B cell", "Monocyte"] * 20
-    kinds[2] = None
-    table = pd.DataFrame({"barcode": barcodes, "cell_type": kinds, "mine": np.arange(40) < 30})
-    table.to_csv(tmp_path / "pbmc3k_labels.csv.gz", index=False)
-    markers = pd.DataFrame(
-        {
-            "Label": ["B", "CD4 T", "CD8 T", "other"],
-            "Markers": ["CD79A, absent", "CD3D", "CD3D", "G1"],
-        }
-    )
-    markers.to_csv(tmp_path / "azimuth_pbmc_markers_l1.csv", index=False)
-    return tmp_path
-
-
-def test_pbmc3k_goes_from_counts_to_logarithms(folder):
-    cells = datasets.pbmc3k(folder, n_top_genes=50, select="mine")
-    assert list(cells.obs_names) == [f"cell{i}" for i in range(3, 30)]
-    assert 50 <= cells.n_vars <= 52
-    assert cells.var.loc["CD79A", "marker_of"] == "B cell"
-    assert cells.var.loc["CD3D", "marker_of"] == ""  # of two types
-    counts, logs = cells.layers["counts"].toarray(), cells.X.toarray()
-    totals = counts[:, -1] / np.expm1(logs[:, -1])  # of all genes, those left out too
-    assert_allclose(logs, np.log1p(counts / totals[:, None]), rtol=1e-4)
-    assert set(cells.obs["cell_type"]) == {"B cell", "Monocyte"}
-    assert datasets.pbmc3k(folder, n_top_genes=50, select=None).n_obs == 37
-
-
-def test_pbmc3k_names_a_selection_it_does_not_find(folder):
-    with pytest.raises(ValueError, match="`select` is 'theirs'; the table of cell types has no"):
-        datasets.pbmc3k(folder, select="theirs")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.exists(), reason="the blood cells are not there")
-@pytest.mark.parametrize(("flavor", "m"), [("cell_ranger", 1034), ("seurat", 1037)])
-def test_pbmc3k_of_the_paper_has_its_size(flavor, m):
-    cells = datasets.pbmc3k(SHARED, flavor=flavor)
-    assert cells.shape == (2043, m)
-    assert (cells.var["marker_of"] != "").sum() == 44
-    assert cells.obs["cell_type"].value_counts()["CD4+ T cell"] == 704

@@ -8,10 +8,6 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name):
-    load(name).main()
-
-
 def load(name):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -21,7 +17,7 @@ def load(name):
 
 def test_the_limit_is_pca(capsys):
     pytest.importorskip("sklearn")
-    run("limit")
+    load("limit").main()
     told = capsys.readouterr().out
     assert float(told.split()[-1]) < 1e-9
     shrinking = [float(line.split()[3]) for line in told.splitlines() if "times eps" in line]
@@ -49,13 +45,3 @@ def test_an_unknown_part_of_the_paper_is_refused(paper, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         paper.main()
     assert "no such part: genomic; choose from torus" in capsys.readouterr().err
-
-
-def test_words_and_tables_of_the_paper_are_escaped(paper, tmp_path):
-    page = paper.Page(tmp_path, "torus")
-    page.say("a < b")
-    page.table(["<i>", "x"], [["&", 0.12345]])
-    text = "".join(page.blocks)
-    assert "a &lt; b" in text
-    assert "<th>&lt;i&gt;</th>" in text
-    assert "<td>&amp;</td><td>0.123</td>" in text

@@ -18,7 +18,6 @@ CALLS = {
         ),
         (lambda path: reading.read(path), r"Reading files needs anndata: .*\[cli\]"),
     ],
-    "scanpy": [(lambda path: cm.datasets.pbmc3k(), r"this data set needs scanpy: .*\[scverse\]")],
     "distributed": [(lambda path: cluster.active_client(), r"Dask is not installed: .*\[dask\]")],
     "loompy": [
         (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip install")

@@ -129,6 +129,18 @@ def test_maps_that_are_not_monotone_converge_on_both_sides():
     assert max(result.certify().residuals) <= 1e-3
 
 
+@pytest.mark.parametrize("seed", [1, 9])
+def test_a_tolerance_below_the_accuracy_of_matrix_products_is_reached(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.gamma(1.0, 1.0, (60, 40))
+    for i in range(10):
+        X[i] = X[i + 20] * np.abs(1 + 10.0 ** -rng.uniform(1, 4) * rng.standard_normal(40))
+    for k in range(8):
+        X[:, k] = X[:, k + 20] * np.abs(1 + 10.0 ** -rng.uniform(1, 4) * rng.standard_normal(60))
+    result = cm.learn(X, tau=0.1, norm="l1", transport=cm.Mahalanobis(), tol=1e-12, max_iter=100)
+    assert result.converged
+
+
 @pytest.mark.parametrize("spread", [1e-6, 1e-9, 1e-11])
 def test_references_of_nearly_constant_features_are_accurate(spread):
     X, _ = near.random_case(400847)

@@ -191,34 +191,15 @@ def test_commands_of_the_package_exist(page):
         assert {flag for flag in given if len(flag) > 1} <= known, f"cometric {name} {words}"
 
 
-def test_a_number_without_a_source_is_found():
-    [_, section] = sections("# Page\n\nIt takes 3 s, and 0.912 of `x=0.913`.\n")
-    assert section.numbers == ["3 s", "0.912"]
-    assert not section.has_source
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Set tau = 0.001, or `tol=0.0001`.",
-        "Theorem 3.14 holds for 2 x 2 matrices.",
-        "```\nit took 3 s\n```",
-        "| eps | 0.1 |\n|---|---|\n| tau | 0.25 |",
-    ],
-)
-def test_settings_are_no_measurements(text):
-    assert [section.numbers for section in sections(text)] == [[]]
-
-
-def test_a_source_counts_for_what_is_below_it():
-    page = "# Page\n\n`make bench`\n\n## A\n\n`benchmarks/x.py`\n\n**B.** 3 s\n\n## C\n\n4 s\n"
-    found = {section.title: section.has_source for section in sections(page)}
-    assert (found["B."], found["C"]) == (True, False)
-    written = page.replace("`make bench`", "This page is written by `make bench`")
+def test_numbers_and_their_sources_are_found():
+    settings = "Set tau = 0.001, or `tol=0.0001`. Theorem 3.14 holds.\n```\nit took 3 s\n```\n"
+    page = "# Page\n\nIt takes 3 s, and 0.912.\n\n## A\n\n`benchmarks/x.py`\n\n**B.** 3 s\n\n"
+    found = {part.title: part for part in sections(f"{page}## C\n\n4 s\n\n## D\n\n{settings}")}
+    assert found["Page"].numbers == ["3 s", "0.912"]
+    assert [found[title].has_source for title in ("Page", "B.", "C")] == [False, True, False]
+    assert found["D"].numbers == []
+    written = page.replace("# Page\n\n", "# Page\n\nThis page is written by `make bench`. ")
     assert all(section.has_source for section in sections(written) if section.title)
-
-
-def test_unknown_parts_and_options_are_found():
     assert unknown_words("benchmarks/scale.py", " citeseq --restart 0.1") == []
     assert unknown_words("benchmarks/scale.py", " citeseqq --restrat 0.1") == [
         "citeseqq",

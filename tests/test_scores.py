@@ -42,10 +42,8 @@ def test_most_neighbors_decide_and_the_nearest_breaks_ties():
 def test_well_separated_groups_are_found_again():
     apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
     np.fill_diagonal(apart, 0.0)
-    assert scores.adjusted_rand(apart, LABELS) == 1.0
     assert scores.knn_accuracy(apart, LABELS) == 1.0
     assert scores.silhouette(apart, LABELS) > 0.99
-    assert abs(scores.adjusted_rand(apart, RNG.permutation(LABELS))) < 0.1
 
 
 NAMES = [f"g{i}" for i in range(9)]
@@ -56,13 +54,10 @@ def test_a_tight_set_is_found_and_a_torn_one_is_not():
     sets = {"tight": ["g0", "g1", "g2"], "torn": ["g0", "g8", "g4"], "small": ["g0", "g1", "x"]}
     found = scores.set_auroc(LINE, NAMES, sets)
     assert list(found) == ["tight", "torn"]
+    assert list(scores.set_auroc(LINE, NAMES, {"all": NAMES, "some": NAMES[:3]})) == ["some"]
     assert found["tight"] == 1.0
     assert found["torn"] < 0.5
     assert scores.set_auroc(1.0 - np.eye(9), NAMES, sets)["torn"] == 0.5
-
-
-def test_a_set_of_all_items_has_no_outsiders_to_compare_with():
-    assert list(scores.set_auroc(LINE, NAMES, {"all": NAMES, "some": NAMES[:3]})) == ["some"]
 
 
 def test_neighbor_voting_by_its_definition():
@@ -99,10 +94,7 @@ def test_the_participation_ratio_counts_axes(axes):
     points = np.linalg.svd(points, full_matrices=False)[0][:, :axes]
     squares = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
     assert_allclose(scores.participation_ratio(squares), axes, rtol=1e-10)
-
-
-def test_the_participation_ratio_of_a_simplex():
-    assert_allclose(scores.participation_ratio(1.0 - np.eye(7)), 6.0)
+    assert_allclose(scores.participation_ratio(1.0 - np.eye(7)), 6.0)  # a simplex
 
 
 def test_neighborhoods_agree_with_themselves_and_by_chance():

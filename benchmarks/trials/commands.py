@@ -96,7 +96,6 @@ WORKS = {
     "rank": Work(command(*_groups), ("out.csv",)),
     "report": Work(command("report", "learned.npz", "-o", "out.html"), ("out.html",)),
     "plan": Work(command("plan", "x.h5ad", *QUICK, force=False)),
-    "choose": Work(command("choose", "x.h5ad", "--n-splits", "1", force=False)),
     "distances_to_zarr": Work(_distances, (), ("distances.zarr",)),
     "neighbor_graph": Work(partial(_graph, "exhaustive"), (), ("graph",)),
     "neighbor_graph, index": Work(partial(_graph, "index"), (), ("graph",)),

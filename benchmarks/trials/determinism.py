@@ -10,11 +10,9 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +226,7 @@ class Faulty:
         return self._submit(work, *args, **how)
 
 
-def _raises(work: Callable[..., Any], *args: Any) -> Any:
+def _raises(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
     raise MemoryError("injected")
 
 
@@ -240,57 +238,43 @@ def _dies(struck: Path, work: Callable[..., Any], *args: Any) -> Any:
     return work(*args)
 
 
-def _learn(**options: Any) -> cm.Result:
-    return cm.learn(DATA.X, tau=1.0, tol=1e-2, **options)
-
-
-def _struck(client: Any, n: int, fault: Callable[..., Any], folder: str) -> tuple[Faulty, bool]:
-    """A run whose n-th task meets a fault, and whether it raised MemoryError."""
-    submit = client.submit
-    client.submit = faulty = Faulty(submit, n, fault)
-    try:
-        _learn(client=client, checkpoint=folder, checkpoint_every=0)
-    except MemoryError:
-        return faulty, True
-    finally:
-        client.submit = submit
-    return faulty, False
+def _every_task(step: int, fault: Callable[..., Any], raises: bool) -> tuple[int, int]:
+    """The runs whose n-th task meets a fault, for every n; in how many all went as it should."""
+    options: dict[str, Any] = {"tau": 1.0, "tol": 1e-2}
+    truth = bits(cm.learn(DATA.X, client="local", **options))
+    runs = good = 0
+    while True:
+        n = 1 + runs * step
+        # A new cluster each time: Dask may take 20 minutes to replace a worker, or for ever
+        with tempfile.TemporaryDirectory() as folder, cluster(2) as client:
+            options |= {"client": client, "checkpoint": f"{folder}/run"}
+            submit, raised = client.submit, False
+            client.submit = faulty = Faulty(submit, n, partial(fault, Path(folder, "struck")))
+            try:
+                cm.learn(DATA.X, checkpoint_every=0, **options)
+            except MemoryError:
+                raised = True
+            client.submit = submit
+            if faulty.tasks < n:
+                return runs, good
+            # Continues, or reads what is complete.
+            runs += 1
+            good += raised == raises and bits(cm.learn(DATA.X, **options)) == truth
 
 
 def task_errors(step: int) -> Outcome:
     """Make the n-th task of a cluster raise, for every n."""
-    truth = bits(_learn(client="local"))
-    found = Counter[str]()
-    with cluster(2) as client:
-        for n in count(1, step):
-            with tempfile.TemporaryDirectory() as folder:
-                faulty, raised = _struck(client, n, _raises, folder)
-                if faulty.tasks < n:
-                    break
-                # Continues, or reads what is complete.
-                same = bits(_learn(client=client, checkpoint=folder)) == truth
-                found["raised" if same and raised else "bad"] += 1
+    runs, good = _every_task(step, _raises, raises=True)
     return Outcome(
-        f"n-th task of two Dask workers raises MemoryError, {each(step)}: {found.total()} runs",
-        f"{found['raised']} raised it and then went on to the same bytes; {found['bad']} other",
-        not found["bad"] and found["raised"] > 0,
+        f"n-th task of two Dask workers raises MemoryError, {each(step)}: {runs} runs",
+        f"{good} raised it and then went on to the same bytes; {runs - good} other",
+        good == runs > 0,
     )
 
 
 def task_kills(step: int) -> Outcome:
     """Let the n-th task of a cluster kill its worker, for every n."""
-    truth = bits(_learn(client="local"))
-    runs = good = 0
-    for n in count(1, step):
-        # A new cluster each time: Dask may take 20 minutes to replace a worker, or for ever
-        with tempfile.TemporaryDirectory() as folder, cluster(2) as client:
-            fault = partial(_dies, Path(folder, "struck"))
-            faulty, raised = _struck(client, n, fault, f"{folder}/run")
-            if faulty.tasks < n:
-                break
-            runs += 1
-            again = _learn(client=client, checkpoint=f"{folder}/run")
-            good += not raised and bits(again) == truth
+    runs, good = _every_task(step, _dies, raises=False)
     return Outcome(
         f"n-th task of two Dask workers kills its worker, {each(step)}: {runs} runs",
         f"{good} ended with the same bytes",

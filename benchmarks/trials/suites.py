@@ -1,4 +1,4 @@
-"""Tests of the suite, counted for the table: run as they are, or with more examples."""
+"""Laws of the test suite, with more examples."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ OF_MAPS = {
     "Lipschitz": ["test_no_distance_moves_more_than_the_lipschitz_constant_allows"],
     "contraction": [
         "test_the_hilbert_distance_contracts_by_lemma_1",
-        "test_restarts_contract_by_the_same_lemma",
         "test_saturation_contracts_by_lemma_7",
-        "test_saturated_maps_contract_by_lemmas_1_and_7",
     ],
     "metrics stay metrics": ["test_a_metric_is_lifted_to_a_metric"],
     "permutation": [
@@ -77,59 +75,6 @@ def _law(node: str, examples: int) -> tuple[str, bool, int, str]:
     phase = ran.stdout.partition("during generate phase")[2]
     tried = re.search(r"(\d+) passing", phase)
     return node, ran.returncode == 0, int(tried[1]) if tried else 0, ran.stdout[-3000:]
-
-
-def closed_forms() -> Outcome:
-    """Metrics in closed form, and the rates at which limits are approached."""
-    known = _count("tests/test_closed_forms.py")
-    slopes = _count(
-        "tests/test_closed_forms.py::test_metrics_tend_to_the_norm_like_one_over_tau",
-        "tests/maps/test_entropic.py::test_it_tends_to_the_limit_map_linearly",
-    )
-    return Outcome(
-        "metrics known in closed form, to 1e-13; limits in tau and in eps, slopes -1 to 0.05",
-        f"{known['passed']} tests of closed forms and {slopes['passed']} of slopes held",
-        known["passed"] > 0 and slopes["passed"] == 2 and not known["failed"] + slopes["failed"],
-    )
-
-
-def traps() -> Outcome:
-    """Each erratum of docs/theory.md has a test that the printed formula fails."""
-    listed = _pytest("tests/test_errata.py", "--collect-only", "-q").stdout
-    numbers = set(re.findall(r"::test_t(\d\d)_", listed))
-    counts = _count("tests/test_errata.py")
-    return Outcome(
-        f"errata T1 to T17 of the theory, {counts['passed'] + counts['failed']} tests",
-        f"{len(numbers)} of 17 have tests; {counts['failed']} tests failed",
-        numbers == {f"{k:02d}" for k in range(1, 18)} and not counts["failed"],
-    )
-
-
-def hostile_names() -> Outcome:
-    """Names that contain scripts, shown in a real browser."""
-    test = "tests/drawing/test_report_browser.py::test_hostile_names_are_only_names"
-    source = (ROOT / "tests/drawing/test_report_browser.py").read_text("utf-8")
-    count = re.search(r'"""(\d+) of them do nothing', source)
-    ran = _count(test)
-    return Outcome(
-        f"{count[1] if count else '?'} hostile names in a report, opened in a headless browser",
-        "no browser here"
-        if ran["skipped"]
-        else f"{'none ran or made an element' if ran['passed'] else 'FAILED'}",
-        ran["passed"] == 1,
-    )
-
-
-def _count(*tests: str) -> Counter[str]:
-    """How many tests passed, failed and were skipped."""
-    said = _pytest(*tests).stdout
-    last = said.strip().rpartition("\n")[2]
-    found = Counter(
-        {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|skipped)", last)}
-    )
-    if found["failed"] or not found:
-        print(said[-3000:], flush=True)
-    return found
 
 
 def _pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -22,24 +22,13 @@ from cometric.answers.smoothing import named_as
 from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
-from cometric.maps import references
+from cometric.maps.norms import norm_matrix
+from cometric.maps.views import Shifted
 
 __all__ = [
-    "correlation",
-    "correspondence",
-    "cosine",
-    "hellinger",
-    "l1",
-    "l2",
-    "loadings",
-    "log_normalized",
-    "lsa",
-    "lsa_vectors",
-    "pca",
-    "pearson_residuals",
-    "reference",
-    "tfidf",
-]
+    "correlation", "correspondence", "cosine", "hellinger", "l1", "l2", "loadings",
+    "log_normalized", "lsa", "lsa_vectors", "pca", "pearson_residuals", "reference", "tfidf",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -120,21 +109,15 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
     are the chi-squared distances between the histograms of the samples. With ``unit_length`` the
     coordinates are scaled to length 1, as in :func:`lsa`.
     """
-    from scipy.sparse.linalg import LinearOperator, svds
+    from scipy.sparse.linalg import svds
 
     P = _read(X)
     _check_components(n_components, min(P.shape) - 1)
     P = P / P.sum()
     r, c = np.sqrt(_sums(P)), np.sqrt(P.sum(axis=0))
     P = sparse.csr_array(P.multiply(1.0 / r[:, None]).multiply(1.0 / np.where(c > 0.0, c, 1.0)))
-    centered = LinearOperator(  # P stays sparse
-        P.shape,
-        matvec=lambda v: P @ v.ravel() - r * (c @ v.ravel()),
-        rmatvec=lambda u: P.T @ u.ravel() - c * (r @ u.ravel()),
-        dtype=np.float64,
-    )
     start = np.random.default_rng(0).normal(size=min(P.shape))
-    U, S, _ = svds(centered, n_components, v0=start)
+    U, S, _ = svds(Shifted(P, r, c).operator, n_components, v0=start)
     vectors = U * S / r[:, None]
     return _pairwise(_length_1(vectors) if unit_length else vectors, "euclidean")
 
@@ -142,7 +125,7 @@ def correspondence(X: Any, n_components: int = 30, unit_length: bool = False) ->
 def reference(X: Any) -> Matrix:
     """R of the default settings, norm="local", without transport: R alone."""
     side = Problem.from_data(_read(X)).samples
-    return side.expand(references.fit("local", side.histograms, "samples").matrix)
+    return side.expand(norm_matrix(side.histograms, "local"))
 
 
 def pearson_residuals(

@@ -6,7 +6,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -16,14 +16,7 @@ from cometric.core.types import Index, Matrix
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = [
-    "Labeled",
-    "digits",
-    "pbmc3k",
-    "pbmc68k_reduced",
-    "simulate_counts",
-    "torus",
-]
+__all__ = ["Labeled", "digits", "pbmc68k_reduced", "simulate_counts", "torus"]
 
 
 def __dir__() -> list[str]:
@@ -143,104 +136,6 @@ def pbmc68k_reduced(path: str | Path | None = None) -> AnnData:
     column = "bulk_labels" if "bulk_labels" in cells.obs else "cell_type"
     cells.obs = cells.obs[[column]].rename(columns={column: "cell_type"})
     return cells
-
-
-CELL_TYPES = {
-    "B": "B cell",
-    "CD4 T": "CD4+ T cell",
-    "CD8 T": "CD8+ T cell",
-    "DC": "Dendritic cell",
-    "Mono": "Monocyte",
-    "NK": "Natural Killer",
-}
-"""The six cell types of the paper, by their names in Azimuth."""
-
-
-def pbmc3k(
-    folder: str | Path | None = None,
-    *,
-    n_top_genes: int = 1000,
-    flavor: str = "cell_ranger",
-    select: str | None = "in_paper_set",
-) -> AnnData:
-    """The blood cells of the paper, from raw counts: "PBMC 3k" of 10x Genomics.
-
-    Cells with 200 to 2500 genes and less than 5 % mitochondrial counts, genes in at least 3 cells,
-    scaled to a million counts per cell, log(1 + x), then the most variable genes and the marker
-    genes. The paper does not say which of scanpy's selections of variable genes it used; it
-    matters (docs/choosing.md).
-
-    Parameters
-    ----------
-    folder
-        Holds ``pbmc3k_raw.h5ad``, the cell types (``pbmc3k_labels.csv.gz``, columns ``barcode``,
-        ``cell_type``) and Azimuth's table of markers (``azimuth_pbmc_markers_l1.csv``). Without a
-        folder scanpy downloads the counts and the cell types of its tutorial, and no markers are
-        added.
-    n_top_genes, flavor
-        Passed to ``scanpy.pp.highly_variable_genes``: "cell_ranger", "seurat" (on the logarithms)
-        or "seurat_v3" (on the counts).
-    select
-        A boolean column of the table of cell types: the cells to use. None uses all that pass
-        the filters and have a type.
-
-    Returns
-    -------
-    AnnData with ``obs["cell_type"]``, ``var["marker_of"]`` (the type a gene marks, empty for
-    none or for several) and the counts in ``layers["counts"]``.
-    """
-    try:
-        import pandas as pd
-        import scanpy as sc
-    except ImportError:
-        raise ImportError("this data set needs scanpy: pip install 'cometric[scverse]'.") from None
-    markers: dict[str, set[str]] = {}
-    if folder is None:
-        cells = sc.datasets.pbmc3k()
-        table = sc.datasets.pbmc3k_processed().obs[["louvain"]]
-        table = table.rename(columns={"louvain": "cell_type"})
-        select = None
-    else:
-        folder = Path(folder)
-        cells = sc.read_h5ad(folder / "pbmc3k_raw.h5ad")
-        table = pd.read_csv(folder / "pbmc3k_labels.csv.gz", index_col="barcode")
-        markers = _azimuth_markers(pd.read_csv(folder / "azimuth_pbmc_markers_l1.csv"))
-    if select is not None and select not in table:
-        raise ValueError(f"`select` is {select!r}; the table of cell types has no such column.")
-    cells.var_names_make_unique()
-
-    mitochondrial = cells.var_names.str.startswith("MT-")
-    totals = np.asarray(cells.X.sum(axis=1)).ravel()
-    share = np.asarray(cells.X[:, mitochondrial].sum(axis=1)).ravel() / totals
-    genes = np.asarray((cells.X > 0).sum(axis=1)).ravel()
-    kinds = table["cell_type"].reindex(cells.obs_names)
-    passing = (genes >= 200) & (genes < 2500) & (share < 0.05) & kinds.notna().to_numpy()
-    if select is not None:
-        passing &= table[select].reindex(cells.obs_names).fillna(False).to_numpy(dtype=bool)
-    cells = cells[passing].copy()
-    cells.obs["cell_type"] = pd.Categorical(kinds[passing])
-
-    sc.pp.filter_genes(cells, min_cells=3)
-    cells.layers["counts"] = cells.X.copy()
-    sc.pp.normalize_total(cells, target_sum=1e6)
-    sc.pp.log1p(cells)
-    layer = "counts" if flavor == "seurat_v3" else None
-    sc.pp.highly_variable_genes(cells, n_top_genes=n_top_genes, flavor=flavor, layer=layer)
-    marked = {gene: types.pop() if len(types) == 1 else "" for gene, types in markers.items()}
-    chosen = cells.var["highly_variable"].to_numpy() | cells.var_names.isin(list(marked))
-    cells = cells[:, chosen].copy()
-    cells.var["marker_of"] = [marked.get(gene, "") for gene in cells.var_names]
-    return cells
-
-
-def _azimuth_markers(table: Any) -> dict[str, set[str]]:
-    """The cell types of the paper that each gene marks."""
-    markers: dict[str, set[str]] = {}
-    for label, genes in zip(table["Label"], table["Markers"], strict=True):
-        if label in CELL_TYPES:
-            for gene in genes.split(", "):
-                markers.setdefault(gene, set()).add(CELL_TYPES[label])
-    return markers
 
 
 def simulate_counts(

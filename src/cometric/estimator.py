@@ -12,16 +12,15 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from cometric.answers.result import Result
+from cometric.core.arguments import check_count, with_options
 from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning, shortfall
-from cometric.core.kinds import check_count
-from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
 from cometric.maps.cluster import active_client
 from cometric.running.learning import learn
-from cometric.running.settings import mirrors_settings
+from cometric.running.settings import AUTO, options
 
 if TYPE_CHECKING:
     from cometric.proofs.certificate import Certificate
@@ -36,10 +35,37 @@ class NotConverged(
     """Both our warning and scikit-learn's, so that filters for either apply."""
 
 
-class WassersteinSingularVectors(
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+class Learner(
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
+):
+    """An estimator that takes nonnegative data, dense or sparse."""
+
+    def _check(self, X: Any, *, reset: bool) -> Any:
+        least = 2 if reset else 1
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse=["csr", "csc", "coo"],
+            dtype=np.float64,
+            ensure_min_samples=least,
+            ensure_min_features=least,
+        )
+        check_non_negative(checked, type(self).__name__)
+        return checked
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # the output is always float64
+        return tags
+
+
+class WassersteinSingularVectors(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    Learner,
 ):
     """A distance between samples and one between features, each the lift of the other.
 
@@ -91,10 +117,11 @@ class WassersteinSingularVectors(
     (3, 12)
     """
 
-    @checks_options
-    @mirrors_settings(without=("client",))
+    @with_options(options(without=("client",)))
     def __init__(
         self,
+        eps: float | str = AUTO,
+        tau: float | str = AUTO,
         *,
         engine: str = "local",
         mode: str = "distances",
@@ -104,7 +131,7 @@ class WassersteinSingularVectors(
         self.engine = engine
         self.mode = mode
         self.n_neighbors = n_neighbors
-        for name, value in options.items():
+        for name, value in {"eps": eps, "tau": tau, **options}.items():
             setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -206,27 +233,9 @@ class WassersteinSingularVectors(
         return len(self.sample_distances_)
 
     def _check(self, X: Any, *, reset: bool) -> Any:
-        least = 2 if reset else 1
         if hasattr(X, "obs_names") and hasattr(X, "var_names"):
             raise ValueError(
                 "`X` is an AnnData, which scikit-learn does not read; pass `adata.X`, or "
                 "`adata.to_df()`, which has the names."
             )
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse=["csr", "csc", "coo"],
-            dtype=np.float64,
-            ensure_min_samples=least,
-            ensure_min_features=least,
-        )
-        check_non_negative(checked, "WassersteinSingularVectors")
-        return checked
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = []  # the output is always float64
-        return tags
+        return super()._check(X, reset=reset)

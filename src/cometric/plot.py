@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.cluster import hierarchy
 
 try:
     import matplotlib as mpl
@@ -19,18 +20,15 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.answers.checks import check_is_result
 from cometric.answers.explanation import Explanation
 from cometric.answers.modules import Modules, ModuleTable
-from cometric.answers.result import Result
-from cometric.core.kinds import check_count, check_side, other_side
+from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_count, check_side, find, other_side
 from cometric.core.labels import check_order
-from cometric.core.names import find
 from cometric.core.nearest import nearest_to
 from cometric.core.types import Index, Matrix
 from cometric.drawing import canvas
-from cometric.drawing.coloring import colors_of, order_of_names
-from cometric.drawing.dendrogram import draw_tree
+from cometric.drawing.coloring import colors_of, order_of_names, write_names
 from cometric.drawing.layout import (
     COLORS,
     by_size,
@@ -42,8 +40,6 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
-from cometric.drawing.naming import write_names
-from cometric.drawing.shapes import band, heat_map, stack
 
 __all__ = [
     "changes", "choice", "convergence", "distances", "embedding", "flows", "modules", "nearest",
@@ -57,6 +53,9 @@ def __dir__() -> list[str]:
 
 MAX_NAMES = 40
 """Label at most this many rows of a matrix."""
+
+MAX_LEAVES = 60
+"""Label the leaves of a tree if there are at most this many."""
 
 NAMES_ON_A_MAP = 30
 """Most names on a map of features, by default."""
@@ -229,19 +228,19 @@ def embedding(
     marked = [find(item, item_names, "mark", of) for item in marks]
     if labels is not None and color is not None:
         raise ValueError("`labels` and `color` are both given; pass one of them.")
-    chosen = colors_of(result, of, color if labels is None else labels, labels is not None)
+    argument, given = ("color", color) if labels is None else ("labels", labels)
+    chosen = colors_of(result, of, given, argument)
     if n_names is None:
         named = names is not None or getattr(result.problem, of).names is not None
         n_names = NAMES_ON_A_MAP if of == "features" and named and not marked else 0
     if n_names != 0:
         check_count("n_names", n_names)
-    places = coordinates(metric, method, random_state)
-    inside = np.clip(places, *frame(places))
-    away = np.flatnonzero((inside != places).any(axis=1))
+    positions = coordinates(metric, method, random_state)
+    inside = np.clip(positions, *frame(positions))
+    away = np.flatnonzero((inside != positions).any(axis=1))
     ax = canvas.axes(ax, (5.6 if chosen.values is None else 7.4, 4.8))
     size = float(np.clip(6_000 / len(metric), 4, 40))
-    by_module = chosen.modules is not None
-    canvas.points(ax, inside, size, chosen.values, chosen.title, chosen.order, by_module)
+    canvas.points(ax, inside, size, chosen)
     if len(away):
         ax.scatter(inside[away, 0], inside[away, 1], s=4 * size, marker="x", color="0.3", lw=1.2)
     beyond = f" ({len(away)} far outside, at the border)" if len(away) else ""
@@ -338,14 +337,14 @@ def flows(
     total = sum(flow.mass for flow in chosen)
     scale, extend = canvas.scale([flow.cost for flow in chosen])
     shades = mpl.colormaps[canvas.FLOWS]
-    left, right = (stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
+    left, right = (canvas.stack(chosen, side, gap=0.25 * total) for side in ("source", "target"))
     used = {("source", name): top for name, (top, _) in left.items()}
     used |= {("target", name): top for name, (top, _) in right.items()}
     for flow in sorted(chosen, key=lambda flow: (left[flow.source], right[flow.target])):
         begin, end = used["source", flow.source], used["target", flow.target]
         used["source", flow.source] -= flow.mass
         used["target", flow.target] -= flow.mass
-        ax.add_patch(band(begin, end, flow.mass, shades(scale(flow.cost))))
+        ax.add_patch(canvas.band(begin, end, flow.mass, shades(scale(flow.cost))))
     for x, side, align, shift in ((0.0, left, "right", -0.02), (1.0, right, "left", 0.02)):
         for name, (high, mass) in side.items():
             ax.add_patch(Rectangle((x - 0.008, high - mass), 0.016, mass, color="0.2", lw=0))
@@ -380,37 +379,50 @@ def tree(
     check_is_result(result)
     check_side(of)
     labels = names_of(result, of, names)
-    ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), 60)))
-    draw_tree(ax, result.tree(of).linkage(), labels)
+    few = len(labels) <= MAX_LEAVES
+    ax = canvas.axes(ax, (5.5, 1.0 + 0.2 * min(max(len(labels), 8), MAX_LEAVES)))
+    hierarchy.dendrogram(
+        result.tree(of).linkage(),
+        ax=ax,
+        orientation="left",
+        labels=labels if few else None,
+        no_labels=not few,
+        color_threshold=0.0,
+        above_threshold_color="0.3",
+    )
+    ax.spines[["top", "left", "right"]].set_visible(False)
+    ax.set_xlabel("distance along the tree")
     return ax
 
 
 def modules(modules: Modules | ModuleTable, labels: Any = None, ax: Axes | None = None) -> Axes:
-    """The mean score of each module in each group of samples, a heat map.
+    """The mean score of each module in each group of samples, a heat map, similar rows together.
 
+    The color scale is symmetric and ends at the median, over rows, of their largest absolute
+    values, so that one row of large values, such as that of a rare group, does not dominate it.
     Pass what :func:`cometric.modules` returned and the label of each sample, or a table made by
     :meth:`cometric.Modules.table`.
     """
-    _check_modules(modules)
+    if not isinstance(modules, Modules | ModuleTable):
+        raise ValueError(
+            f"`modules` is of class {type(modules).__name__}; pass what `cm.modules(result)` "
+            "returned, and labels."
+        )
     if isinstance(modules, Modules) and labels is None:
         raise ValueError("`labels` is None; pass the label of each sample, or a table.")
     table = modules.table(labels) if isinstance(modules, Modules) else modules
     if not table.modules:
         raise ValueError("There are no modules to draw: all items are background.")
-    size = 3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)
-    ax = canvas.axes(ax, size)
-    image = heat_map(ax, table.values, table.modules, table.groups)
+    ax = canvas.axes(ax, (3.2 + 0.45 * len(table.groups), 1.6 + 0.28 * len(table.modules)))
+    values = table.values
+    order = leaf_order(np.abs(values[:, None] - values[None]).sum(axis=2))
+    limit = float(np.median(np.abs(values).max(axis=1))) or 1.0
+    image = ax.imshow(values[order], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    ax.set_yticks(range(len(values)), [table.modules[k] for k in order], fontsize=8)
+    ax.set_xticks(range(len(table.groups)), table.groups, fontsize=8, rotation=45, ha="right")
     ax.set_title("Modules by group")
     canvas.color_bar(ax, image, "mean score", extend="both")
     return ax
-
-
-def _check_modules(value: Any) -> None:
-    if not isinstance(value, Modules | ModuleTable):
-        raise ValueError(
-            f"`modules` is of class {type(value).__name__}; pass what `cm.modules(result)` "
-            "returned, and labels."
-        )
 
 
 def _explained(

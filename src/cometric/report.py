@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,39 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
-from cometric.answers.checks import check_is_result
-from cometric.answers.groups import SHRINK, distances_to_some, enrichment
-from cometric.answers.modules import BACKGROUND, Modules
-from cometric.answers.result import Result
-from cometric.core.kinds import check_ending
-from cometric.core.nearest import nearest_to
+from cometric.answers.groups import SHRINK, group_distances, group_shares
+from cometric.answers.modules import BACKGROUND, Modules, by_size
+from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_ending
+from cometric.core.cached import cached_property
+from cometric.core.labels import NO_GROUP
+from cometric.core.nearest import nearest
 from cometric.core.text import storable
 from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix
-from cometric.drawing import sentences, tree_layout
-from cometric.drawing.columns import Groups, Numbers, read_columns
-from cometric.drawing.convergence import convergence
-from cometric.drawing.layout import by_size, coordinates, metric_of, names_of
-from cometric.drawing.module_columns import (
+from cometric.drawing import sentences
+from cometric.drawing.columns import (
+    Column,
+    Groups,
+    Numbers,
+    Values,
     central,
     find_modules,
+    fitting,
     module_columns,
-    module_rows,
-    score_columns,
+    read_columns,
+    read_values,
 )
-from cometric.drawing.packing import pack, pack_masses, pack_values, significant
-from cometric.drawing.rendering import render
-from cometric.drawing.values import Values, read_values
-from cometric.drawing.words import Words, read_words
+from cometric.drawing.layout import coordinates, metric_of, names_of
+from cometric.drawing.packing import pack, pack_masses, pack_tree, pack_values, prune
+from cometric.drawing.rendering import convergence, render
+from cometric.drawing.sentences import Words, read_words
 from cometric.files.storage import check_target, replacing
 from cometric.machine.progress import bar_of_pairs
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
+from cometric.transports.tree import Tree
 
 try:
     import jinja2  # noqa: F401 (render uses it; if it is missing, say so here)
@@ -66,14 +70,9 @@ NEAREST = 10
 """Neighbors listed for each item."""
 
 MAX_COMPARED = 2_000
-"""Most samples for which plain distances are computed, to compare silhouettes."""
+"""Most samples for which plain distances, and distances to groups, are computed."""
 
 PCA_COMPONENTS = 10
-
-OnProgress = Callable[[int, int], None]
-
-Embed = Callable[[Matrix, Callable[[float], None]], Matrix]
-"""Positions in the plane from distances; its second argument is called with the fraction done."""
 
 
 def write(
@@ -167,14 +166,10 @@ def write(
         read_columns(clusters, "clusters", problem.samples, "samples"),
         None if X is None else read_values(X, problem, names["features"]),
         *find_modules(result, modules),
+        isinstance(result.parameters.transport, Tree) if trees is None else trees,
     )
-    with_trees = hasattr(result.parameters.transport, "linkage") if trees is None else trees
-
-    def embed(distances: Matrix, on_progress: Callable[[float], None]) -> Matrix:
-        return coordinates(distances, method, random_state, on_progress)
-
     chosen = _choose_items(problem.samples.item_histograms, random_state)
-    samples, features = _draw_maps(result, given, chosen, embed, with_trees, progress)
+    samples, features = _draw_maps(result, given, chosen, method, random_state, progress)
     page = _page(result, given, samples, features, certificate, title, method)
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
@@ -187,11 +182,12 @@ class _Given:
 
     words: Words
     names: dict[str, list[str]]  # by side, as are the labels
-    labels: dict[str, list[Groups | Numbers]]
-    clusters: list[Groups | Numbers]  # of samples
+    labels: dict[str, list[Column]]
+    clusters: list[Column]  # of samples
     values: Values | None
     modules: Modules | None
     no_modules: str  # why there are none
+    with_trees: bool
 
 
 CLUSTERS = "clusters of the learned distance"
@@ -205,25 +201,22 @@ class _Map:
     total: int  # number of items, drawn or not
     items: Index  # numbers of the items drawn, which the fields below are for
     names: list[str]
-    places: Matrix
+    positions: Matrix
     distances: Matrix
-    columns: list[Groups | Numbers]
+    columns: list[Column]
     tree: MetricTree | None
 
-    def nearest(self, item: int) -> Index:
-        """The nearest items."""
-        row = self.distances[item]
-        return nearest_to(row, min(NEAREST, len(row) - 1), item)
+    @cached_property
+    def nearest(self) -> tuple[Index, Matrix]:
+        """The nearest of each item, and their distances."""
+        return nearest(self.distances, min(NEAREST, len(self.names) - 1), skip_self=True)
 
     def payload(self) -> dict[str, Any]:
-        near = np.array([self.nearest(k) for k in range(len(self.names))], np.int64)
-        near = near.reshape(len(self.names), -1)
-        away = np.take_along_axis(self.distances, near, axis=1)
-        largest = float(self.distances.max())
+        (near, away), largest = self.nearest, float(self.distances.max())
         return {
             "names": self.names,
-            "x": pack(np.rint(300 * self.places[:, 0]), np.int16),
-            "y": pack(np.rint(300 * self.places[:, 1]), np.int16),
+            "x": pack(np.rint(300 * self.positions[:, 0]), np.int16),
+            "y": pack(np.rint(300 * self.positions[:, 1]), np.int16),
             "columns": [column.payload() for column in self.columns],
             "nearest": {
                 "count": near.shape[1],
@@ -231,7 +224,7 @@ class _Map:
                 "away": pack(np.rint(65535 * away / largest) if largest > 0 else away, np.uint16),
                 "largest": largest,
             },
-            "tree": None if self.tree is None else tree_layout.payload(self.tree),
+            "tree": None if self.tree is None else pack_tree(self.tree),
         }
 
 
@@ -239,59 +232,39 @@ def _draw_maps(
     result: Result,
     given: _Given,
     chosen: tuple[Index, Index],
-    embed: Embed,
-    with_trees: bool,
+    method: str,
+    random_state: int,
     progress: bool,
 ) -> list[_Map]:
-    """The maps of the ``chosen`` samples and features; ``embed`` places items by distances."""
+    """The maps of the ``chosen`` samples and features, placed by their distances."""
     maps, total = [], sum(map(len, chosen))
     with bar_of_pairs(progress, total, "item", "drawing maps") as report:
         for of, items in zip(("samples", "features"), chosen, strict=True):
-            whole = metric_of(result, of)
-            metric = whole[np.ix_(items, items)] if len(items) < len(whole) else whole
+            whole, n = metric_of(result, of), len(items)
+            metric = whole[np.ix_(items, items)] if n < len(whole) else whole
             names = [storable(given.names[of][k]) for k in items]
             columns = _columns(result, of, given, items, metric)
-            places = _places(metric, embed, report)
-            tree = tree_layout.prune(result.tree(of), items) if with_trees else None
-            maps.append(_Map(of, len(whole), items, names, places, metric, columns, tree))
+            positions = coordinates(metric, method, random_state, report)
+            report(n, n)
+            positions = positions - positions.mean(axis=0)
+            positions = 100 * positions / np.abs(positions).max()
+            tree = prune(result.tree(of), items) if given.with_trees else None
+            maps.append(_Map(of, len(whole), items, names, positions, metric, columns, tree))
     return maps
 
 
-def _places(metric: Matrix, embed: Embed, report: OnProgress) -> Matrix:
-    """Places of items in the plane, around 0 and at most 100 away in each direction."""
-    count = len(metric)
-    places = embed(metric, lambda share: report(int(share * (count - 1)), count))
-    report(count, count)
-    places = places - places.mean(axis=0)
-    scaled: Matrix = 100 * places / np.abs(places).max()
-    return scaled
-
-
-def _columns(
-    result: Result, of: str, given: _Given, items: Index, metric: Matrix
-) -> list[Groups | Numbers]:
+def _columns(result: Result, of: str, given: _Given, items: Index, metric: Matrix) -> list[Column]:
     """The columns by which these items of a side can be colored."""
     clusters = given.clusters if of == "samples" else []
     columns = [column.take(items) for column in given.labels[of] + clusters]
-    found = given.clusters if of == "samples" else given.modules
-    if not found:
-        columns.append(_cluster_column(metric))
-    columns += _module_columns(of, given.modules, given.names["features"], items)
+    if not (given.clusters if of == "samples" else given.modules):
+        columns.append(_clusters(metric))
+    found = module_columns(of, given.modules, given.names["features"])
+    columns += [column.take(items) for column in found]
     if of == "features":
         mass = np.asarray(result.problem.samples.item_histograms.sum(axis=0))
         columns.append(Numbers("share of all data (log10)", np.log10(mass[items] / mass.sum())))
     return columns
-
-
-def _module_columns(
-    of: str, found: Modules | None, names: list[str], chosen: Index
-) -> list[Groups | Numbers]:
-    """The modules of features, or the scores of samples for them."""
-    if found is None or not len(found):
-        return []
-    if of == "samples":
-        return score_columns(found, names, chosen)
-    return [column.take(chosen) for column in module_columns(found, names)]
 
 
 def _names(
@@ -311,38 +284,18 @@ def _choose_items(A: sparse.csr_array, random_state: int) -> tuple[Index, Index]
     return np.sort(rows[used]), columns
 
 
-def _embedded(A: sparse.csr_array) -> Index:
-    """The features with masses in the page: the heaviest, up to ``MAX_ENTRIES`` entries."""
-    order = np.argsort(-A.sum(axis=0), kind="stable")
-    entries = np.cumsum(np.diff(A.tocsc().indptr)[order])
-    return np.sort(order[: int(np.searchsorted(entries, MAX_ENTRIES, side="right"))])
-
-
-# --------------------------------------------------------------------------- columns
-
-
-def _cluster_column(metric: Matrix) -> Groups:
-    """Clusters of the items, the largest first."""
-    found = by_size(_clusters(metric))
-    codes = np.empty(len(metric), np.int64)
-    for g, (_, members) in enumerate(found):
-        codes[members] = g
-    return Groups(CLUSTERS, [f"cluster {g}" for g in range(len(found))], codes)
-
-
-def _clusters(metric: Matrix) -> Index:
+def _clusters(metric: Matrix) -> Groups:
     """Ward's clusters, 2 to 8: the largest number whose silhouette is 0.9 of the best or more."""
-    n = len(metric)
-    if n < 4 or not metric.any():
-        return np.zeros(n, np.int64)
-    tree = hierarchy.linkage(squareform(metric, checks=False), "ward")
-    cuts = [hierarchy.fcluster(tree, k, "maxclust") for k in range(2, min(9, n))]
-    cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
-    if not cuts:
-        return np.zeros(n, np.int64)
-    widths = [scores.silhouette(metric, cut) for cut in cuts]
-    good = [cut for cut, width in zip(cuts, widths, strict=True) if width >= 0.9 * max(widths)]
-    return np.asarray((good or cuts[:1])[-1], np.int64)
+    n, codes = len(metric), np.zeros(len(metric), np.int64)
+    if n >= 4 and metric.any():
+        tree = hierarchy.linkage(squareform(metric, checks=False), "ward")
+        cuts = [hierarchy.fcluster(tree, k, "maxclust") for k in range(2, min(9, n))]
+        cuts = [cut for cut in cuts if 2 <= len(np.unique(cut)) < n]
+        widths = [scores.silhouette(metric, cut) for cut in cuts]
+        good = [k for k, width in enumerate(widths) if width >= 0.9 * max(widths)]
+        if cuts:
+            codes = by_size(cuts[good[-1] if good else 0], 1)
+    return Groups(CLUSTERS, [f"cluster {g}" for g in range(codes.max() + 1)], codes)
 
 
 # ----------------------------------------------------------------------------- the page
@@ -360,7 +313,8 @@ def _page(
     """The report as HTML."""
     A = result.problem.samples.item_histograms[samples.items][:, features.items]
     B = result.problem.features.item_histograms[features.items][:, samples.items]
-    known, values, words = _embedded(A), given.values, given.words
+    known = fitting(A.tocsc(), np.argsort(-A.sum(axis=0), kind="stable"), MAX_ENTRIES)
+    values, words, modules = given.values, given.words, given.modules
     colors = None if values is None else values.take(samples.items, features.names, MAX_ENTRIES)
     main = next((column for column in samples.columns if isinstance(column, Groups)), None)
     labeled = any(isinstance(column, Groups) for column in given.labels["samples"])
@@ -394,41 +348,52 @@ def _page(
         certificate=None if certificate is None else sentences.of_check(certificate),
         proved=isinstance(certificate, Certificate),
         details=str(certificate),
-        typical=[] if main is None else _typical(result, A, main, samples, features),
-        module_rows=module_rows(given.modules, given.names["features"]),
+        typical=[] if main is None else _typical(result, main, samples, features),
+        module_rows=[]
+        if modules is None
+        else [
+            (g, len(own), [storable(given.names["features"][k]) for k in own[:10]])
+            for g, own in enumerate(modules.members)
+        ],
         background=facts.background,
         silhouettes=widths,
         compared=MAX_COMPARED,
-        curve=_curve(result),
+        curve=convergence(result),
     )
 
 
-def _typical(
-    result: Result, A: sparse.csr_array, main: Groups, samples: _Map, features: _Map
-) -> list[dict[str, Any]]:
+def _typical(result: Result, main: Groups, samples: _Map, features: _Map) -> list[dict[str, Any]]:
     """For each group of samples, its nearest feature, and the neighbors of that feature.
 
-    If distances to groups cannot be computed, its most enriched feature.
+    At most ``MAX_COMPARED`` samples are compared, evenly from the groups. If there are no distances
+    from groups, because those between features were given, or R is a matrix, takes the most
+    enriched feature.
     """
     rows: list[dict[str, Any]] = []
-    known, codes = main.known, main.codes[main.known]
     if main.count < 2:
         return rows
-    away = distances_to_some(result, samples.items[known], codes, main.count)
+    number = np.full(len(result.problem.samples.labels), NO_GROUP)
+    drawn = np.random.default_rng(0).permutation(main.known)
     for g in range(main.count):
-        score = enrichment(A[known], codes == g)
-        best = int(score.argmax() if away is None else away[g, features.items].argmin())
-        near = [
-            (features.names[k], f"{features.distances[best, k]:.3f}")
-            for k in features.nearest(best)[:6]
-        ]
+        own = drawn[main.codes[drawn] == g][: max(1, MAX_COMPARED // main.count)]
+        number[samples.items[own]] = g
+    times = group_shares(result, number, main.count)[2][:, features.items]
+    try:
+        away = group_distances(result, number, main.count)[:, features.items]
+    except ValueError:
+        away = None
+    for g, ratios in enumerate(times):
+        best = int(ratios.argmax() if away is None else away[g].argmin())
         rows.append(
             {
                 "group": main.groups[g],
                 "feature": features.names[best],
                 "nearest_to_group": away is not None,
-                "times": sentences.times(2.0 ** score[best]),
-                "nearest": near,
+                "times": sentences.times(ratios[best]),
+                "nearest": [
+                    (features.names[k], f"{features.distances[best, k]:.3f}")
+                    for k in features.nearest[0][best, :6]
+                ],
             }
         )
     return rows
@@ -441,14 +406,14 @@ def _silhouettes(A: sparse.csr_array, metric: Matrix, main: Groups) -> list[tupl
     if not 2 <= len(np.unique(codes)) < len(metric):
         return []
     parts = min(PCA_COMPONENTS, *A.shape)
-    distances: dict[str, Callable[[], Matrix]] = {
-        "Learned distance": lambda: metric,
-        "l1 distance": lambda: baselines.l1(A),
-        "Euclidean distance": lambda: baselines.l2(A),
-        "Cosine distance": lambda: baselines.cosine(A),
-        f"Euclidean after PCA ({parts} components)": lambda: baselines.pca(A, parts),
+    distances = {
+        "Learned distance": metric,
+        "l1 distance": baselines.l1(A),
+        "Euclidean distance": baselines.l2(A),
+        "Cosine distance": baselines.cosine(A),
+        f"Euclidean after PCA ({parts} components)": baselines.pca(A, parts),
     }
-    widths = {name: scores.silhouette(of(), codes) for name, of in distances.items()}
+    widths = {name: scores.silhouette(matrix, codes) for name, matrix in distances.items()}
     return sorted(widths.items(), key=lambda item: -item[1])
 
 
@@ -461,38 +426,22 @@ def _facts(
 ) -> sentences.Facts:
     shared = chance = None
     if labels is not None and labels.count > 1 and len(labels.known) > 2:
-        shared, chance = _agreement(samples.distances, labels)
+        known, count = labels.known, min(NEAREST, len(labels.known) - 1)
+        codes = labels.codes[known]
+        near = nearest(samples.distances[np.ix_(known, known)], count, skip_self=True)[0]
+        shared = float((codes[near] == codes[:, None]).mean())
+        sizes = np.bincount(codes)
+        chance = float((sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1)))
     ranks = [k for k, (name, _) in enumerate(widths, 1) if name.startswith("Learned")]
-    found, names = given.modules, given.names["features"]
+    found = given.modules
     return sentences.Facts(
         labels=None if labels is None else labels.name,
         groups=0 if main is None else main.count,
         shared=shared,
         chance=chance,
         rank=ranks[0] if ranks else None,
-        module_names=None
-        if found is None
-        else tuple(central(found, g, names) for g in range(len(found))),
+        module_names=None if found is None else central(found, given.names["features"]),
         background=0 if found is None else int((found.labels == BACKGROUND).sum()),
         no_modules=given.no_modules,
         words=given.words,
     )
-
-
-def _agreement(distances: Matrix, labels: Groups) -> tuple[float, float]:
-    """Mean share of the nearest labeled items with the label of the item; the same by chance."""
-    known, count = labels.known, min(NEAREST, len(labels.known) - 1)
-    codes = labels.codes[known]
-    near = np.array([nearest_to(distances[i][known], count, k) for k, i in enumerate(known)])
-    sizes = np.bincount(codes)
-    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
-    return float((codes[near] == codes[:, None]).mean()), float(chance)
-
-
-def _curve(result: Result) -> dict[str, Any] | None:
-    records = [
-        (record.iteration, significant(record.residual), significant(record.seconds))
-        for record in result.history
-        if np.isfinite(record.residual)
-    ]
-    return convergence(records, result.parameters.tol)

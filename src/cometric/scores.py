@@ -21,15 +21,9 @@ from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 
 __all__ = [
-    "adjusted_rand",
-    "knn_accuracy",
-    "neighborhood_agreement",
-    "neighbors",
-    "participation_ratio",
-    "set_auroc",
-    "shared_sets",
-    "silhouette",
-]
+    "knn_accuracy", "neighborhood_agreement", "neighbors", "participation_ratio",
+    "set_auroc", "shared_sets", "silhouette",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -54,19 +48,6 @@ def knn_accuracy(distances: Matrix, labels: Any, k: int = 10) -> float:
     votes = (near[:, :, None] == near[:, None, :]).sum(axis=2)  # for the label of each neighbor
     chosen = near[np.arange(len(near)), votes.argmax(axis=1)]
     return float((chosen == classes).mean())
-
-
-def adjusted_rand(distances: Matrix, labels: Any, min_cluster_size: int = 10) -> float:
-    """Adjusted Rand index of an HDBSCAN clustering of the distances against the labels.
-
-    Noise counts as one more cluster.
-    """
-    from sklearn.cluster import HDBSCAN
-    from sklearn.metrics import adjusted_rand_score
-
-    matrix = _checked(distances, labels)
-    clustering = HDBSCAN(min_cluster_size=min_cluster_size, metric="precomputed", copy=True)
-    return float(adjusted_rand_score(labels, clustering.fit_predict(matrix)))
 
 
 def set_auroc(

@@ -6,27 +6,23 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cometric.answers.extension import HeldDistances
+from cometric.core.arguments import check_count, with_options
 from cometric.core.inputs import read_matrix
-from cometric.core.kinds import check_count
-from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighborhood, check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
+from cometric.estimator import Learner
 from cometric.files.rows import as_rows
 from cometric.large.landmarks import Sketch, learn_landmarks
-from cometric.running.settings import mirrors_settings
+from cometric.running.settings import AUTO, options
 
 ROWS = 200
 """New samples compared with all training samples at a time."""
 
 
-class NeighborsTransformer(
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class NeighborsTransformer(Learner):
     """The nearest neighbors of each sample, under a metric that is learned from landmarks.
 
     It can be the transformer of ``sc.pp.neighbors``::
@@ -69,10 +65,11 @@ class NeighborsTransformer(
     ((12, 12), 36)
     """
 
-    @checks_options
-    @mirrors_settings(without=("client", "start", "random_state", "samples", "features"))
+    @with_options(options(without=("client", "start", "samples", "features")))
     def __init__(
         self,
+        eps: float | str = AUTO,
+        tau: float | str = AUTO,
         *,
         n_neighbors: int = 15,
         n_landmarks: int | None = None,
@@ -90,7 +87,7 @@ class NeighborsTransformer(
         self.max_candidates = max_candidates
         self.check = check
         self.random_state = random_state
-        for name, value in options.items():
+        for name, value in {"eps": eps, "tau": tau, **options}.items():
             setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -142,26 +139,9 @@ class NeighborsTransformer(
         source = as_rows(X)
         if source is not None:  # not in memory
             return validate_data(self, source, reset=reset, skip_check_array=True)
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse=["csr", "csc", "coo"],
-            dtype=np.float64,
-            ensure_min_samples=2 if reset else 1,
-            ensure_min_features=2 if reset else 1,
-        )
-        check_non_negative(checked, "NeighborsTransformer")
-        return checked
+        return super()._check(X, reset=reset)
 
     @staticmethod
     def _rows(data: Any) -> Any:
         source = as_rows(data)
         return data if source is None else source[0 : source.shape[0]]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = []  # the output is always float64
-        return tags

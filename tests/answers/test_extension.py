@@ -43,15 +43,11 @@ def options(request):
     return KINDS[request.param]
 
 
-def test_learned_samples_get_their_own_distances(options):
+def test_learned_samples_get_their_own_distances_also_from_a_file(options, tmp_path):
     r = learn(X, tol=1e-7, **options)
     assert r.converged
     assert_allclose(r.transform(X), r.samples, atol=1e-7)
     assert_allclose(r.transform(X, of="features"), r.features, atol=1e-7)
-
-
-def test_a_loaded_result_knows_new_items_as_well(options, tmp_path):
-    r = learn(X, **options)
     r.save(tmp_path / "metrics.npz")
     back = load(tmp_path / "metrics.npz")
     assert_array_equal(back.transform(NEW), r.transform(NEW))
@@ -88,14 +84,11 @@ def test_a_sample_between_two_groups_is_nearer_to_its_own():
     assert distances[:6].max() < distances[6:].min()
 
 
-def test_scale_does_not_count(result):
-    assert_allclose(result.transform(7 * NEW), result.transform(NEW), atol=1e-12)
-
-
 @pytest.mark.parametrize("form", [sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
-def test_sparse_samples_are_the_same_samples(result, form):
+def test_sparse_or_scaled_samples_are_the_same_samples(result, form):
     counts = rng.poisson(0.7, (4, 9)) + np.eye(4, 9)
     assert_array_equal(result.transform(form(counts)), result.transform(counts))
+    assert_allclose(result.transform(7 * NEW), result.transform(NEW), atol=1e-12)
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.1, np.inf])
@@ -135,14 +128,11 @@ def test_repeated_and_empty_items_are_handled(merged):
     )
 
 
-def test_mass_on_dropped_features_is_left_out_with_a_warning(merged):
+def test_mass_on_dropped_items_is_left_out_with_a_warning(merged):
     new = REPEATS_AND_HOLES[:4] + np.array([0, 0, 0, 0, 1.0])
     with pytest.warns(UserWarning, match=r"mass on 1 of its 5 features .* \(4\): ignored"):
         distances = merged.transform(new)
     assert_allclose(distances, merged.transform(REPEATS_AND_HOLES[:4]), atol=1e-12)
-
-
-def test_mass_on_dropped_samples_is_left_out_with_a_warning(merged):
     new = REPEATS_AND_HOLES[:, :4] + np.array([0, 0, 0, 0, 1.0])[:, None]
     with pytest.warns(UserWarning, match=r"mass on 1 of its 5 samples .* \(4\): ignored"):
         assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
@@ -226,13 +216,10 @@ def test_names_in_the_learned_order_change_no_bit(make, named, result):
     )
 
 
-def test_features_in_another_order_are_matched_by_name(make, named):
+def test_items_in_another_order_are_matched_by_name(make, named):
     order = rng.permutation(9)
     turned = make(NEW[:, order], None, [GENES[k] for k in order])
     assert_array_equal(named.transform(turned), named.transform(NEW))
-
-
-def test_samples_in_another_order_are_matched_by_name(make, named):
     order = rng.permutation(14)
     turned = make(X[order, :2], [CELLS[i] for i in order], ["u", "v"])
     assert_array_equal(
@@ -260,12 +247,9 @@ def test_missing_features_count_as_zero_and_new_ones_are_left_out(make, options)
     assert_allclose(distances, r.transform(holes), atol=1e-12)
 
 
-def test_a_message_lists_only_a_few_names(named, make):
+def test_a_message_lists_only_a_few_names_and_none_without_mass(named, make):
     with pytest.warns(UserWarning, match=r"lacks 5 of the 9 .* \('g4', 'g5', 'g6', \.\.\.\)"):
         named.transform(make(NEW[:, :4], None, GENES[:4]))
-
-
-def test_features_without_mass_are_left_out_silently(named, make):
     wider = make(np.column_stack([NEW, np.zeros(5)]), None, [*GENES, "h"])
     assert_array_equal(named.transform(wider), named.transform(NEW))
 
@@ -285,9 +269,6 @@ def test_nothing_in_common_is_refused(named, make):
     )
     with pytest.raises(ValueError, match=words):
         named.transform(make(NEW[:, :2], None, ["h0", "h1"]))
-
-
-def test_transposed_data_are_recognized(named, make):
     with pytest.raises(ValueError, match="none of the 9 .* on its other axis: transpose `X`"):
         named.transform(make(X.T, GENES, CELLS))
 
@@ -349,29 +330,21 @@ def test_repeated_names_are_refused_only_where_they_matter(make):
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "of", "message"),
     [
-        (NEW[:, :4], "`X` has 4 features; the learned data have 9. Pass new samples over"),
-        (NEW[0], "`X` has 1 dimension; pass a matrix"),
-        (NEW[:0], "need at least 1 row and 1 column"),
-        (NEW - 3, "`X` has [0-9]+ negative entries"),
-        (NEW * np.nan, "`X` has 45 NaN entries"),
-        (NEW * np.array([1, 0, 1, 0, 1])[:, None], r"`X` has 2 empty rows \(first: 1\)"),
+        (NEW[:, :4], "samples", "`X` has 4 features; the learned data have 9. Pass new samples"),
+        (NEW[0], "samples", "`X` has 1 dimension; pass a matrix"),
+        (NEW[:0], "samples", "need at least 1 row and 1 column"),
+        (NEW - 3, "samples", "`X` has [0-9]+ negative entries"),
+        (NEW * np.nan, "samples", "`X` has 45 NaN entries"),
+        (NEW * [[1], [0], [1], [0], [1]], "samples", r"`X` has 2 empty rows \(first: 1\)"),
+        (NEW, "features", "`X` has 5 samples; the learned data have 14"),
+        (NEW, "genes", "`of` is 'genes'; choose 'samples' or 'features'"),
     ],
 )
-def test_bad_samples_are_refused(result, bad, message):
+def test_bad_items_are_refused(result, bad, of, message):
     with pytest.raises(ValueError, match=message):
-        result.transform(bad)
-
-
-def test_features_over_other_samples_are_refused(result):
-    with pytest.raises(ValueError, match="`X` has 5 samples; the learned data have 14"):
-        result.transform(NEW, of="features")
-
-
-def test_only_samples_and_features_can_be_new(result):
-    with pytest.raises(ValueError, match="`of` is 'genes'; choose 'samples' or 'features'"):
-        result.transform(NEW, of="genes")
+        result.transform(bad, of=of)
 
 
 def test_norms_given_as_matrices_do_not_cover_new_items():

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.answers.groups import SHRINK, enrichment
+from cometric.answers.groups import SHRINK
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,9 @@ def test_a_group_of_the_samples_of_a_feature_is_at_its_distance():
 def test_shares_inside_and_outside_are_means(data, result):
     rows = cm.rank_features(result, data.labels, n_features=None)
     assert len(rows) == 3 * 60
+    for group in {row.group for row in rows}:
+        away = [row.distance for row in rows if row.group == group]
+        assert away == sorted(away)
     shares = data.X.toarray() / data.X.sum(axis=1)[:, None]
     floor = SHRINK / 60
     for row in rows[::17]:
@@ -57,22 +60,6 @@ def test_groups_with_numbers_ascend(result):
     assert [row.group for row in rows] == [str(k) for k in range(12)]
     table = cm.modules(result).table(numbers)
     assert table.groups == tuple(str(k) for k in range(12))
-
-
-def test_a_group_is_ranked_by_distance(data, result):
-    rows = cm.rank_features(result, data.labels, n_features=None)
-    for group in {row.group for row in rows}:
-        away = [row.distance for row in rows if row.group == group]
-        assert away == sorted(away)
-
-
-def test_enrichment_is_a_ratio_in_logarithms(result, data):
-    hist = result.problem.samples.full
-    own = np.asarray(data.labels) == np.asarray(data.labels)[0]
-    dense = hist.toarray()
-    floor = SHRINK / 60
-    expected = np.log2((dense[own].mean(axis=0) + floor) / (dense[~own].mean(axis=0) + floor))
-    assert_allclose(enrichment(hist, own), expected, rtol=1e-9)
 
 
 def test_dropped_samples_are_left_out():
@@ -93,6 +80,11 @@ def test_dropped_samples_are_left_out():
         (["a"], {}, "`labels` has 1 entries; there are 80 samples"),
         (["a"] * 80, {"n_features": 0}, "`n_features` is 0"),
         ("type", {}, "`labels` is 'type'; pass the label of each sample, such as `adata.obs"),
+        (None, {}, "`labels` is None; pass the label of each sample"),
+        (3, {}, "`labels` is 3; pass the label of each sample"),
+        (np.array("a"), {}, r"`labels` is array\(.*; pass the label of each sample"),
+        (["a"] * 80, {}, "one group only, 'a', and nothing to compare it with"),
+        (["a"] * 70 + [None] * 10, {}, "one group only, 'a', and nothing to compare it with"),
     ],
 )
 def test_bad_input_is_refused(result, labels, options, words):
@@ -116,12 +108,6 @@ def test_samples_without_a_label_are_in_no_group(data, result, nothing):
         assert_allclose([row.inside, row.outside], expected, rtol=1e-9)
     with pytest.raises(ValueError, match="`labels` are all missing; pass a label for some"):
         cm.rank_features(result, [nothing] * 80)
-
-
-@pytest.mark.parametrize("labels", [None, 3, np.array("a")])
-def test_invalid_labels_are_refused(result, labels):
-    with pytest.raises(ValueError, match="`labels` is .*; pass the label of each sample"):
-        cm.rank_features(result, labels)
 
 
 def test_labels_in_another_order_than_the_samples_are_refused():
@@ -148,19 +134,6 @@ def test_labels_in_another_order_than_the_samples_are_refused():
         labels.set_axis([f"t{i}" for i in range(30)]),
     ):
         assert cm.rank_features(learned, same) == expected
-
-
-def test_numbered_labels_of_shuffled_samples_go_by_position():
-    pd = pytest.importorskip("pandas")
-    data = cm.datasets.simulate_counts(30, 20, types=2, density=0.6)
-    X = pd.DataFrame(data.X.toarray(), index=np.random.default_rng(0).permutation(30))
-    learned = cm.learn(X, drop_empty=True, tol=0.1)
-    assert cm.rank_features(learned, pd.Series(data.labels)) == cm.rank_features(
-        learned, data.labels
-    )
-
-
-def test_one_group_is_refused(data, result):
-    for labels in (["a"] * 80, ["a"] * 70 + [None] * 10):
-        with pytest.raises(ValueError, match="one group only, 'a', and nothing to compare it with"):
-            cm.rank_features(result, labels)
+    shuffled = cm.learn(X.set_axis(np.random.default_rng(0).permutation(30)), tol=0.1)
+    by_position = cm.rank_features(shuffled, pd.Series(data.labels))
+    assert by_position == cm.rank_features(shuffled, data.labels)

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.stats import fisher_exact
 
 import cometric as cm
-from cometric.answers.enrichment import enriched
+from cometric.answers.modules import enriched
 
 BLOCKS, SIZE, NOISE, UBIQUITOUS = 3, 12, 12, 8
 SAMPLES = 30  # of each block
@@ -57,6 +57,10 @@ def test_planted_blocks_are_the_modules_and_the_rest_is_background(found):
     assert len(found) == BLOCKS
     assert len({(int(a), int(b)) for a, b in zip(own, blocks, strict=True)}) == BLOCKS
     assert_array_equal(found.labels[len(blocks) :], -1)
+    text = str(found)
+    background = (found.labels == -1).sum()
+    assert text.startswith(f"3 modules of features, {background} features are background")
+    assert found.names[0] in text
 
 
 def test_members_and_names_agree_with_the_labels(found, result):
@@ -82,10 +86,7 @@ def test_scores_are_means_of_standardized_roots(found, data):
     standard = (roots - roots.mean(axis=0)) / roots.std(axis=0)
     expected = np.array([standard[:, members].mean(axis=1) for members in found.members]).T
     assert_allclose(found.scores(), expected, atol=1e-10)
-
-
-def test_new_samples_are_scored_as_learned_ones(found, data):
-    X, _ = data
+    # New samples are scored as learned ones.
     assert_allclose(found.scores(X[3:9]), found.scores()[3:9], atol=1e-12)
     assert_allclose(found.scores(sparse.csr_array(5.0 * X[:4])), found.scores()[:4], atol=1e-12)
 
@@ -108,17 +109,14 @@ def test_the_table_has_the_mean_score_of_each_group(found, data):
     assert_allclose(table.values[:, 1], found.scores()[labels == 1].mean(axis=0))
     assert sorted(table.values.argmax(axis=1)) == [0, 1, 2]  # each block has its module
     assert found.names[0] in str(table)
-    with pytest.raises(ValueError, match="3 entries; pass one for each of 90 samples. If empty"):
+    with pytest.raises(
+        ValueError, match="3 entries; there are 90 samples, so pass 90 of them. If empty"
+    ):
         found.table([1, 2, 3])
     with pytest.raises(
         ValueError, match=r"`labels` is 'kind'; pass the label of each sample, such"
     ):
         found.table("kind")
-
-
-def test_the_seed_decides(result):
-    one, two = (cm.modules(result, resolution=4.0, min_size=1, random_state=3) for _ in range(2))
-    assert_array_equal(one.labels, two.labels)
 
 
 def binary(seed=4):
@@ -174,8 +172,9 @@ def test_random_numbers_of_the_user_are_not_touched(result):
 
     random.seed(5)
     expected = random.Random(5).random()
-    cm.modules(result)
+    one, two = (cm.modules(result, resolution=4.0, min_size=1, random_state=3) for _ in range(2))
     assert random.random() == expected
+    assert_array_equal(one.labels, two.labels)  # the seed decides
 
 
 def test_shuffled_data_have_no_modules(data):
@@ -194,10 +193,7 @@ def test_without_modules_everything_is_empty(result, data):
     assert none.table(data[1]).values.shape == (0, 3)
     assert none.enrichment({"a": ["g0", "g1", "g2"]}) == ()
     assert none.merge(2) is none
-
-
-def test_small_modules_become_background(result):
-    assert_array_equal(cm.modules(result, min_size=2 * SIZE).labels, -1)
+    assert_array_equal(cm.modules(result, min_size=2 * SIZE).labels, -1)  # all are too small
 
 
 def test_merging_joins_whole_modules(found):
@@ -217,13 +213,6 @@ def test_samples_can_be_grouped_as_well(result, data):
     assert groups.scores().shape == (len(result.features), len(groups))
     for g in range(len(groups)):
         assert len(np.unique(labels[groups.labels == g])) == 1
-
-
-def test_the_text_lists_modules_and_background(found):
-    text = str(found)
-    background = (found.labels == -1).sum()
-    assert text.startswith(f"3 modules of features, {background} features are background")
-    assert found.names[0] in text
 
 
 def test_a_planted_set_is_enriched(found):
@@ -282,13 +271,17 @@ def test_bad_files_of_sets_are_refused(found, tmp_path, name, text, words):
         found.enrichment(path)
 
 
-def test_other_bad_sets_are_refused(found):
-    with pytest.raises(ValueError, match="`sets` is 3; pass a dictionary, or the path"):
-        found.enrichment(3)
-    with pytest.raises(ValueError, match="`sets` has 1 set, none with 3 of the learned items"):
-        found.enrichment({"one": ["CD3D", "g1"]})
-    with pytest.raises(ValueError, match="`min_size` is 0"):
-        found.enrichment({"one": ["g1"]}, min_size=0)
+@pytest.mark.parametrize(
+    ("sets", "options", "words"),
+    [
+        (3, {}, "`sets` is 3; pass a dictionary, or the path"),
+        ({"one": ["CD3D", "g1"]}, {}, "`sets` has 1 set, none with 3 of the learned items"),
+        ({"one": ["g1"]}, {"min_size": 0}, "`min_size` is 0"),
+    ],
+)
+def test_other_bad_sets_are_refused(found, sets, options, words):
+    with pytest.raises(ValueError, match=words):
+        found.enrichment(sets, **options)
 
 
 @pytest.mark.parametrize(
@@ -340,16 +333,19 @@ def test_what_is_not_a_result_is_refused(found, data):
         cm.modules(found.result, n_modules=3)
 
 
-def test_a_missing_igraph_is_named(result, monkeypatch):
-    monkeypatch.setitem(sys.modules, "igraph", None)
-    with pytest.raises(ImportError, match=r"modules need igraph: .*cometric\[modules\]"):
-        cm.modules(result)
+OLD = SimpleNamespace(__version_info__=(0, 11, 9), __version__="0.11.9")
 
 
-def test_an_igraph_that_may_never_return_is_refused(result, monkeypatch):
-    old = SimpleNamespace(__version_info__=(0, 11, 9), __version__="0.11.9")
-    monkeypatch.setitem(sys.modules, "igraph", old)
-    with pytest.raises(ImportError, match=r"need igraph 1.0; with 0.11.9 .*--upgrade"):
+@pytest.mark.parametrize(
+    ("igraph", "words"),
+    [
+        (None, r"modules need igraph: .*cometric\[modules\]"),
+        (OLD, r"need igraph 1.0; with 0.11.9 .*--upgrade"),  # may never return
+    ],
+)
+def test_a_missing_or_old_igraph_is_named(result, monkeypatch, igraph, words):
+    monkeypatch.setitem(sys.modules, "igraph", igraph)
+    with pytest.raises(ImportError, match=words):
         cm.modules(result)
 
 

@@ -11,6 +11,7 @@ import time
 import tomllib
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,14 +20,13 @@ from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
-from cometric import cli
 from cometric.files import writing
 from cometric.files.tables import precision
 from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 
 anndata = pytest.importorskip("anndata")
-from cometric.cli import console, program  # noqa: E402
+from cometric.cli import console, program, system  # noqa: E402
 from shell import run, write_table  # noqa: E402
 
 SRC = Path(__file__).parents[2] / "src"
@@ -54,7 +54,7 @@ def spawn(*words, program=("-m", "cometric"), **settings):
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=prepare,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **settings.pop("env", {})},
+        env={**os.environ, "PYTHONPATH": str(SRC), **settings.pop("env", {})},
         **settings,
     )
 
@@ -84,23 +84,22 @@ def test_the_same_command_continues_with_the_same_bits(data):
     assert_array_equal(anndata.read_h5ad("out.h5ad").obsp["cometric_distances"], whole.samples)
 
 
-def test_an_interruption_says_how_to_continue(data, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (cm.Interrupted("interrupted"), 130, "Run the same command again to continue from saved."),
+        (SystemExit(143), 143, "terminated after a checkpoint. Run the same command again to con"),
+        (ZeroDivisionError("oh"), 1, "error: ZeroDivisionError: oh. This is a bug; --debug shows"),
+        (MemoryError("needs 900 GB of 23 GB"), 5, "error: not enough memory: needs 900 GB of 23"),
+    ],
+)
+def test_other_endings(data, monkeypatch, error, code, said):
     def learn(*_, **__):
-        raise cm.Interrupted("interrupted")
+        raise error
 
     monkeypatch.setattr(cm, "learn", learn)
-    found = run("learn", "x.csv", "-o", "out.npz", "--checkpoint", "saved", code=130)
-    assert "Run the same command again to continue from saved." in found.stderr
-
-
-def test_termination_is_143_and_says_how_to_continue(data, monkeypatch):
-    def learn(*_, **__):
-        raise SystemExit(143)
-
-    monkeypatch.setattr(cm, "learn", learn)
-    found = run("learn", "x.csv", "-o", "out.npz", "--checkpoint", "saved", code=143)
-    words = "terminated after a checkpoint. Run the same command again to continue."
-    assert words in found.stderr
+    words = ["learn", "x.csv", "-o", "out.npz", "--checkpoint", "saved"]
+    assert said in run(*words, code=code).stderr
 
 
 def test_learn_writes_tables_with_names(data):
@@ -115,15 +114,6 @@ def test_learn_writes_tables_with_names(data):
     assert not Path("out.tsv.gz").exists()
 
 
-def test_learn_writes_h5ad(data):
-    run("learn", "x.csv", "-o", "out.h5ad", "--key", "mine", *QUICK)
-    found = anndata.read_h5ad("out.h5ad")
-    assert found.obsp["mine_distances"].shape == (24, 24)
-    assert found.varp["mine_distances"].shape == (10, 10)
-    assert list(found.obs_names) == list(data.index)
-    assert_array_equal(found.X, data.to_numpy())
-
-
 def test_options_reach_learn(data, monkeypatch):
     seen = {}
 
@@ -132,43 +122,30 @@ def test_options_reach_learn(data, monkeypatch):
         raise ValueError("enough")
 
     monkeypatch.setattr(cm, "learn", learn)
-    words = (
-        "--eps inf --transport limit --tau 0.5 --saturate 0.3 --norm 3 "
-        "--solver power --tol 1e-3 "
-        "--max-iter 7 "
-        "--sweeps 2 --device cpu --dtype float32 --start random --seed 4 --threads 1 "
-        "--memory-limit 0.5 "
-        "--normalization-steps 2 --smoothing 0.1 --drop-empty --transpose "
-        "--checkpoint saved --checkpoint-every 60"
-    )
-    run("learn", "x.csv", "-o", "out.npz", *words.split(), code=2)
-    assert seen.pop("X").shape == (10, 24)
-    assert seen == {
-        "progress": True,
-        "eps": np.inf,
-        "transport": cm.Limit(),
-        "tau": 0.5,
-        "restart": 0.0,
-        "saturate": 0.3,
-        "norm": 3.0,
-        "samples": None,
-        "features": None,
-        "solver": "power",
-        "tol": 1e-3,
-        "max_iter": 7,
-        "sweeps": 2,
-        "device": "cpu",
-        "dtype": "float32",
-        "start": "random",
-        "random_state": 4,
-        "n_threads": 1,
-        "memory_limit": 0.5e9,
-        "checkpoint": Path("saved"),
-        "checkpoint_every": 60.0,
-        "normalization_steps": 2,
-        "smoothing": 0.1,
-        "drop_empty": True,
+    given = {
+        "eps": ("inf", np.inf),
+        "transport": ("limit", cm.Limit()),
+        "tau": ("0.5", 0.5),
+        "saturate": ("0.3", 0.3),
+        "norm": ("3", 3.0),
+        "solver": ("power", "power"),
+        "tol": ("1e-3", 1e-3),
+        "max_iter": ("7", 7),
+        "sweeps": ("2", 2),
+        "dtype": ("float32", "float32"),
+        "start": ("random", "random"),
+        "random_state": ("4", 4),
+        "memory_limit": ("0.5", 0.5e9),
+        "normalization_steps": ("2", 2),
+        "checkpoint": ("saved", Path("saved")),
     }
+    words = [word for k, (text, _) in given.items() for word in (f"--{k.replace('_', '-')}", text)]
+    words += ["--drop-empty", "--transpose", "--threads", "1"]
+    run("learn", "x.csv", "-o", "out.npz", *words, code=2)
+    assert seen["X"].shape == (10, 24)
+    assert seen["drop_empty"] is True
+    assert (seen["n_threads"], seen["restart"], seen["device"]) == (1, 0.0, "cpu")
+    assert {k: seen[k] for k in given} == {k: value for k, (_, value) in given.items()}
 
 
 def test_layers_and_raw(data):
@@ -176,15 +153,17 @@ def test_layers_and_raw(data):
     made.layers["counts"] = data.to_numpy()
     made.raw = anndata.AnnData(data)
     made.write_h5ad("x.h5ad")
-    said = run("learn", "x.h5ad", "-o", "out.npz", *QUICK, code=2).stderr
-    assert "has 232 negative entries" in said
+    assert "has 232 negative entries" in run("learn", "x.h5ad", "-o", "y.npz", code=2).stderr
     for number, choice in enumerate((["--layer", "counts"], ["--use-raw"])):
-        run("learn", "x.h5ad", "-o", f"{number}.h5ad", *choice, *QUICK)
-        run("modules", f"{number}.h5ad")
+        run("learn", "x.h5ad", "-o", f"{number}.npz", *choice, *QUICK)
 
 
 def test_the_same_names_come_out_of_every_format(data):
-    run("learn", "x.csv", "-o", "a.h5ad", *QUICK)
+    run("learn", "x.csv", "-o", "a.h5ad", "--key", "mine", *QUICK)
+    found = anndata.read_h5ad("a.h5ad")
+    assert found.obsp["mine_distances"].shape == (24, 24)
+    assert found.varp["mine_distances"].shape == (10, 10)
+    assert_array_equal(found.X, data.to_numpy())
     run("learn", "a.h5ad", "-o", "b.npz", *QUICK)
     run("learn", "a.h5ad", "-o", "c.csv", *QUICK)
     assert cm.load("b.npz").problem.features.names == tuple(data.columns)
@@ -197,12 +176,8 @@ def test_the_same_names_come_out_of_every_format(data):
 def test_not_converged_is_3_and_is_written(data):
     found = run("learn", "x.csv", "-o", "out.npz", "--max-iter", 2, "--json", code=3)
     facts = json.loads(found.stdout)
-    assert facts["exit_code"] == 3
-    assert not facts["converged"]
-    assert facts["status"] == "MAX_ITER"
-    assert facts["warnings"][0].startswith(
-        "not converged: the iteration limit was reached first. Resid"
-    )
+    assert (facts["exit_code"], facts["converged"], facts["status"]) == (3, False, "MAX_ITER")
+    assert facts["warnings"][0].startswith("not converged: the iteration limit was reached first")
     assert "warning: not converged" in found.stderr
     assert not cm.load("out.npz").converged
 
@@ -212,14 +187,10 @@ def test_not_converged_is_3_and_is_written(data):
     [
         (["learn", "no.csv", "-o", "y.npz"], "`no.csv` does not exist."),
         (["learn", "x.csv", "-o", "y.rds"], "`y.rds` should end in .h5ad or .npz or .csv or .tsv"),
-        (["learn", "x.csv", "-o", "y.npz.gz"], "`y.npz.gz` should end in"),
         (["learn", "x.csv", "-o", "no/y.npz"], "`no` is not a folder; make it first."),
         (["learn", "x.csv", "-o", "dir.npz"], "`dir.npz` is a folder; pass the name of a file."),
-        (["learn", "x.csv", "-o", "y.npz", "--layer", "no"], "`layer` is 'no', but there are no"),
-        (["modules", "x.csv"], "`x.csv` is not a result. Pass a .npz or .h5ad"),
-        (["modules", "no.npz"], "`no.npz` does not exist."),
-        (["neighbors", "x.csv", "-o", "y.h5ad"], "An .h5ad output takes neighbors of samples"),
-        (["neighbors", "x.csv", "-o", "y.npz"], "`y.npz` should end in .h5ad or .csv or .tsv"),
+        (["neighbors", "x.npz", "-o", "y.h5ad"], "`y.h5ad` should end in .csv or .tsv."),
+        (["neighbors", "x.h5ad", "-o", "y.npz"], "`y.npz` should end in .csv or .tsv or .h5ad."),
     ],
 )
 def test_bad_input_is_2_and_one_line(data, words, said):
@@ -230,34 +201,25 @@ def test_bad_input_is_2_and_one_line(data, words, said):
     assert "Traceback" not in found.output
     assert sorted(path.name for path in Path().iterdir()) == ["dir.npz", "x.csv"]
     assert json.loads(run(*words, "--json", code=2).stdout)["error"] == last[len("error: ") :]
+    assert "Traceback" in run(*words, "--debug", code=2).stderr
 
 
-def test_wrong_usage_is_2():
-    for words, said in (
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["learn", "x.csv"], "the following arguments are required: --output/-o. See cometric"),
-        (["learn", "x.csv", "--nonsense"], "No such option: --nonsense. See cometric learn --help"),
-        (
-            ["learn", "x.csv", "--epsilon", "1"],
-            "No such option: --epsilon. Did you mean --eps? See",
-        ),
-        (
-            ["learn", "x.csv", "--maxiter", "1"],
-            "No such option: --maxiter. Did you mean --max-iter",
-        ),
-        (["frobnicate"], "No such command 'frobnicate'. See cometric --help."),
-        (["lern"], "No such command 'lern'. Did you mean learn?"),
-    ):
-        found = run(*words, code=2)
-        assert "?." not in found.stderr
-        assert found.stderr.startswith(f"error: {said}")
-        assert len(found.stderr.splitlines()) == 1
-        facts = json.loads(run(*words, "--json", code=2).stdout)
-        assert facts["error"].startswith(said)
-        assert facts["exit_code"] == 2
-
-
-def test_debug_shows_where_it_came_from(data):
-    assert "Traceback" in run("learn", "no.csv", "-o", "y.npz", "--debug", code=2).stderr
+        (["plan", "x.csv", "--nonsense"], "unrecognized arguments: --nonsense. See cometric plan"),
+        (["plan", "x.csv", "--epsilon", "1"], "unrecognized arguments: --epsilon 1. Did you mean"),
+        (["frobnicate"], "COMMAND: invalid choice: 'frobnicate' (choose from 'learn', "),
+    ],
+)
+def test_wrong_usage_is_2(words, said):
+    found = run(*words, code=2)
+    assert found.stderr.startswith(f"error: {said}")
+    assert len(found.stderr.splitlines()) == 1
+    facts = json.loads(run(*words, "--json", code=2).stdout)
+    assert facts["error"].startswith(said)
+    assert facts["exit_code"] == 2
 
 
 def test_nothing_is_replaced_without_force(data, monkeypatch):
@@ -268,11 +230,9 @@ def test_nothing_is_replaced_without_force(data, monkeypatch):
     said = run("learn", "x.csv", "-o", "out.csv", *QUICK, code=2).stderr
     assert "`out.features.csv` exists; pass another name, or --force to replace it." in said
     assert Path("out.features.csv").read_text() == "mine"
-    monkeypatch.undo()
 
 
-def test_force_replaces(data, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_force_replaces(data):
     Path("out.npz").write_text("old")
     run("learn", "x.csv", "-o", "out.npz", "--force", *QUICK)
     assert cm.load("out.npz").converged
@@ -326,75 +286,27 @@ def test_interruption_saves_the_partial_result(data, monkeypatch):
 
     result = cm.learn(data, 0.5, 0.1, tol=1e-4)
     monkeypatch.setattr(cm, "learn", learn)
-    found = run("learn", "x.csv", "-o", "out.h5ad", "--json", code=130)
-    assert json.loads(found.stdout)["exit_code"] == 130
-    assert "error: interrupted. The partial result is in out.partial.npz." in found.stderr
-    assert not Path("out.h5ad").exists()
-    assert cm.load("out.partial.npz").values == result.values
-    run("learn", "x.csv", "-o", "out.second.csv.gz", code=130)
-    assert cm.load("out.second.partial.npz").values == result.values
-
-
-def test_what_should_not_happen_is_1(data, monkeypatch):
-    def broken(*_, **__):
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr(cm, "learn", broken)
-    said = run("learn", "x.csv", "-o", "out.npz", code=1).stderr
-    assert "error: ZeroDivisionError: oh. This is a bug; --debug shows where." in said
-
-
-def test_too_little_memory_is_5(data, monkeypatch):
-    def broken(*_, **__):
-        raise MemoryError("needs 900 GB of 23 GB")
-
-    monkeypatch.setattr(cm, "learn", broken)
-    said = run("learn", "x.csv", "-o", "out.npz", code=5).stderr
-    assert "error: not enough memory: needs 900 GB of 23 GB" in said
-
-
-COMMANDS = (
-    "learn",
-    "plan",
-    "choose",
-    "landmarks",
-    "neighbors",
-    "transform",
-    "transfer",
-    "modules",
-    "rank",
-    "report",
-    "warmup",
-    "info",
-)
+    for name, partial in (("a.h5ad", "a.partial.npz"), ("b.second.csv.gz", "b.second.partial.npz")):
+        said = run("learn", "x.csv", "-o", name, code=130).stderr
+        assert f"error: interrupted. The partial result is in {partial}." in said
+        assert cm.load(partial).values == result.values
+    assert not Path("a.h5ad").exists()
 
 
 def test_help_names_the_exit_codes_and_every_command():
-    said = run("--help").stdout
-    assert run().stdout == said
+    assert run().stdout == run("--help").stdout
+    said = " ".join(run().stdout.split())
     for code in console.Exit:
         assert re.search(rf"\b{int(code)} \w", said)
-    assert tuple(sorted(program.COMMANDS)) == tuple(sorted(COMMANDS))
-    for name in COMMANDS:
-        assert f"  {name} " in said
+    for name, command in program.COMMANDS.items():
+        assert f" {name} {command.function.__doc__.splitlines()[0]}" in said
         found = " ".join(run(name, "--help").stdout.split())
         assert "Exit codes: 0 done" in found
         assert "None" not in found
-        for option in program.COMMANDS[name].options:
-            assert all(
-                flag in found for flag in option.flags[option.name in ("data", "result", "new") :]
-            )
-            assert option.settings["help"].split(" [")[0].endswith((".", ")"))
-
-
-def test_options_have_the_names_of_python():
-    for command in program.COMMANDS.values():
         for option in command.options:
             assert option.flags[0] in (option.name, f"--{option.name.replace('_', '-')}")
-
-
-def test_version():
-    assert run("--version").stdout == f"cometric {cm.__version__}\n"
+            assert all(flag in found for flag in option.flags if flag[0] == "-")
+            assert option.settings["help"].split(" [")[0].endswith((".", ")"))
 
 
 # the other commands
@@ -403,26 +315,13 @@ def test_version():
 def test_plan_estimates_without_learning(data, monkeypatch):
     monkeypatch.setattr(cm, "learn", lambda *_, **__: pytest.fail("it learned"))
     assert "24 samples, 10 features" in run("plan", "x.csv", "--eps", "0.5").stdout
-    facts = json.loads(run("plan", "x.csv", "--eps", "inf", "--json").stdout)
-    assert (facts["samples"], facts["features"]) == (24, 10)
-    assert facts["engine"].startswith("matrix products")
-    assert facts["total_range"][0] < facts["total"] < facts["total_range"][1]
-    assert facts["fits"]
-
-
-def test_plan_accepts_the_options_of_learn(data):
     options = ["--eps", 0, "--tau", 0.1, "--solver", "power", "--tol", 1e-2, "--max-iter", 7]
     facts = json.loads(run("plan", "x.csv", *options, "--norm", "l2", "--json").stdout)
+    assert (facts["samples"], facts["features"]) == (24, 10)
     assert facts["engine"] == "network simplex, power iteration"
     assert facts["iterations"][1] <= 7
-
-
-def test_plan_of_what_does_not_fit_has_an_exit_code_of_its_own(data, monkeypatch):
-    for module in ("running.memory", "running.planning", "transports.base"):
-        monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: 1e4)
-    found = run("plan", "x.csv", code=5)
-    assert "does not fit" in found.stdout
-    assert json.loads(run("plan", "x.csv", "--json", code=5).stdout)["exit_code"] == 5
+    assert facts["total_range"][0] < facts["total"] < facts["total_range"][1]
+    assert facts["fits"]
 
 
 @pytest.mark.parametrize("of", ["samples", "features"])
@@ -438,8 +337,6 @@ def test_neighbors_as_a_table(data, of):
     mine = table[table[of[:-1]] == names[i]]
     assert_array_equal(mine["distance"], np.sort(metric[i])[1:4])
     assert [metric[i, names.index(name)] for name in mine["neighbor"]] == list(mine["distance"])
-    said = run("neighbors", "out.npz", "-o", "y.csv", "-n", 99, code=2).stderr
-    assert "`n_neighbors` is 99; pass a whole number from 2 to 24" in said
 
 
 def test_neighbors_for_scanpy(data):
@@ -461,6 +358,11 @@ def test_transform_measures_new_samples(data):
     result = cm.load("out.npz")
     assert_array_equal(table, result.transform(new))
     assert_allclose(table, result.samples[:5], atol=1e-3)  # they are not so new
+    data[["g3", "g4"]].to_csv("genes.csv")
+    run("transform", "out.npz", "genes.csv", "-o", "genes.tsv", "--of", "features")
+    table_of_features = pd.read_csv("genes.tsv", sep="\t", index_col=0)
+    assert list(table_of_features.index) == ["g3", "g4"]
+    assert list(table_of_features.columns) == list(data.columns)
     run("transform", "out.npz", "new.csv", "-o", "far.h5ad")
     kept = anndata.read_h5ad("far.h5ad").obsm["cometric_distances"]
     assert list(kept.columns) == list(data.index)
@@ -480,15 +382,6 @@ def test_transform_names_the_nearest(data):
     assert re.search(r"to the 2 nearest of \d+ learned ones are in again.tsv", text)
     said = run("transform", "out.h5ad", "new.csv", "-o", "y.h5ad", "-n", 2, code=2).stderr
     assert "`y.h5ad` should end in .csv or .tsv" in said
-
-
-def test_transform_measures_new_features(data):
-    run("learn", "x.csv", "-o", "out.npz", *QUICK)
-    data[["g3", "g4"]].to_csv("new.csv")
-    run("transform", "out.npz", "new.csv", "-o", "far.csv", "--of", "features")
-    table = pd.read_csv("far.csv", index_col=0)
-    assert list(table.index) == ["g3", "g4"]
-    assert list(table.columns) == list(data.columns)
 
 
 def test_transform_matches_features_by_name(data):
@@ -526,17 +419,31 @@ def test_report_is_a_page(data):
     assert "`labels` is 'type'; `out.h5ad` has 'kind'." in said
 
 
-def test_info_knows_this_machine():
+def test_info_knows_this_machine(monkeypatch):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
     facts = json.loads(run("info", "--json").stdout)
     assert facts["cometric"] == cm.__version__
-    assert facts["numpy"] == np.__version__
     assert facts["threads"] >= 1
     assert "kernels" in facts["kernel cache"]
+    assert "NUMBA_NUM_THREADS=3" in facts["environment"]
     assert re.search(r"[\d.]+ GB free, [\d.]+ GB in all", facts["memory"])
-    assert {"python", "system", "cores", "gpu", "environment"} <= set(facts)
-    assert re.search(r".+ \([\w-]+: .+\)", facts["processor"])
+    assert {"python", "system", "processor", "cores", "gpu"} <= set(facts)
     assert re.search(r"\w+ [\d.]+.*, \d+ threads?|none that", facts["blas"])
-    assert "python" in run("info").stdout
+
+
+def test_every_gpu_is_shown(monkeypatch):
+    known = SimpleNamespace(name="H200", total_memory=150e9, major=9, minor=0)
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda _: known
+    )
+    torch = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    one = "H200, 150 GB, compute capability 9.0"
+    assert system._gpu() == f"{one}; {one}; CUDA 12.8"
+    cuda.is_available = lambda: False
+    assert system._gpu() == "none that torch can use"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert system._gpu() == "none: torch is not installed"
 
 
 def test_info_lists_every_library_that_the_package_can_use():
@@ -547,22 +454,12 @@ def test_info_lists_every_library_that_the_package_can_use():
         assert name == "cometric" or re.search(rf"^{name} ", said, re.MULTILINE | re.I), name
 
 
-def test_warmup_shows_its_progress_and_prints_its_time(monkeypatch):
-    """Without a line it looks as if it hung: thirteen minutes on a busy machine."""
-    monkeypatch.setattr("cometric.cli.system._parts", lambda: [lambda: None] * 3)
-    found = run("warmup")
-    assert found.stdout.startswith("Ready after ")
-    assert found.stderr == ""  # as if kernels were in the cache
-    monkeypatch.setattr("cometric.cli.system.QUIET_SECONDS", 0.0)
+def test_warmup_compiles_the_kernels_of_all_commands_and_shows_its_progress():
     found = run("warmup", "--json")
     assert json.loads(found.stdout)["seconds"] > 0.0
-    assert [line.split(" after ")[0] for line in found.stderr.splitlines()] == [
-        f"{k} of 3 parts ready" for k in (1, 2, 3)
-    ]
-
-
-def test_warmup_compiles_the_kernels_of_all_commands():
-    assert run("warmup").stdout.startswith("Ready after ")
+    lines = [line.split(" after ")[0] for line in found.stderr.splitlines()]
+    assert lines[-2:] == ["6 of 7 parts ready", "7 of 7 parts ready"]
+    assert run("warmup", "-q").stdout.startswith("Ready after ")
 
 
 def test_warmup_does_not_promise_a_minute(monkeypatch):
@@ -580,8 +477,7 @@ def test_warmup_does_not_promise_a_minute(monkeypatch):
 # what it says
 
 
-def test_no_color_and_no_wrapping_when_piped(data, monkeypatch):
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+def test_no_color_and_no_wrapping_when_piped(data):
     child = spawn("learn", "x.csv", "-o", f"{'long' * 40}/out.npz")
     out, said = child.communicate(timeout=120)
     assert child.returncode == 2
@@ -608,14 +504,6 @@ def test_json_has_no_infinities():
         "b": [1.0, ["nan"]],
         "c": None,
     }
-
-
-def test_main_is_the_entry_point(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["cometric", "--version"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"cometric {cm.__version__}\n"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/command-line.md"])
@@ -663,13 +551,9 @@ def test_bad_entries_of_a_table_read_sideways_keep_their_places(data):
     data.T.to_csv("x.csv")
     said = run("learn", "x.csv", "-o", "out.npz", "--transpose", code=2).stderr
     assert "`x.csv` has 1 infinite entry (first: line 7 ('g5'), column 5 ('s3'))" in said
-
-
-def test_bad_entries_of_h5ad_are_reported_by_name(data):
-    data.iloc[3, 5] = -1.0
     anndata.AnnData(data).write_h5ad("x.h5ad")
     said = run("plan", "x.h5ad", code=2).stderr
-    assert "`x.h5ad` has 1 negative entry (first: sample 's3', feature 'g5')" in said
+    assert "`x.h5ad` has 1 infinite entry (first: sample 's3', feature 'g5')" in said
 
 
 def test_damaged_cells_are_reported_with_their_position(data):
@@ -686,10 +570,6 @@ def test_warnings_say_what_the_data_are(data):
     said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
     assert "warning: `X` has 1 row that repeats others" in said
     assert "\n`X` is x.csv.\n" in said
-
-
-def test_messages_about_new_samples_name_their_own_file(data):
-    run("learn", "x.csv", "-o", "out.npz", *QUICK)
     data.iloc[2, 1] = np.nan
     data.to_csv("new.csv")
     said = run("transform", "out.npz", "new.csv", "-o", "d.csv", code=2).stderr
@@ -719,19 +599,11 @@ def steers(words):
     return any(not letter.isprintable() for line in words.split("\n") for letter in line)
 
 
-def hostile_npz(path):
-    np.savez(path, **{f"{ESCAPE}a": np.eye(2), f"{ESCAPE}b": np.eye(2)})
-
-
 def hostile_h5ad(path):
     import h5py
 
     with h5py.File(path, "w") as file:
         file[f"{ESCAPE}link"] = h5py.SoftLink("/elsewhere")
-
-
-def hostile_cell(path):
-    path.write_text(f",f,g\na,1,{ESCAPE}\nb,3,4\n", "utf-8")
 
 
 def hostile_names(path):
@@ -741,14 +613,12 @@ def hostile_names(path):
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("x.npz", hostile_npz),
         ("x.h5ad", hostile_h5ad),
-        ("x.csv", hostile_cell),
         ("y.csv", hostile_names),
         (f"{ESCAPE}.csv", hostile_names),
         (os.fsdecode(b"\xff.csv"), hostile_names),
     ],
-    ids=["npz", "h5ad", "cell", "names", "path", "bytes"],
+    ids=["h5ad", "names", "path", "bytes"],
 )
 @pytest.mark.parametrize("further", [[], ["--json"], ["--debug"]], ids=["", "json", "debug"])
 def test_control_characters_in_files_are_not_printed(tmp_path, monkeypatch, name, make, further):

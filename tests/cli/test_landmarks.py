@@ -51,6 +51,10 @@ def test_the_file_has_the_data_and_the_graph(data):
     said = run("landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK).stdout
     assert "5 neighbors of each of 80 samples" in said
     assert "written to       out.h5ad" in said
+    words = ["landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK, "--force", "--json", "--check", 10]
+    facts = json.loads(run(*words).stdout)
+    assert facts["landmarks"] >= 30  # more where these have no mass on some feature
+    assert (facts["samples"], facts["checked"], facts["output"]) == (80, 10, ["out.h5ad"])
     found = same_graph("out.h5ad", data)
     assert_array_equal(found.X.toarray(), data.X.toarray())
     assert list(found.obs.columns) == ["kind", "cometric_proved"]
@@ -97,13 +101,10 @@ def test_tl_landmarks_writes_the_same_slots(data):
     assert_array_equal(*weights)
 
 
-@pytest.mark.parametrize("words", [["--layer", "dense"], ["--use-raw"]])
-def test_layers_and_raw_data(words, data):
-    run("landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK, *words)
-    same_graph("out.h5ad", data)
-
-
-def test_without_the_data(data):
+def test_layers_raw_data_and_without_the_data(data):
+    for number, words in enumerate((["--layer", "dense"], ["--use-raw"])):
+        run("landmarks", "x.h5ad", "-o", f"{number}.h5ad", *QUICK, *words)
+        same_graph(f"{number}.h5ad", data)
     run("landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK, "--without-data")
     found = same_graph("out.h5ad", data)
     assert found.X is None
@@ -114,6 +115,8 @@ def test_without_the_data(data):
 def test_zarr_and_text(data):
     pytest.importorskip("zarr")
     data.write_zarr("x.zarr")
+    said = run("plan", "x.zarr", "--transpose", code=2).stderr
+    assert "`transpose` is not for .zarr files, which are read by rows" in said
     run("landmarks", "x.zarr", "-o", "z.h5ad", *QUICK)
     assert same_graph("z.h5ad", data).X is None
     data.to_df().to_csv("x.csv")
@@ -122,22 +125,6 @@ def test_zarr_and_text(data):
     data.T.to_df().to_csv("t.csv")
     run("landmarks", "t.csv", "-o", "u.h5ad", *QUICK, "--transpose", "--without-data")
     assert same_graph("u.h5ad", data).X is None
-
-
-def test_files_that_are_read_by_rows_are_not_transposed(data):
-    Path("x.zarr").mkdir()
-    for words in (["landmarks", "x.zarr", "-o", "y.h5ad"], ["plan", "x.zarr"]):
-        said = run(*words, "--transpose", code=2).stderr
-        assert "`transpose` is not for .zarr files, which are read by rows" in said
-
-
-def test_facts_as_json(data):
-    said = run("landmarks", "x.h5ad", "-o", "out.h5ad", *QUICK, "--json", "--check", 10).stdout
-    facts = json.loads(said)
-    assert facts["landmarks"] >= 30  # more where these have no mass on some feature
-    assert facts["checked"] == 10
-    assert facts["samples"] == 80
-    assert facts["output"] == ["out.h5ad"]
 
 
 def test_an_output_that_has_metrics_already_is_replaced(data):
@@ -152,24 +139,14 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing.h5ad", "-o", "y.h5ad"], "`nothing.h5ad` does not exist"),
-        (["x.h5ad", "-o", "y.npz"], "`y.npz` should end in .h5ad"),
         (["x.h5ad", "-o", "x.h5ad"], "`x.h5ad` exists; pass another name, or --force"),
         (
             ["x.h5ad", "-o", "y.h5ad", "-n", "81"],
             "`n_neighbors` is 81; pass a whole number from 2 to 80",
         ),
-        (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "1"], "`n_landmarks` is 1"),
         (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "`n_landmarks` is 81; choose between"),
-        (["x.h5ad", "-o", "y.h5ad", "--method", "best"], "`method` is 'best'; "),
-        (["x.h5ad", "-o", "y.h5ad", "--layer", "no"], "`layer` is 'no'; "),
-        (["x.h5ad", "-o", "y.h5ad", "--key", "a/b"], "`key_added` is 'a/b'"),
         (["c.h5ad", "-o", "y.h5ad"], "`c.h5ad` is stored by columns (CSC)"),
         (["empty.h5ad", "-o", "y.h5ad"], "`empty.h5ad` has 1 empty sample (first: sample 's4')"),
-        (
-            ["empty.h5ad", "-o", "y.h5ad", "--drop-empty"],
-            "Drop them: they hold no mass.",
-        ),
         (["noise.h5ad", "-o", "y.h5ad"], "`noise.h5ad`"),
     ],
 )
@@ -296,6 +273,7 @@ def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
     from cometric.cli import fitting, loading
     from cometric.running import planning
 
+    here = Path.cwd()
     monkeypatch.setattr(fitting, "WHOLE", 0.0)
     monkeypatch.setattr(planning, "free_memory", lambda: 1e4)
     monkeypatch.setattr(loading.Data, "read", lambda *_: pytest.fail("it was read"))
@@ -304,11 +282,6 @@ def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
     assert "does not fit" in said
     facts = json.loads(run("plan", "x.h5ad", "--json", code=5).stdout)
     assert facts["density"] == pytest.approx(data.X.nnz / 2400)
-
-
-def test_a_file_that_fits_is_planned_as_before(data, monkeypatch):
-    from cometric.cli import fitting
-
+    monkeypatch.undo()
     monkeypatch.setattr(fitting, "WHOLE", 0.0)
-    said = run("plan", "x.h5ad", "--eps", "0.5", "--tau", "0.1", "--tol", "1e-2").stdout
-    assert "iterations" in said
+    assert "iterations" in run("plan", here / "x.h5ad", "--eps", "0.5").stdout

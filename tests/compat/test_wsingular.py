@@ -173,12 +173,8 @@ def test_helpers_give_the_numbers_of_the_original(original, data, steps):
 @pytest.mark.parametrize("form", ["dataset", "tuple", "list", "NumPy"])
 @pytest.mark.parametrize("dtype", [torch.double, torch.float])
 def test_every_solver_takes_every_form(data, histograms, name, form, dtype):
-    given = {
-        "dataset": data,
-        "tuple": histograms,
-        "list": list(histograms),
-        "NumPy": data.numpy(),
-    }[form]
+    pair = {"tuple": histograms, "list": list(histograms)}
+    given = {**pair, "dataset": data, "NumPy": data.numpy()}[form]
     C, D = find(wsingular, "", name)(given, dtype, "cpu", 2, tau=0.1)
     for matrix, size in ((C, 12), (D, 9)):
         assert matrix.shape == (size, size)
@@ -189,16 +185,11 @@ def test_every_solver_takes_every_form(data, histograms, name, form, dtype):
         assert (matrix >= 0).all()
 
 
-def test_the_submodules_are_there_under_both_ways_to_import():
+def test_a_random_distance_looks_like_one():
     import cometric.compat.wsingular as other
 
     assert other is wsingular
-    assert other.utils.random_distance(4, **FORM).max() == 1
-    assert callable(other.distance.wasserstein_map)
-
-
-def test_a_random_distance_looks_like_one():
-    D = wsingular.utils.random_distance(6, torch.float, "cpu")
+    D = other.utils.random_distance(6, torch.float, "cpu")
     assert D.dtype is torch.float
     assert torch.equal(D, D.T)
     assert not D.diagonal().any()
@@ -213,6 +204,11 @@ def test_exact_distances_keep_their_digits(histograms):
     C = wsingular.utils.random_distance(12, **FORM)
     D = wsingular.distance.wasserstein_map(A, C, **FORM)
     assert not torch.equal(D.float().double(), D)
+    R = wsingular.utils.regularization_matrix(A, 1, **FORM)  # the default
+    assert torch.equal(
+        wsingular.distance.wasserstein_map(A, C, tau=0.3, **FORM),
+        wsingular.distance.wasserstein_map(A, C, tau=0.3, R=R, **FORM),
+    )
 
 
 def test_uniqueness_can_be_denied():
@@ -241,17 +237,11 @@ def test_losses_need_no_writer(data):
         assert losses == sorted(losses, reverse=True)
     assert wsingular.utils.hilbert_distance(C, refs[0]) < loss_C[-1]
     assert wsingular.utils.hilbert_distance(D, refs[1]) < loss_D[-1]
-
-
-def test_losses_without_reference_are_the_steps(data):
     *_, loss_C, loss_D = wsingular.sinkhorn_singular_vectors(
         data, n_iter=4, tau=0.1, log_loss=True, **FORM
-    )
+    )  # without a reference: the steps
     assert len(loss_C) == len(loss_D) == 4
     assert loss_C[-1] < 0.1 * loss_C[0]
-
-
-def test_one_stochastic_step_is_a_step(data):
     steps = []
     C, _ = wsingular.stochastic_wasserstein_singular_vectors(
         data, n_iter=1, tau=0.1, step_fn=lambda k: steps.append(k) or 1.0, **FORM
@@ -273,16 +263,6 @@ def test_small_eps_is_near_exact_transport(histograms):
     exact = wsingular.distance.wasserstein_map(A, C, **FORM)
     near = wsingular.distance.sinkhorn_map(A, C, 0.005, num_iter_max=50_000, **FORM)
     assert_allclose(near, exact, atol=0.02)
-
-
-def test_tau_without_R_takes_the_default_norm(histograms):
-    A, _ = histograms
-    C = wsingular.utils.random_distance(12, **FORM)
-    R = wsingular.utils.regularization_matrix(A, 1, **FORM)
-    assert torch.equal(
-        wsingular.distance.wasserstein_map(A, C, tau=0.3, **FORM),
-        wsingular.distance.wasserstein_map(A, C, tau=0.3, R=R, **FORM),
-    )
 
 
 def test_repeated_rows_do_not_spoil_the_hilbert_distance():

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from cometric.core import inputs
 from cometric.core.inputs import BadData, check_distances, check_indices, counted, counted_that
 from cometric.core.problem import Problem
 
@@ -74,17 +73,3 @@ def test_other_objects_are_not_files():
         Problem.from_data(object())
     assert "an object" in str(error.value)
     assert "file" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (np.array(["a", "b"]), True),
-        (np.array(["a"], object), True),
-        (np.array([], object), False),
-        (np.array(["a", 1], object), False),
-        (np.array([1.0, 2.0]), False),
-    ],
-)
-def test_vectors_of_text(data, text):
-    assert inputs._is_text(data) is text

@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric.core.inputs import FORMATS
 from cometric.core.problem import Problem
-from cometric.core.rounding import FORMATS, Known, close_pairs
+from cometric.core.rounding import Known, close_pairs
 
 DTYPES = (np.float16, np.float32, np.float64)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometric.core.kinds import check_path
+from cometric.core.arguments import check_path
 from cometric.core.text import printable, storable
 
 

@@ -60,7 +60,7 @@ def test_a_bar_announces_on_standard_error(capfd):
 
     phi = Coupled(Map(), Map())
     for show in (False, True):
-        with Bar(show) as bar, bar.stage(phi, Ahead(1e-6, 10)):
+        with Bar.shown(show) as bar, bar.stage(phi, Ahead(1e-6, 10)):
             compile_a_kernel()
         output = capfd.readouterr()
         assert (MESSAGE in output.err) == show

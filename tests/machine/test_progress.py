@@ -142,7 +142,7 @@ def test_the_time_left_appears_in_a_log(capsys, chatty):
 def test_lines_get_fewer_as_time_goes_by(monkeypatch, capsys):
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    log = progress._Log()
+    log = progress._Log("learning", "iteration", None)
     while clock[0] < 24 * 3600.0:
         clock[0] += 1.0
         log.show(1, "")

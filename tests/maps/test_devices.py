@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
 from cometric.core.arrays import to_numpy  # noqa: E402
-from cometric.core.types import InexactMap, RememberingMap  # noqa: E402
+from cometric.core.types import Accuracy  # noqa: E402
 from cometric.machine.devices import free_on_all, torch_device, usable_memory  # noqa: E402
 from cometric.maps.blocks import Layout  # noqa: E402
 from cometric.maps.devices import DevicesMap  # noqa: E402
@@ -47,7 +47,7 @@ def test_several_devices_give_the_distances_of_one(device, count, options, atol)
         assert_allclose(several(COST**power), one(COST**power), rtol=0, atol=atol)
     assert len(several.maps) == count
     for phi in several.maps:
-        assert bool(phi._strip.scalings) == (one.memory > 0)
+        assert bool(phi._strip.scalings) == (one.memory_used > 0)
 
 
 @everywhere
@@ -57,10 +57,10 @@ def test_each_device_computes_its_share_of_the_pairs_in_its_own_thread(device, m
     together = threading.Barrier(3, timeout=60)  # all of them at the same time
     divergences = TensorEntropicMap._divergences
 
-    def watch(self, strip, cost):
+    def watch(self, *args):
         together.wait()
         threads.add(threading.get_ident())
-        upper = divergences(self, strip, cost)
+        upper = divergences(self, *args)
         computed.append(int((upper != 0.0).sum()))
         return upper
 
@@ -102,21 +102,18 @@ def test_tensors_come_back_on_the_first_device(device):
 
 
 @everywhere
-def test_what_is_set_is_set_on_all_devices(device):
+def test_all_devices_compute_with_the_same_accuracy(device):
     phi = DevicesMap(HIST, 0.1, devices=[device] * 2)
-    assert isinstance(phi, InexactMap)
-    assert isinstance(phi, RememberingMap)
-    phi.sweeps, phi.margin, phi.tol, phi.precision = 3, 0.1, 1e-4, "tf32"
-    for part in phi.maps:
-        assert (part.sweeps, part.margin, part.tol, part.precision) == (3, 0.1, 1e-4, "tf32")
+    accuracy = Accuracy(3, 1e-4, 0.1, "tf32")
     before = torch.backends.cuda.matmul.allow_tf32
-    phi(COST)
+    phi(COST, accuracy)
+    assert [part.precision for part in phi.maps] == ["tf32", "tf32"]
     assert torch.backends.cuda.matmul.allow_tf32 == before
     assert phi.error == max(part.error for part in phi.maps)
-    phi.maps[1].precision = "float64"  # as after an overflow
-    phi(COST)
-    assert phi.precision == "float64"
-    assert phi.memory == sum(part.memory for part in phi.maps)
+    phi.maps[1].overflow()
+    phi(COST, accuracy)
+    assert [part.precision for part in phi.maps] == ["float64", "float64"]
+    assert phi.memory_used == sum(part.memory_used for part in phi.maps)
     assert repr(phi).endswith(f"on {phi.device} and {phi.device})")
 
 
@@ -152,7 +149,7 @@ def test_a_map_too_small_for_all_devices_uses_some():
 def test_an_error_on_one_device_is_raised(monkeypatch):
     phi = DevicesMap(HIST, 0.1, devices=TWICE)
 
-    def fail(cost):
+    def fail(cost, accuracy):
         raise MemoryError("full")
 
     monkeypatch.setattr(phi.maps[1], "_distances", fail)
@@ -174,9 +171,12 @@ def test_memory_of_one_device_is_counted_once(monkeypatch):
 @pytest.mark.parametrize("transport", [cm.Entropic(0.1), cm.Unbalanced(0.1, rho=0.5)])
 def test_learning_on_several_devices_ends_where_one_does(device, transport, monkeypatch):
     calls, call = [], DevicesMap.__call__
-    monkeypatch.setattr(
-        DevicesMap, "__call__", lambda self, cost: calls.append(len(self.maps)) or call(self, cost)
-    )
+
+    def count(self, *args, **options):
+        calls.append(len(self.maps))
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(DevicesMap, "__call__", count)
     options = {"transport": transport, "drop_empty": True, "tol": 1e-4}
     one = cm.learn(X, device=device, **options)
     assert not calls
@@ -238,7 +238,7 @@ def test_settings_with_a_list_survive_json():
     assert stored["device"] == TWICE
     again = Settings.from_json(stored)
     assert again.to_json() == stored
-    assert again.resources().device == tuple(TWICE)
+    assert again.devices == tuple(TWICE)
 
 
 @pytest.mark.parametrize(

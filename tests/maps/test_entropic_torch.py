@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.core.types import Accuracy  # noqa: E402
 from cometric.kernels import sinkhorn_cuda, sinkhorn_torch  # noqa: E402
 from cometric.machine.devices import torch_device  # noqa: E402
 from cometric.maps import entropic_torch, sweeps_torch  # noqa: E402
@@ -85,9 +86,8 @@ def test_lower_precisions_are_near_and_can_be_left(lift, device, engine, dtype, 
     phi = TensorEntropicMap(hist, 0.1, device=device, engine=engine, dtype=dtype)
     truth = cm.EntropicMap(hist, 0.1)(cost)
     assert_allclose(phi(cost), truth, atol=atol)
-    phi.precision = "float64"
-    assert_allclose(phi(cost), truth, atol=1e-9)
-    assert phi.error <= phi.tol
+    assert_allclose(phi(cost, Accuracy()), truth, atol=1e-9)
+    assert phi.error <= Accuracy().tol
 
 
 @everywhere
@@ -115,9 +115,9 @@ def test_pairs_agree_with_the_whole_map_in_any_order(lift, device, engine):
 def test_scalings_that_do_not_fit_are_rounded_or_not_stored(lift, device, engine, share, stored):
     hist, cost = lift
     whole = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12)
-    limit = share * whole.memory
+    limit = share * whole.memory_used
     phi = TensorEntropicMap(hist, 0.2, device=device, engine=engine, tol=1e-12, memory_limit=limit)
-    assert phi.memory <= limit
+    assert phi.memory_used <= limit
     assert str(phi.stored).removeprefix("torch.") == stored
     for _ in range(2):
         assert_allclose(phi(cost), whole(cost), atol=1e-10)
@@ -140,12 +140,12 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     distances, failures = phi._distances, 1
 
-    def failing(given):
+    def failing(*given):
         nonlocal failures
         if failures:
             failures -= 1
             raise torch.OutOfMemoryError("full")
-        return distances(given)
+        return distances(*given)
 
     monkeypatch.setattr(phi, "_distances", failing)
     before = phi._layout.scratch
@@ -355,6 +355,6 @@ def test_a_device_nobody_knows_is_refused():
 
 def test_scalings_beyond_float64_raise_an_error(monkeypatch):
     phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
-    monkeypatch.setattr(phi, "_distances", lambda cost: cost)  # the error stays infinite
+    monkeypatch.setattr(phi, "_distances", lambda cost, _: cost)  # the error stays infinite
     with pytest.raises(FloatingPointError, match="exceeded the range of float64. .*device='cpu'"):
         phi(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))

@@ -12,8 +12,8 @@ from sklearn.preprocessing import normalize
 import cometric as cm
 import naive
 from cometric.core.histograms import Histograms
-from cometric.maps import components, references
-from cometric.maps.norms import norm_matrix
+from cometric.maps import views
+from cometric.maps.norms import NAMES, fit, norm_matrix
 
 RNG = np.random.default_rng(0)
 SIDES = ("samples", "features")
@@ -98,10 +98,10 @@ SAMPLES = {
 def test_local_is_its_formula(kind):
     X = SAMPLES[kind]
     if kind == "many components":
-        assert min(X.shape) > components.SMALL
+        assert min(X.shape) > views.SMALL
     parts, weights = naive.sample_views(X)
-    views = references.fit("local", histograms(X), "samples").views
-    assert_allclose(views.weights, weights, rtol=1e-6)
+    fitted = fit("local", histograms(X), "samples").views
+    assert_allclose(fitted.weights, weights, rtol=1e-6)
     unit = np.std if len(X) > 2 else np.mean  # of one pair there is no deviation
     R = norm_matrix(histograms(X), "local")
     assert_allclose(R, naive.local(parts, weights, unit), rtol=1e-5, atol=1e-9)
@@ -123,7 +123,7 @@ def test_local_0_2_and_local_of_features_are_their_formula():
 def test_views_that_leave_out_more_than_noise_weigh_less(rank):
     """Residuals of mixtures have one component less than there are kinds; the rest is noise."""
     X = low_rank(400, 300, rank, 1e6)
-    weights = references.fit("local", histograms(X), "samples").views.weights[6:]
+    weights = fit("local", histograms(X), "samples").views.weights[6:]
     for number, weight in zip((5, 10, 30, 100), weights, strict=True):
         assert 0.0 < weight <= 1.0
         assert (weight < 0.9) == (number < rank - 1), (number, weight)
@@ -132,7 +132,7 @@ def test_views_that_leave_out_more_than_noise_weigh_less(rank):
 def test_without_noise_only_views_with_all_components_count():
     rng = np.random.default_rng(0)
     X = rng.dirichlet(np.ones(20), 80) @ rng.dirichlet(np.ones(70), 20)
-    weights = references.fit("local", histograms(X), "samples").views.weights
+    weights = fit("local", histograms(X), "samples").views.weights
     assert_allclose(weights[6:], [0, 0, 1, 1], atol=1e-6)
 
 
@@ -141,8 +141,8 @@ def test_a_sample_equal_to_the_mean_has_no_direction_in_correspondence_analysis(
     X = counts(20, 12)
     A = X / X.sum(axis=1, keepdims=True)
     A = np.vstack([A, A.mean(axis=0)])
-    views = references.fit("local", histograms(A), "samples").views
-    for vectors in views.place(histograms(A))[6:]:
+    fitted = fit("local", histograms(A), "samples").views
+    for vectors in fitted.place(histograms(A))[6:]:
         assert not vectors.rows[-1].any()
         assert_allclose(np.linalg.norm(vectors.rows[:-1], axis=1), 1.0)
     R = norm_matrix(histograms(A), "local")
@@ -163,7 +163,7 @@ def test_a_view_with_equal_distances_does_not_drown_the_others():
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", references.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 5), (12, 40), (40, 12), (260, 230)])
 def test_references_are_symmetric_positive_and_finite(name, shape, of):
     X = RNG.random(shape) * (RNG.random(shape) < 0.5)
@@ -176,7 +176,7 @@ def test_references_are_symmetric_positive_and_finite(name, shape, of):
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", references.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_order_and_scale_of_the_items_do_not_matter(name, of):
     X = counts(n=230, d=210)
     order, bins = RNG.permutation(230), RNG.permutation(210)
@@ -187,11 +187,11 @@ def test_order_and_scale_of_the_items_do_not_matter(name, of):
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", references.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_learned_items_placed_again_have_the_learned_distances(name, of):
     X = counts()
     hist = histograms(X)
-    fitted = references.fit(name, hist, of)
+    fitted = fit(name, hist, of)
     i, j = np.triu_indices(len(X), 1)
     again = fitted.pairs(fitted.place(hist.take([*range(60), 3])), np.stack([i, j], axis=1))
     assert_allclose(again, fitted.matrix[i, j], rtol=1e-6, atol=1e-7)
@@ -208,15 +208,15 @@ DEGENERATE = {
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", references.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_rounding_of_the_data_does_not_change_references(kind, name, of):
     """Directions that consist of rounding errors would differ from machine to machine."""
     X = DEGENERATE[kind]
-    want = references.fit(name, histograms(X), of).matrix
+    want = fit(name, histograms(X), of).matrix
     for seed in range(3):
         moved = X * (1.0 + 1e-15 * np.random.default_rng(seed).standard_normal(X.shape))
-        found = references.fit(name, histograms(moved), of).matrix
+        found = fit(name, histograms(moved), of).matrix
         assert_allclose(found, want, rtol=1e-5, atol=1e-6 * want.max())
 
 
@@ -245,7 +245,7 @@ def test_a_distance_of_zero_to_all_near_items_has_no_weight_and_gives_no_warning
     assert (R[~np.eye(30, dtype=bool)] > 0.0).all()
 
 
-@pytest.mark.parametrize("name", references.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("eps", [0.0, 0.1, np.inf])
 def test_learn_satisfies_the_equations_with_a_reference(name, eps):
     X = counts(n=14, d=11)

@@ -1,4 +1,4 @@
-"""What the Sinkhorn maps share: the stages of a call, and the settings that a run changes."""
+"""What the Sinkhorn maps share: the stages of a call, and their accuracy."""
 
 from types import SimpleNamespace
 
@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from cometric import EntropicMap, ExactMap
-from cometric.core.types import InexactMap
-from cometric.maps.distributed import DistributedEntropicMap
+from cometric.core.types import Accuracy
 from cometric.maps.sinkhorn import SinkhornMap, select
 
 HIST, COST = np.eye(2), 1.0 - np.eye(2)
@@ -20,11 +18,10 @@ class Recorder(SinkhornMap):
     _rounding = {"float64": 0.0, "float32": 1e-4}  # noqa: RUF012
     rounds = ((10, 1e-2), (100, 1e-3))
 
-    def __init__(self, sweeps=None, margin=np.inf):
-        rows = sparse.csr_array(np.eye(2))
-        super().__init__(rows, 0.5, None, sweeps, 1e-6, 1000, margin)
+    def __init__(self, precision="float64"):
+        accuracy = Accuracy(tol=1e-6, precision=precision)
+        super().__init__(sparse.csr_array(np.eye(2)), 0.5, None, accuracy, 1000)
         self.stages = []
-        self.precision = "float64"
         self.tasks = [SimpleNamespace(values=-k, errors=np.array([0.1 * k])) for k in range(2)]
 
     def _apply_precision(self):
@@ -33,17 +30,18 @@ class Recorder(SinkhornMap):
     def _kernel(self, cost, unit):
         return cost / unit
 
-    def _self_terms(self, kernel, solve):
-        self.stages.append(("self terms", solve))
+    def _self_terms(self, kernel, sweeps):
+        self.stages.append(("self terms", sweeps))
         return np.zeros(2), np.full(2, 0.05)
 
-    def _sweep(self, tasks, kernel, limit, tol):
+    def _sweep(self, tasks, kernel, limit, tol, solve):
+        assert solve == (tol > 0.0)
         self.stages.append(("sweep", limit, tol))
 
     def _resume(self, tasks, kernel, limit, tol):
         self.stages.append(("resume", limit, tol))
 
-    def _negative_rounds(self):
+    def _negative_rounds(self, accuracy):
         return self.rounds
 
     def _is_negative(self, task, levels):
@@ -53,8 +51,8 @@ class Recorder(SinkhornMap):
         self.stages.append(("negative", self.tasks.index(task), limit, tol))
         task.values += 1
 
-    def run(self, cost=COST, **options):
-        unit, _ = self._solve(cost, [self.tasks], **options)
+    def run(self, cost=COST, accuracy=None, **options):
+        unit, _ = self._solve(cost, [self.tasks], self._begin(accuracy), **options)
         return unit
 
 
@@ -67,17 +65,16 @@ class Recorder(SinkhornMap):
         (3, 1e-9, [("sweep", 3, 0.0), ("resume", 20, 1e-6)]),
     ],
 )
-def test_the_stages_follow_the_settings(sweeps, margin, stages):
-    phi = Recorder(sweeps, margin)
-    assert phi.run() == 0.5
+def test_the_stages_follow_the_accuracy(sweeps, margin, stages):
+    phi = Recorder()
+    assert phi.run(accuracy=Accuracy(sweeps, 1e-6, margin)) == 0.5
     negative = [("negative", 1, 10, 1e-2)]  # the first task is not, nor the second after it
-    assert phi.stages == [("self terms", sweeps is None), *stages, *negative]
+    assert phi.stages == [("self terms", sweeps), *stages, *negative]
     assert phi.error == 0.1
 
 
 def test_rounding_limits_the_tolerance():
-    phi = Recorder()
-    phi.precision = "float32"
+    phi = Recorder("float32")
     phi.run()
     assert phi.stages[1] == ("sweep", 1000, 1e-4)
 
@@ -104,17 +101,4 @@ def test_tasks_without_a_mark_are_not_selected():
 
 def test_precisions_are_checked():
     with pytest.raises(ValueError, match="`dtype` is bfloat16; choose float64 or float32"):
-        Recorder().precision = "bfloat16"
-
-
-@pytest.mark.parametrize("make", [EntropicMap, DistributedEntropicMap])
-def test_a_run_can_set_the_accuracy(make):
-    assert isinstance(make(HIST, 0.5), InexactMap)
-    assert not isinstance(ExactMap(HIST), InexactMap)
-
-
-def test_a_run_can_set_the_accuracy_on_a_device():
-    pytest.importorskip("torch", reason="torch is not installed")
-    from cometric.maps.entropic_torch import TensorEntropicMap
-
-    assert isinstance(TensorEntropicMap(HIST, 0.5, device="cpu"), InexactMap)
+        Recorder("bfloat16")

@@ -14,10 +14,9 @@ from scipy import sparse
 import cometric as cm
 import naive
 from cometric.answers.parameters import Parameters
-from cometric.core.histograms import overlap
 from cometric.running import settings as settings_module
 from cometric.running.settings import Settings
-from cometric.running.weights import Chosen, chosen
+from cometric.running.weights import Chosen, chosen, overlap
 
 RNG = np.random.default_rng(4)
 
@@ -232,11 +231,6 @@ def test_a_wrong_word_for_eps_lists_what_to_pass():
         cm.learn(thin(), eps="small")
     with pytest.raises(ValueError, match="at least 0, 'auto', 'paper', or '0.2'"):
         cm.learn(thin(), tau="small")
-
-
-def test_eps_beside_another_transport_is_refused_even_at_its_old_default():
-    with pytest.raises(ValueError, match="`eps` is 0.1 and `transport` is .*Pass one of them"):
-        cm.learn(thin(), eps=0.1, transport=cm.Exact())
 
 
 # What is said about it

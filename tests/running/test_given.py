@@ -155,8 +155,8 @@ def test_on_a_device():
     pytest.importorskip("torch")
     from cometric.core.problem import Problem
     from cometric.maps.entropic_torch import TensorEntropicMap
+    from cometric.running.run import given_metrics
     from cometric.running.settings import Settings
-    from cometric.running.start import given_metrics
     from cometric.transports.solving import Solving
 
     problem = Problem.from_data(X, fixed="features")
@@ -166,7 +166,7 @@ def test_on_a_device():
         for side in (problem.samples, problem.features)
     ]
     assert Settings(features=C).fixed == "features"
-    solution = Solving(problem, start, start, "auto", 1e-3, 1).lift_given(tuple(lifts))
+    solution = Solving(problem, start, start, tuple(lifts), "auto", 1e-3, 1).lift_given()
     expected = cm.learn(X, features=C, eps=0.1, tol=1e-12).samples
     np.testing.assert_allclose(solution.iterate.metrics.samples, expected, atol=1e-8)
 

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric.maps.norms import norm_matrices
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from lifts import fresh_lifts, regularize
 
 
@@ -15,7 +15,7 @@ def fully_solved(X, eps, tau, tol):
     problem = cm.Problem.from_data(X)
     phi = regularize(*fresh_lifts(problem, eps), tau, norm_matrices(problem, "l1"))
     start = norm_matrices(problem, "l1")
-    return solve(phi, cm.PowerIteration(), start, Limits(tol=tol, max_iter=500)).iterate
+    return solve(phi, cm.PowerIteration(), start, Stage(tol=tol, max_iter=500)).iterate
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.3, 1.0])

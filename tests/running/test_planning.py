@@ -163,7 +163,7 @@ def test_progress_of_a_plan_is_shown_in_a_log_and_on_a_terminal(monkeypatch, cap
     cm.plan(SMALL)
     assert "planning" not in capsys.readouterr().err
     cm.plan(SMALL, progress=True)
-    assert " calls of maps in " in capsys.readouterr().err
+    assert " calls in " in capsys.readouterr().err
     monkeypatch.setattr(progress, "redraws", lambda: True)
     cm.plan(SMALL, progress=True)
     assert "planning: " in capsys.readouterr().err
@@ -191,7 +191,7 @@ def small_machine(monkeypatch):
     """A way to pretend that only so many bytes are free."""
 
     def pretend(free):
-        for module in ("running.memory", "running.planning", "transports.base"):
+        for module in ("running.run", "running.planning", "transports.base"):
             monkeypatch.setattr(f"cometric.{module}.free_memory", lambda: free)
 
     return pretend

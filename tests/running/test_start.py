@@ -3,7 +3,7 @@
 import tracemalloc
 
 import cometric as cm
-from cometric.running.start import starting_metrics
+from cometric.running.run import starting_metrics
 
 
 def test_random_metrics_are_made_in_little_more_than_their_own_memory():

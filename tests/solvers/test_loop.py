@@ -13,7 +13,7 @@ from cometric.core.problem import Problem
 from cometric.core.types import Coupled, Metrics
 from cometric.datasets import torus
 from cometric.maps.norms import norm_matrices
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from lifts import block_diagonal, exact_lifts, regularize
 
 X = np.array([[3.0, 1.0, 1.0], [1.0, 2.0, 5.0], [2.0, 1.0, 7.0], [0.0, 4.0, 1.0]])
@@ -45,7 +45,7 @@ def test_the_loop_stops_at_the_tolerance_and_not_before():
     problem = Problem.from_data(X)
     phi = regularize(*exact_lifts(problem), 0.1, norm_matrices(problem, "l1"))
     start = Metrics(1.0 - np.eye(4), 1.0 - np.eye(3))
-    end = solve(phi, PowerIteration(), start, Limits(tol=1e-8, max_iter=500))
+    end = solve(phi, PowerIteration(), start, Stage(tol=1e-8, max_iter=500))
     assert end.status is Status.CONVERGED
     assert end.history[-1].residual <= 1e-8
     assert all(record.residual > 1e-8 for record in end.history[:-1])
@@ -56,7 +56,7 @@ def test_a_loop_without_a_lower_residual_ends_at_its_limit():
     one, other = START + 1.0 - np.eye(4), (START + 1.0 - np.eye(4)) ** 2
     turns = iter(range(100))
     cycle = Coupled(lambda _: (other, one)[next(turns) % 2], lambda matrix: matrix)
-    limits = Limits(tol=1e-8, max_iter=50, stall=7)
+    limits = Stage(tol=1e-8, max_iter=50, stall=7)
     end = solve(cycle, PowerIteration(), Metrics(one, one), limits)
     assert end.status is Status.MAX_ITER
     lowest = min(end.history, key=lambda record: record.residual)

@@ -6,8 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric import StochasticIteration
+from cometric.core.types import DistanceMap
 from cometric.maps.norms import norm_matrices
-from cometric.solvers.loop import Limits, solve
+from cometric.solvers.loop import Stage, solve
 from lifts import exact_lifts, fresh_lifts, regularize
 
 X = cm.datasets.torus("bimodal", 20, 16)
@@ -20,7 +21,7 @@ def steps(solver, number, n_threads=None):
     norms = norm_matrices(problem, "l1")
     phi = regularize(*exact_lifts(problem, n_threads=n_threads), TAU, norms)
     start = cm.Metrics(*(R / R.max() for R in norms))
-    return solve(phi, solver, start, Limits(tol=0.0, max_iter=number)).iterate
+    return solve(phi, solver, start, Stage(tol=0.0, max_iter=number)).iterate
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +29,13 @@ def truth():
     return cm.learn(X, eps=0, tau=TAU, tol=1e-11)
 
 
-class Counting:
+class Counting(DistanceMap):
     """A map that only notes which pairs it was asked for."""
 
     def __init__(self, n):
         self.shape = (n, n)
 
-    def pairs(self, cost, index):
+    def pairs(self, cost, index, accuracy=None):
         return index
 
 
@@ -45,7 +46,7 @@ def drawn(solver, n, steps):
     parts = solver._cut(lift, count, 0) if solver.draw == "parts" else []
     for t in range(1, steps + 1):
         part, _ = solver._choose(lift, parts, t, 0)
-        assert_array_equal(part.pairs, part.distances(None))
+        assert_array_equal(part.pairs, part.distances(lift, None))
         yield part.pairs
 
 
@@ -83,9 +84,9 @@ def test_stored_parts_of_a_map_do_not_change_results(eps):
     problem = cm.Problem.from_data(X)
     lift = fresh_lifts(problem, eps)[0]
     index = np.array([[0, 3], [5, 2], [7, 7], [4, 19]])
-    _, distances = lift.divide([np.array([[1, 2]]), index])
+    lift.divide([np.array([[1, 2]]), index])
     for cost in (norm_matrices(problem, "l1").features, norm_matrices(problem, "l2").features):
-        assert_allclose(distances(cost), lift.pairs(cost, index), rtol=1e-9, atol=1e-15)
+        assert_allclose(lift.part(1, index, cost), lift.pairs(cost, index), rtol=1e-9, atol=1e-15)
 
 
 def test_a_step_of_all_pairs_is_a_power_step():
@@ -155,8 +156,8 @@ def test_parts_without_a_positive_distance_start_over_with_all_pairs(monkeypatch
     X = np.random.default_rng(0).random((6, 5))
     plain = cm.learn(X, eps=0.5, tau=0.1, norm="l1", solver="power")
     monkeypatch.setattr(
-        "cometric.solvers.stochastic.divide",
-        lambda lift, indices: [lambda cost, own=index: -np.ones(len(own)) for index in indices],
+        "cometric.maps.regularized.Regularized.part",
+        lambda self, number, index, cost: -np.ones(len(index)),
     )
     result = cm.learn(X, eps=0.5, tau=0.1, solver="stochastic")
     assert result.converged

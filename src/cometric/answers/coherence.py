@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import svds
 from scipy.spatial.distance import cdist
 
 from cometric.core.nearest import nearest
 from cometric.core.types import Matrix, Vector
+from cometric.maps.views import Shifted
 
 FEWEST = 4
 """Fewest samples for the variance of Moran's I, and fewest features in each half."""
@@ -63,11 +64,11 @@ def split_coherence(
     if min(half.sum(), (~half).sum()) < FEWEST:
         return found
     for judges in (half, ~half):
-        places = _principal_components(
+        positions = _principal_components(
             sparse.csr_array(values[:, np.flatnonzero(judges)]),
             Standard(standard.mean[judges], standard.deviation[judges]),
         )
-        graph = neighbor_pairs(cdist(places, places), N_NEIGHBORS)
+        graph = neighbor_pairs(cdist(positions, positions), N_NEIGHBORS)
         part = coherence(sparse.csr_array(values[:, np.flatnonzero(~judges)].T), graph)
         found.value[~judges], found.deviations[~judges] = part
     return found
@@ -77,22 +78,15 @@ def _principal_components(values: sparse.csr_array, standard: Standard) -> Matri
     """Coordinates of the samples, scaled to length 1: distances then compare angles."""
     n, m = values.shape
     scaled = sparse.csr_array(values.multiply(1.0 / standard.deviation))
-    center = standard.mean / standard.deviation
-    centered = LinearOperator(  # minus the mean, without a dense matrix
-        (n, m),
-        matvec=lambda x: scaled @ x.ravel() - center @ x.ravel(),
-        rmatvec=lambda y: scaled.T @ y.ravel() - center * y.sum(),
-        dtype=np.float64,
-    )
+    centered = Shifted(scaled, np.ones(n), standard.mean / standard.deviation)
     count = min(N_COMPONENTS, min(n, m) - 1)
     if min(n, m) <= SMALL:  # works for any rank
-        vectors, sizes, _ = np.linalg.svd(scaled.toarray() - center, full_matrices=False)
-        vectors, sizes = vectors[:, :count], sizes[:count]
+        vectors, sizes, _ = np.linalg.svd(centered.dense, full_matrices=False)
     else:
-        vectors, sizes, _ = svds(centered, count, v0=np.arange(1.0, min(n, m) + 1.0))
-    places: Matrix = vectors * sizes
-    places /= np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-300)
-    return places
+        vectors, sizes, _ = svds(centered.operator, count, v0=np.arange(1.0, min(n, m) + 1.0))
+    positions: Matrix = vectors[:, :count] * sizes[:count]
+    positions /= np.maximum(np.linalg.norm(positions, axis=1, keepdims=True), 1e-300)
+    return positions
 
 
 def neighbor_pairs(distances: Matrix, n_neighbors: int) -> sparse.csr_array:

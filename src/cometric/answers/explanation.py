@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import find, other_side
 from cometric.core.histograms import MERGE_TOLERANCE
-from cometric.core.kinds import other_side
-from cometric.core.names import find
 from cometric.core.problem import Problem
 from cometric.core.text import printable
 from cometric.core.types import Index, Metrics, Vector
@@ -144,12 +143,8 @@ def _rows_of_changes(title: str, changes: list[Change]) -> list[tuple[str, ...]]
     rows += [_row(change, f"{change.distance:.4f}") for change in changes[:SHOWN_CHANGES]]
     others = changes[SHOWN_CHANGES:]
     if others:
-        first, second, change, share = (
-            sum(getattr(other, name) for other in others)
-            for name in ("first", "second", "change", "share")
-        )
         label = f"{len(others)} other{'s' * (len(others) > 1)}"
-        rows.append(_row(Change(label, first, second, change, 0.0, share), ""))
+        rows.append(_row(Change(label, *np.sum([other[1:] for other in others], axis=0)), ""))
     return rows
 
 
@@ -211,7 +206,8 @@ def explain(
         side, other, cost, own = other, side, own, cost
     i, j = find_item(problem, of, i, "i"), find_item(problem, of, j, "j")
     first, second = int(side.labels[i]), int(side.labels[j])
-    bins = [other.item_names[item] for item in other.first]
+    named = other.first  # the item that names each bin
+    bins = [other.item_names[item] for item in named]
     items = side.item_names[i], side.item_names[j]
     if first == second:  # equal histograms: nothing moves
         return Explanation(items, 0.0, 1.0, [], learned=0.0)
@@ -222,23 +218,21 @@ def explain(
     moves = source != target
     costs = mass * cost[source, target]
     total = float(costs.sum())
+    shares = costs / total if total > 0 else costs
     flows = [
         Flow(
             bins[source[e]],
             bins[target[e]],
-            float(mass[e]),
-            float(cost[source[e], target[e]]),
-            float(costs[e] / total) if total > 0 else 0.0,
+            *map(float, (mass[e], cost[source[e], target[e]], shares[e])),
         )
         for e in np.argsort(-costs, kind="stable")
         if moves[e]
     ]
     stays, left = float(mass[~moves].sum()), 1.0 - float(mass.sum())
-    moved = source[moves], target[moves], mass[moves], costs[moves]
-    changes = _changes(pair.rows, *moved, bins)
+    changes = _changes(pair.rows, source[moves], target[moves], mass[moves], costs[moves], bins)
     alike: dict[str, list[str]] = {}
     for item, bin_ in enumerate(other.labels):
-        if item != other.first[bin_]:
+        if item != named[bin_]:
             alike.setdefault(bins[bin_], []).append(other.item_names[item])
     unmatched = left if left > WHOLE else 0.0
     learned = float(own[first, second])

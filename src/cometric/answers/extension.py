@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import check_count, check_side, other_side
 from cometric.core.arrays import to_numpy
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import Count, check_side, other_side
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
+from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
 from cometric.machine.devices import free_memory, torch_device
@@ -21,6 +23,7 @@ from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.maps.norms import PairNorms, is_reference, name_for
 from cometric.transports.base import Resources
+from cometric.transports.tree import Tree
 
 if TYPE_CHECKING:
     from cometric.answers.result import Result
@@ -32,7 +35,7 @@ NUMBERS_PER_CALL = 25_000_000
 """Limit on the pairs per call times the mean support size of the histograms."""
 
 ROUGH = 1e-5
-"""From this tolerance of marginals on, few pairs use float32, whose rounding is a tenth of it."""
+"""From this marginal tolerance on, few pairs use float32, whose rounding is a tenth of it."""
 
 BELOW_ZERO = 1e-6
 """Negative distances beyond this share of the largest learned one are not due to rounding."""
@@ -50,7 +53,7 @@ def extend(
 ) -> Matrix | sparse.csr_matrix:
     """Distances from each new item to each learned one, or to the nearest of them."""
     check_side(of)
-    Count(optional=True).check("n_threads", n_threads)
+    check_count("n_threads", n_threads, optional=True)
     new = result.problem.read_new(X, of)
     known = getattr(result.problem, of)
     if n_neighbors is not None:
@@ -65,22 +68,17 @@ def extend(
         from cometric.answers.distances_torch import TensorDistances
 
         distances = TensorDistances(result, of, hist, full, device)
-    rows = []
+    rows: list[Any] = []
     with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:
-                near = nearest(block, n_neighbors)
-                rows.append(neighbor_matrix(*near, len(known.labels)))
-            else:
-                rows.append(block)
+                block = neighbor_matrix(*nearest(block, n_neighbors), len(known.labels))
+            rows.append(block)
     distances.warn_if_unsolved()
+    found = np.concatenate(rows) if n_neighbors is None else sparse.vstack(rows, format="csr")
     # Equal new items were compared only once.
-    if n_neighbors is None:
-        all_rows = np.concatenate(rows)
-        return all_rows if count == len(new.labels) else all_rows[new.labels]
-    graph = sparse.vstack(rows, format="csr")
-    return graph if count == len(new.labels) else graph[new.labels]
+    return found if count == len(new.labels) else found[new.labels]
 
 
 def on_gpu(result: Result, of: str, device: Any) -> bool:
@@ -107,6 +105,32 @@ def _blocks(rows: int, columns: int, bins: float) -> Iterator[slice]:
     step = max(1, int(min(BYTES, free_memory() / 4) / (per_pair * columns)))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def tree_of(result: Result, of: str) -> MetricTree:
+    """The tree of the distinct items of a side, as the map of the other side built it."""
+    metric = np.asarray(getattr(result.problem, of).reduce(to_numpy(getattr(result, of))), float)
+    tree: MetricTree = result.parameters.transport.tree(result.problem.formula.saturated(metric))
+    return tree
+
+
+def vectors_of(result: Result, of: str, X: Any = None) -> sparse.csr_array:
+    """Vectors of the learned items, or of new ones; see :meth:`Result.vectors`."""
+    transport = result.parameters.transport
+    if not isinstance(transport, Tree):
+        raise ValueError(
+            f"the distances of {transport.name} are not l1 distances of vectors. Learn with "
+            "transport=cm.Tree()."
+        )
+    formula, (lam, mu) = result.problem.formula, result.values
+    side = getattr(result.problem, of)
+    tree = tree_of(result, other_side(of))
+    lengths = tree.lengths * (formula.transport_weight / (mu if of == "samples" else lam))
+    if formula.has_norm and result.parameters.norm == "l1":
+        # Adding the l1 norm of a difference of histograms lengthens the edges of the leaves.
+        lengths[: tree.n_leaves] += HeldDistances(result, of, side.hist, side.full).weight
+    items = side if X is None else result.problem.read_new(X, of)
+    return replace(tree, lengths=lengths).vectors(items.hist)[items.labels]
 
 
 class HeldDistances:
@@ -142,7 +166,7 @@ class HeldDistances:
         self._largest = float(np.max(to_numpy(getattr(result, of))))
         largest = value * self._largest / float(self.cost.max())
         self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
-        self.phi: Any = self.transport.lift(Histograms(hist), self._resources)
+        self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
         self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
@@ -159,15 +183,11 @@ class HeldDistances:
         other.hist, other.full = hist, full
         if self.norms is not None:
             other.norms = self.norms.on(full, places)
-        other.phi = self.transport.lift(Histograms(hist), self._resources)
-        if hasattr(other.phi, "few_targets"):
-            other.phi.few_targets = True
-            if other.phi.tol >= ROUGH:
-                other.phi.precision = "float32"
-        if own is None:
-            other._pairs = self.transport.pairs_under(other.phi, self.cost)
-        else:
-            other._pairs = other.phi.under(self.cost, own)
+        accuracy = self.phi.accuracy
+        rough = accuracy is not None and accuracy.tol >= ROUGH
+        resources = replace(self._resources, dtype=np.float32 if rough else np.float64)
+        other.phi = self.transport.map_of(Histograms(hist), resources)
+        other._pairs = self.transport.pairs_under(other.phi, self.cost, own, few=True)
         other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
         return other
 
@@ -183,13 +203,9 @@ class HeldDistances:
 
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
-        reports = hasattr(self.phi, "on_progress")
-        if reports:
-            self.phi.on_progress = report
+        self.phi.on_progress = report
         distances = self.transport.between(self.phi, self.cost, rows, columns)
-        if not reports:
-            report(distances.size, distances.size)
-        self._error = max(self._error, getattr(self.phi, "error", 0.0))
+        self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:
             distances += self.weight * self.norms.between(rows, columns)
@@ -197,7 +213,7 @@ class HeldDistances:
 
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
-        warn_if_above(self._error, getattr(self.phi, "tol", np.inf))
+        warn_if_above(self._error, self.phi.accuracy.tol if self.phi.accuracy else np.inf)
 
 
 def warn_if_above(error: float, tol: float) -> None:

@@ -5,23 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from cometric.answers.checks import check_is_result, check_labels, without_dropped
-from cometric.answers.extension import check_norm
-from cometric.answers.result import Result
-from cometric.core.kinds import check_count
-from cometric.core.labels import NO_GROUP, check_order, groups_of
-from cometric.core.names import checks_options
+from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_count, checks_options, shown
+from cometric.core.labels import NO_GROUP, check_order, groups_of, indicators
 from cometric.core.nearest import nearest_to
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Index, Matrix
 
 SHRINK = 0.1
 """Pseudocount of enrichments, in units of the mean mass: ratios of small masses are unreliable."""
-
-MAX_MEMBERS = 2_000
-"""Most samples of all groups compared in a report: more would take longer than the rest of it."""
 
 
 class Ranked(NamedTuple):
@@ -46,12 +38,11 @@ def rank_features(
 ) -> tuple[Ranked, ...]:
     """The features nearest to each group of samples, group by group, the nearest first.
 
-    Groups are in the order of pandas categories, otherwise sorted.
-
     A group is treated as a feature that has the same mass in all samples of the group and none
-    elsewhere. Its distances to the learned features are those of
+    elsewhere; its distances to the learned features are those of
     ``result.transform(..., of="features")``. So a feature is near if its mass lies on the samples
-    of the group or on samples near to them.
+    of the group or on samples near to them. Groups are in the order of pandas categories,
+    otherwise sorted.
 
     Parameters
     ----------
@@ -82,89 +73,76 @@ def rank_features(
     15
     """
     check_is_result(result)
-    check_labels(labels)
-    check_order(labels, "labels", result.problem.samples, "samples")
-    side, count = result.problem.samples, len(result.problem.features.labels)
+    count = len(result.problem.features.labels)
     if n_features is not None:
         check_count("n_features", n_features)
-    groups, number = groups_of(labels)
-    if len(number) != len(side.labels):
-        raise ValueError(
-            f"`labels` has {len(number)} entries; there are {len(side.labels)} samples, so pass "
-            f"{len(side.labels)} of them. {without_dropped('labels', 'samples')}"
-        )
-    if not groups:
-        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    check_order(labels, "labels", result.problem.samples, "samples")
+    remedy = without_dropped("labels", "samples")
+    groups, number = read_groups(labels, len(result.problem.samples.labels), "samples", remedy)
     if len(groups) == 1:
         raise ValueError(
             f"`labels` has one group only, {groups[0]!r}, and nothing to compare it with; pass "
             "labels with two groups or more."
         )
-    known = np.flatnonzero(number != NO_GROUP)
-    distances = distances_to_groups(result, known, number[known], len(groups), n_threads, progress)
-    masses = side.item_histograms[known]
+    distances = group_distances(result, number, len(groups), n_threads=n_threads, progress=progress)
+    inside, outside, times = group_shares(result, number, len(groups))
     names = result.problem.features.item_names
-    rows = []
-    for g, group in enumerate(groups):
-        inside, outside = mean_masses(masses, number[known] == g)
-        times = 2.0 ** log_ratio(inside, outside)
-        for k in nearest_to(distances[g], min(n_features or count, count)):
-            numbers = (distances[g, k], times[k], inside[k], outside[k])
-            rows.append(Ranked(group, names[k], *map(float, numbers)))
-    return tuple(rows)
+    return tuple(
+        Ranked(
+            group, names[k], *(float(part[g, k]) for part in (distances, times, inside, outside))
+        )
+        for g, group in enumerate(groups)
+        for k in nearest_to(distances[g], min(n_features or count, count))
+    )
 
 
-def distances_to_groups(
-    result: Result,
-    samples: Index,
-    group: Any,
-    count: int,
-    n_threads: int | None = None,
-    progress: bool = False,
-) -> Matrix:
-    """Distances from ``count`` groups to all features; ``group`` has the group of each sample."""
-    side = result.problem.samples
-    rows = np.flatnonzero(side.kept)[samples]
-    members = sparse.csr_array(
-        (np.ones(len(rows)), (rows, np.asarray(group))), shape=(len(side.kept), count)
-    )
-    distances: Matrix = result.transform(
-        members, of="features", n_threads=n_threads, progress=progress
-    )
+def group_distances(result: Result, number: Index, count: int, **options: Any) -> Matrix:
+    """Distances from ``count`` groups to all features; ``number`` has the group of each sample."""
+    kept = result.problem.samples.kept
+    group = np.full(len(kept), NO_GROUP)
+    group[kept] = number
+    distances: Matrix = result.transform(indicators(group, count).T, of="features", **options)
     return distances
 
 
-def distances_to_some(result: Result, samples: Index, group: Index, count: int) -> Matrix | None:
-    """The same for at most ``MAX_MEMBERS`` of these samples, evenly from the groups.
-
-    None if distances between features were given, or their R is a matrix: new ones have none.
-    """
-    try:
-        check_norm(result, "features")
-    except ValueError:
-        return None
-    drawn = np.random.default_rng(0).permutation(len(samples))
-    some = [drawn[group[drawn] == g][: max(1, MAX_MEMBERS // count)] for g in range(count)]
-    chosen = np.sort(np.concatenate(some))
-    return distances_to_groups(result, samples[chosen], group[chosen], count)
-
-
-def enrichment(hist: sparse.csr_array, members: NDArray[np.bool_]) -> Vector:
-    """For each bin, log2 of its mean mass in ``members`` over that in the rest."""
-    return log_ratio(*mean_masses(hist, members))
-
-
-def mean_masses(hist: sparse.csr_array, members: NDArray[np.bool_]) -> tuple[Vector, Vector]:
-    """For each bin, its mean mass in ``members``, and in the rest (0 if there is none)."""
+def group_shares(result: Result, number: Index, count: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Mean shares of features in each group and in the others, and their ratios, shrunk."""
+    known = number != NO_GROUP
+    hist = result.problem.samples.item_histograms[known]
+    members = number[known] == np.arange(count)[:, None]
     inside, outside = (
-        np.asarray(hist[part].sum(axis=0)).ravel() / max(1, int(part.sum()))
-        for part in (members, ~members)
+        np.array([hist[part].sum(axis=0) / max(1, part.sum()) for part in parts])
+        for parts in (members, ~members)
     )
-    return inside, outside
+    floor = SHRINK / hist.shape[1]
+    return inside, outside, (inside + floor) / (outside + floor)
 
 
-def log_ratio(inside: Vector, outside: Vector) -> Vector:
-    """log2 of the ratio of mean masses, shrunk toward 0."""
-    floor = SHRINK / len(inside)
-    ratio: Vector = np.log2((inside + floor) / (outside + floor))
-    return ratio
+def read_groups(
+    labels: Any, count: int, of: str, remedy: str = ""
+) -> tuple[tuple[str, ...], Index]:
+    """The distinct labels in order, and the number of the label of each of ``count`` items.
+
+    Raises unless there is a label for each; ``remedy`` ends the message.
+    """
+    if isinstance(labels, str):
+        raise ValueError(
+            f"`labels` is {labels!r}; pass the label of each sample, such as "
+            f"`adata.obs[{labels!r}]`, not a name."
+        )
+    if np.asarray(labels, dtype=object).ndim == 0:
+        raise ValueError(f"`labels` is {shown(labels)}; pass the label of each sample.")
+    groups, number = groups_of(labels)
+    if len(number) != count:
+        raise ValueError(
+            f"`labels` has {len(number)} entries; there are {count} {of}, so pass {count} of them. "
+            f"{remedy}".rstrip()
+        )
+    if not groups:
+        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    return groups, number
+
+
+def without_dropped(argument: str, of: str) -> str:
+    """Advice for values that still include dropped samples or features."""
+    return f"If empty {of} were dropped: `{argument}[result.problem.{of}.kept]`."

@@ -13,21 +13,27 @@ from scipy import sparse
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import check_is_result, check_labels, without_dropped
 from cometric.answers.coherence import FEWEST as FEWEST_JUDGES
 from cometric.answers.coherence import Standard, split_coherence, standardization
-from cometric.answers.enrichment import Enriched, enriched
-from cometric.answers.result import Result
+from cometric.answers.groups import read_groups, without_dropped
+from cometric.answers.result import Result, check_is_result
 from cometric.answers.smoothing import neighbor_weights
+from cometric.core.arguments import (
+    check_count,
+    check_number,
+    check_side,
+    checks_options,
+    distinct_prefixes,
+    other_side,
+    quoted,
+)
 from cometric.core.arrays import to_numpy
+from cometric.core.histograms import Side
 from cometric.core.inputs import counted
-from cometric.core.kinds import Count, check_count, check_number, check_side, other_side
-from cometric.core.labels import check_order, groups_of
-from cometric.core.names import checks_options, distinct_prefixes
+from cometric.core.labels import check_order
 from cometric.core.nearest import nearest
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
-from cometric.files.sets import Sets
+from cometric.files.sets import Sets, read_sets
 
 BACKGROUND = -1
 """The label of items in no module."""
@@ -109,7 +115,7 @@ def modules(
     for name, value in (("n_neighbors", n_neighbors), ("min_size", min_size)):
         check_count(name, value)
     check_number("resolution", resolution)
-    Count(0).check("random_state", random_state)
+    check_count("random_state", random_state, least=0)
     judges = other_side(of)
     n_judges = len(getattr(result, judges))
     if n_judges < FEWEST_JUDGES:
@@ -125,20 +131,41 @@ def modules(
     profiles = _profiles(getattr(result.problem, judges))
     profiles = profiles[_order_of_content(result, judges)][:, items]
     values, deviations = split_coherence(profiles, standardization(profiles), random_state)
-    if coherence is None and of == "samples":
-        foreground = np.arange(len(values))
-    else:
+    foreground = np.arange(len(values))
+    if coherence is not None or of == "features":
         least = COHERENT if coherence is None else coherence
         check_number("coherence", least)
         foreground = np.flatnonzero((values >= least) & (deviations >= DEVIATIONS))
     labels = np.full(len(values), BACKGROUND, dtype=np.int64)
     if len(foreground) >= FEWEST:
-        places = items[foreground]
-        metric = to_numpy(getattr(result, of))[np.ix_(places, places)]
+        chosen = items[foreground]
+        metric = to_numpy(getattr(result, of))[np.ix_(chosen, chosen)]
         graph = neighbor_weights(metric, min(n_neighbors, len(foreground) - 1))
         labels[foreground] = leiden(sparse.csr_array(graph + graph.T), resolution, random_state)
     back = np.argsort(side.labels[items])[side.labels]
-    return assemble(result, of, _by_size(labels[back], min_size), values[back])
+    return assemble(result, of, by_size(labels[back], min_size), values[back])
+
+
+class Enriched(NamedTuple):
+    """A module and a set of features with common members."""
+
+    module: int
+    name: str  # of the module
+    set: str
+    shared: tuple[str, ...]  # members of both, the most central first
+    size: int  # members of the set among the learned features, which are tested
+    p: float  # hypergeometric
+    q: float  # adjusted by Benjamini and Hochberg, over all modules and sets
+    given: int  # all members of the set, learned or not
+
+    def __str__(self) -> str:
+        return f"module {self.module} ({self.name}): {self.set}, {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """Numbers of shared, tested and all members of the set, and the q-value."""
+        counts = f"{len(self.shared)} of {self.size} tested ({self.given} in the set)"
+        return f"{counts}, q = {self.q:.1g}"
 
 
 class ModuleTable(NamedTuple):
@@ -228,11 +255,11 @@ class Modules:
 
     def table(self, labels: Any, X: Any = None) -> ModuleTable:
         """The mean score of each module over the samples of each label, without unlabeled ones."""
-        other = other_side(self.of)
-        if X is not None:
-            return tabulate(self.scores(X), self.names, labels, other)
-        check_order(labels, "labels", getattr(self.result.problem, other), other)
-        return tabulate(self.scores(), self.names, labels, other, without_dropped("labels", other))
+        other, remedy = other_side(self.of), ""
+        if X is None:
+            check_order(labels, "labels", getattr(self.result.problem, other), other)
+            remedy = without_dropped("labels", other)
+        return tabulate(self.scores(X), self.names, labels, other, remedy)
 
     def enrichment(self, sets: Sets, *, min_size: int = 3) -> tuple[Enriched, ...]:
         """Which sets of features are enriched in which modules, the smallest p-value first.
@@ -250,7 +277,7 @@ class Modules:
             Sets with fewer learned features are left out.
         """
         check_count("min_size", min_size)
-        return enriched(self.members, self.names, self._items.item_names, sets, min_size)
+        return enriched(self.members, self.names, self._items.item_names, read_sets(sets), min_size)
 
     def merge(self, n_modules: int) -> Modules:
         """``n_modules`` modules at most: the most correlated are merged, as in ``tree``."""
@@ -259,7 +286,7 @@ class Modules:
             return self
         joined = hierarchy.cut_tree(self.tree, n_modules).ravel()
         labels = np.where(self.labels >= 0, joined[self.labels], BACKGROUND)
-        return assemble(self.result, self.of, _by_size(labels, 1), self.coherence)
+        return assemble(self.result, self.of, by_size(labels, 1), self.coherence)
 
     @property
     def _items(self) -> Side:
@@ -274,28 +301,61 @@ def tabulate(
 
     ``of`` names the rows; ``remedy`` ends the message about a wrong number of labels.
     """
-    check_labels(labels)
-    groups, number = groups_of(labels)
-    if len(number) != len(scores):
-        raise ValueError(
-            f"`labels` has {len(number)} entries; pass one for each of {len(scores)} {of}. "
-            f"{remedy}".rstrip()
-        )
-    if not groups:
-        raise ValueError("`labels` are all missing; pass a label for some samples at least.")
+    groups, number = read_groups(labels, len(scores), of, remedy)
     means = np.array([scores[number == g].mean(axis=0) for g in range(len(groups))])
     return ModuleTable(tuple(names), groups, means.T)
 
 
+def enriched(
+    members: Sequence[Index],
+    names: Sequence[str],
+    items: Sequence[str],
+    sets: dict[str, list[str]],
+    min_size: int,
+) -> tuple[Enriched, ...]:
+    """Hypergeometric tests of all modules and sets; see :meth:`Modules.enrichment`.
+
+    ``members`` are the item numbers of each module, ``names`` the module names, and ``items`` the
+    names of all items, the universe of the test.
+    """
+    from scipy.stats import false_discovery_control, hypergeom
+
+    inside = {name: np.isin(items, own) for name, own in sets.items()}
+    inside = {name: mask for name, mask in inside.items() if mask.sum() >= min_size}
+    if not inside:
+        raise ValueError(
+            f"`sets` has {counted(len(sets), 'set')}, none with {min_size} of the learned items, "
+            f"whose names begin with {quoted(items)}. Use the same names, or a smaller `min_size`."
+        )
+    if not members:
+        return ()
+    in_module = np.array([np.isin(np.arange(len(items)), own) for own in members], np.int64)
+    in_set = np.array(list(inside.values()), np.int64)
+    shared, sizes = in_module @ in_set.T, in_set.sum(axis=1)
+    p = hypergeom.sf(shared - 1, len(items), sizes, in_module.sum(axis=1)[:, None])
+    p = np.clip(p, 0.0, 1.0)  # rounding
+    q = false_discovery_control(p.ravel()).reshape(p.shape)
+    rows = []
+    for s, (name, mask) in enumerate(inside.items()):
+        for g in np.flatnonzero(shared[:, s]).tolist():
+            both = tuple(items[k] for k in members[g] if mask[k])
+            numbers = int(sizes[s]), float(p[g, s]), float(q[g, s]), len(set(sets[name]))
+            rows.append(Enriched(g, names[g], name, both, *numbers))
+    return tuple(sorted(rows, key=lambda row: row.p))
+
+
 def assemble(result: Result, of: str, labels: Index, values: Vector) -> Modules:
-    """Modules with these labels, their members ordered by centrality."""
+    """Modules with these labels, their members ordered by correlation with the score."""
     profiles = _profiles(getattr(result.problem, other_side(of)))
     standard = standardization(profiles)
-    groups = tuple(np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1))
+    groups = [np.flatnonzero(labels == g) for g in range(int(labels.max(initial=-1)) + 1)]
     scores = _scores(profiles, groups, standard)
-    central = _centrality(profiles, scores, groups, standard)
+    centered = scores - scores.mean(axis=0)
+    centered = centered / np.maximum(np.sqrt((centered**2).mean(axis=0)), 1e-300)
+    products = profiles.T @ centered / profiles.shape[0]
     members = tuple(
-        own[np.argsort(-row, kind="stable")] for own, row in zip(groups, central, strict=True)
+        own[np.argsort(-products[own, g] / standard.deviation[own], kind="stable")]
+        for g, own in enumerate(groups)
     )
     items = getattr(result.problem, of).item_names
     names = tuple(", ".join(items[k] for k in own[:NAMED]) for own in members)
@@ -333,16 +393,6 @@ def _scores(profiles: sparse.csr_array, members: Sequence[Index], standard: Stan
     return scores
 
 
-def _centrality(
-    profiles: sparse.csr_array, scores: Matrix, groups: Sequence[Index], standard: Standard
-) -> list[Vector]:
-    """For each module, the correlations of its members with its score."""
-    scores = scores - scores.mean(axis=0)
-    scores = scores / np.maximum(np.sqrt((scores**2).mean(axis=0)), 1e-300)
-    products = profiles.T @ scores / profiles.shape[0]
-    return [products[own, g] / standard.deviation[own] for g, own in enumerate(groups)]
-
-
 def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
     """The communities of a weighted graph, by modularity."""
     try:
@@ -369,13 +419,13 @@ def leiden(graph: sparse.csr_array, resolution: float, seed: int) -> Index:
     return np.array(found.membership, dtype=np.int64)
 
 
-def _by_size(labels: Index, min_size: int) -> Index:
+def by_size(labels: Index, min_size: int) -> Index:
     """Labels renumbered, the largest group first; those below ``min_size`` become background."""
     kinds, counts = np.unique(labels[labels != BACKGROUND], return_counts=True)
-    order = [g for g in np.argsort(-counts, kind="stable") if counts[g] >= min_size]
     renumbered = np.full(len(labels), BACKGROUND, dtype=np.int64)
-    for number, g in enumerate(order):
-        renumbered[labels == kinds[g]] = number
+    for number, g in enumerate(np.argsort(-counts, kind="stable")):
+        if counts[g] >= min_size:
+            renumbered[labels == kinds[g]] = number
     return renumbered
 
 

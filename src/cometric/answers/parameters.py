@@ -44,17 +44,13 @@ class Parameters:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Parameters:
         """The parameters that :meth:`to_json` stored."""
-        transport = stored.get("transport")  # version 0.1 stored eps only
+        names = ("eps", "tau", "tol", "restart", "saturate")
         return cls(
-            eps=number(stored, "eps"),
-            tau=number(stored, "tau"),
+            **{name: number(stored, name) for name in names},
             norm=_norm_of(stored),
             solver=str(stored["solver"]),
-            tol=number(stored, "tol"),
             max_iter=int(stored["max_iter"]),
-            restart=number({"restart": 0.0, **stored}, "restart"),
-            transport=None if transport is None else transports.from_json(transport),
-            saturate=number({"saturate": 0.0, **stored}, "saturate"),
+            transport=transports.from_json(stored["transport"]),
             overlap=None if stored.get("overlap") is None else number(stored, "overlap"),
             chosen=bool(stored.get("chosen", False)),
         )
@@ -107,5 +103,5 @@ def _percent(share: float) -> str:
 
 
 def _few(overlap: float) -> str:
-    """A number of features."""
+    """The mean number of features that two samples share, in words."""
     return f"{overlap:.0f} features" if overlap >= 10.0 else f"{overlap:.2g} features on average"

@@ -14,13 +14,18 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.explanation import Explanation, explain, find_item
-from cometric.answers.extension import extend
+from cometric.answers.extension import extend, tree_of, vectors_of
 from cometric.answers.parameters import Parameters, number
-from cometric.answers.trees import tree_of, vectors_of
+from cometric.core.arguments import (
+    check_count,
+    check_ending,
+    check_path,
+    check_side,
+    other_side,
+)
 from cometric.core.arrays import to_numpy
 from cometric.core.digest import digest
 from cometric.core.errors import REMEDIES, UnknownKind
-from cometric.core.kinds import Count, check_count, check_ending, check_path, check_side
 from cometric.core.nearest import nearest_to
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
@@ -35,8 +40,8 @@ from cometric.proofs.diagnosis import Diagnosis
 from cometric.proofs.lifting import LiftCheck
 from cometric.transports.base import Resources, Transport
 
-SCHEMA, READABLE = 3, (2, 3)
-"""File versions written and read; version 2 stores eps, but no transport."""
+SCHEMA = 3
+"""Version of the files written and read."""
 
 TABLES = "For a table, write `samples` or `features`, for example with `numpy.savetxt`."
 """Advice for file names that do not end in ``.npz``."""
@@ -116,18 +121,17 @@ class Result:
 
     def __str__(self) -> str:
         n, m = len(self.samples), len(self.features)
-        options, fixed = self.parameters, self.problem.fixed
+        options, fixed, last = self.parameters, self.problem.fixed, self.history[-1:]
         if fixed:
-            (n, computed), (m, _) = sorted(
-                ((n, "samples"), (m, "features")), key=lambda side: side[1] == fixed
-            )
-            outcome = "computed" if self.converged else self.status.value
+            sizes, computed = {"samples": n, "features": m}, other_side(fixed)
             lines = [
-                f"Computed a distance between {n} {computed} from a given one between {m} {fixed}",
-                f"  {outcome}",
+                f"Computed a distance between {sizes[computed]} {computed} from a given one "
+                f"between {sizes[fixed]} {fixed}",
+                f"  {'computed' if self.converged else self.status.value}",
                 f"  largest          {float(getattr(self, computed).max()):.6g} between "
                 f"{computed}, {float(getattr(self, fixed).max()):.6g} between {fixed}",
                 f"  options          {options}",
+                *(f"  work             {record.seconds:.2f} s" for record in last),
             ]
         else:
             lines = [
@@ -138,11 +142,12 @@ class Result:
                 "metric)",
                 f"  singular values  {self._describe_values()}",
                 f"  options          {options}, {options.solver}",
+                *(
+                    f"  work             {record.iteration} iterations, {record.sweeps} transport "
+                    f"sweeps, {record.seconds:.2f} s"
+                    for record in last
+                ),
             ]
-        if self.history:
-            last = self.history[-1]
-            work = f"{last.iteration} iterations, {last.sweeps} transport sweeps, "
-            lines.append(f"  work             {'' if fixed else work}{last.seconds:.2f} s")
         return "\n".join(lines)
 
     def _describe_change(self) -> list[str]:
@@ -174,7 +179,7 @@ class Result:
         pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """
-        Count(optional=True).check("n_threads", n_threads)
+        check_count("n_threads", n_threads, optional=True)
         transport: Transport = self.parameters.transport
         lifts = transport.lifts(self.problem, Resources(n_threads=n_threads))
         if self.bases is not None:
@@ -184,8 +189,7 @@ class Result:
         pairs = len(index) if fixed else transport.pairs_to_judge(self.problem)
         with bar_of_pairs(progress, pairs, doing="certifying") as report:
             for lift in lifts:
-                if progress and hasattr(lift, "on_progress"):
-                    lift.on_progress = report
+                lift.on_progress = report
             if fixed:
                 return transport.judge_lift(self.problem, self._distinct(), lifts, index)
             return transport.judge(self.problem, self._distinct(), lifts)
@@ -268,8 +272,9 @@ class Result:
             transport, and for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger";
             with "local", distances between samples are computed on the CPU.
         """
-        options = {"n_threads": n_threads, "progress": progress, "device": device}
-        return extend(self, X, of, n_neighbors, **options)
+        return extend(
+            self, X, of, n_neighbors, n_threads=n_threads, progress=progress, device=device
+        )
 
     def tree(self, of: str = "samples") -> MetricTree:
         """A tree whose leaves are the samples, or the features, with ``newick`` and ``linkage``.
@@ -278,7 +283,7 @@ class Result:
         linkage of the learned distances.
         """
         check_side(of)
-        return tree_of(self, of)
+        return tree_of(self, of).expand(getattr(self.problem, of).labels)
 
     def vectors(self, of: str = "samples", X: Any = None) -> sparse.csr_array:
         """A sparse vector for each sample, for libraries that search neighbors by l1 distances.
@@ -299,8 +304,8 @@ class Result:
     def _distinct(self) -> Metrics:
         """The metrics between distinct items, repeats merged."""
         reduced = {}
-        for name in ("samples", "features"):
-            side, metric = getattr(self.problem, name), getattr(self, name)
+        for name, metric in zip(Metrics._fields, self.metrics, strict=True):
+            side = getattr(self.problem, name)
             reduced[name] = side.reduce(metric)
             if not np.array_equal(side.expand(reduced[name]), metric):
                 raise ValueError(
@@ -353,6 +358,20 @@ class Result:
         return digest({**arrays, "formula": formula})
 
 
+def check_is_result(value: Any) -> None:
+    """Raise unless ``value`` is a :class:`Result`."""
+    if isinstance(value, Result):
+        return
+    kind = type(value).__name__
+    if isinstance(getattr(value, "result", None), Result):  # a Sketch, or Modules
+        remedy = "pass its attribute `result`"
+    elif hasattr(value, "obs_names"):
+        remedy = "pass `cometric.scverse.get.result(adata)`, after `cometric.scverse.tl.learn`"
+    else:
+        remedy = "pass what `learn` returned"
+    raise ValueError(f"`result` is of class {kind}; {remedy}.")
+
+
 def load(path: str | os.PathLike[str], *, limit: float | None = None) -> Result:
     """Read a result written by :meth:`Result.save`.
 
@@ -400,10 +419,10 @@ def from_arrays(arrays: dict[str, Any], name: str) -> Result:
     """The result that :meth:`Result.to_arrays` stored; messages call it ``name``."""
     header = json.loads(bytes(arrays["header"]))
     schema = header["schema"]
-    if schema not in READABLE:
+    if schema != SCHEMA:
         raise ValueError(
-            f"`{name}` has schema {schema}; this version reads {', '.join(map(str, READABLE))}. "
-            "Read it with the version of cometric that wrote it."
+            f"`{name}` has schema {schema}; this version reads {SCHEMA}. Read it with the version "
+            "of cometric that wrote it."
         )
     try:
         return _build(arrays, header)
@@ -443,14 +462,10 @@ def _build(arrays: dict[str, Any], header: dict[str, Any]) -> Result:
 def check_result(result: Result) -> None:
     """Raise a ``ValueError`` unless a solve could have returned this result."""
     options, problem = result.parameters, result.problem
-    for name, side in (("samples", problem.samples), ("features", problem.features)):
-        check_metric(
-            np.asarray(getattr(result, name)),
-            name,
-            len(side.labels),
-            negative=result.status is Status.NOT_PSD,
-        )
-    for norm, side in zip(result.norms or (), (problem.samples, problem.features), strict=False):
+    sides, indefinite = (problem.samples, problem.features), result.status is Status.NOT_PSD
+    for name, metric, side in zip(Metrics._fields, result.metrics, sides, strict=True):
+        check_metric(np.asarray(metric), name, len(side.labels), negative=indefinite)
+    for norm, side in zip(result.norms or (), sides, strict=False):
         check_metric(np.asarray(norm), "a norm", len(side.labels))
     for name in ("eps", "tau", "tol", "restart", "saturate", "overlap"):
         value = getattr(options, name)
@@ -458,11 +473,10 @@ def check_result(result: Result) -> None:
         unknown |= name == "overlap" and value is None
         valid = isinstance(value, Real) and float(value) >= 0.0
         require(valid or unknown, f"{name} is {value!r}")
-    numbers = (*result.values, *result.bracket)
-    require(
-        all(isinstance(number, Real) for number in numbers),
-        f"the singular values and their bracket are {numbers!r}",
-    )
+    (lam, mu), (low, high) = result.values, result.bracket
+    numbers = lam, mu, low, high
+    real = all(isinstance(number, Real) for number in numbers)
+    require(real, f"the singular values and their bracket are {numbers!r}")
     if not result.converged:
         return
     require(
@@ -472,10 +486,8 @@ def check_result(result: Result) -> None:
     )
     if problem.fixed:
         return
-    lam, mu = result.values
-    low, high = result.bracket
     require(0.0 < lam < math.inf and 0.0 < mu < math.inf, f"its singular values are {lam}, {mu}")
     require(low <= high, f"its bracket is [{low}, {high}]")
-    for name in ("samples", "features"):
-        largest = float(getattr(result, name).max())
+    for name, metric in zip(Metrics._fields, result.metrics, strict=True):
+        largest = float(metric.max())
         require(abs(largest - 1.0) <= 1e-6, f"the largest of {name} is {largest:.3g}, not 1")

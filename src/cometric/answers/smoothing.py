@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.answers.result import Result
+from cometric.core.arguments import check_number, checks_options, shown
+from cometric.core.histograms import Side
 from cometric.core.inputs import check_distances, read_matrix, read_names, unwrap
-from cometric.core.kinds import check_number, shown
 from cometric.core.labels import in_other_order
-from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,
@@ -19,7 +20,6 @@ from cometric.core.nearest import (
     gaussian_weights,
     nearest_given,
 )
-from cometric.core.types import Index, Matrix
 
 SIDES = ("samples", "features")
 
@@ -85,9 +85,8 @@ def smooth(
     matrix = read_matrix(data, "X")
     for side in SIDES if of == "both" else (of,):
         part = matrix if side == "samples" else matrix.T.tocsr()
-        weights = _weights_of(distances, side, of, part.shape[0], n_neighbors)
-        if isinstance(distances, Result):
-            _check_order(read_names(X)[SIDES.index(side)], distances, side)
+        names = read_names(X)[SIDES.index(side)]
+        weights = _weights_of(distances, side, of, names, part.shape[0], n_neighbors)
         part = sparse.csr_array(weights @ part)
         matrix = part if side == "samples" else part.T.tocsr()
     matrix.sort_indices()
@@ -110,66 +109,47 @@ def named_as(X: Any, matrix: Any) -> Any:
 
 
 def _weights_of(
-    distances: Any, side: str, of: str, count: int, n_neighbors: int | None
+    distances: Any, side: str, of: str, names: Any, count: int, n_neighbors: int | None
 ) -> sparse.csr_array:
-    """The weights T of the ``count`` items of one side."""
+    """The weights T of the ``count`` items of one side, which have these names."""
     if not isinstance(distances, Result):
         given = distances if of != "both" else _pair(distances)[SIDES.index(side)]
         return neighbor_weights(_read(given, side, count), n_neighbors)
+    learned: Side = getattr(distances.problem, side)
     weights = neighbor_weights(getattr(distances, side), n_neighbors)
-    kept = getattr(distances.problem, side).kept
-    if count == weights.shape[0]:
-        return weights
-    if count != len(kept):
+    if count not in (weights.shape[0], len(learned.kept)):
         raise ValueError(
-            f"`X` has {count} {side}, but `distances` is a result of {len(kept)}. Pass the data "
-            "it was learned from."
+            f"`X` has {count} {side}, but `distances` is a result of {len(learned.kept)}. Pass the "
+            "data it was learned from."
         )
-    return _spread(weights, kept)
-
-
-def _check_order(names: Any, result: Result, side: str) -> None:
-    """Raise if the items are not in the learned order: neighbors are matched by position."""
-    if in_other_order(names, getattr(result.problem, side)):
+    if in_other_order(names, learned):  # neighbors are matched by position
         raise ValueError(
             f"`X` has its {side} in another order than the data that `distances` was learned from. "
             "Pass the same data."
         )
+    return weights if count == weights.shape[0] else _spread(weights, learned.kept)
 
 
 def neighbor_weights(distances: Any, n_neighbors: int | None) -> sparse.csr_array:
     """The matrix T of :func:`smooth`: rows sum to 1, the item itself has the largest weight."""
     n = distances.shape[0]
     fewest = fewest_stored(distances) if sparse.issparse(distances) else n - 1
-    n_neighbors = default_neighbors(n_neighbors, min(fewest, n - 1))
-    check_neighbors(n_neighbors, n - 1)
-    return weights_of(*nearest_given(distances, n_neighbors, "distances", skip_self=True))
-
-
-def weights_of(index: Index, near: Matrix) -> sparse.csr_array:
-    """The matrix T, from the neighbors of each item and their distances, itself left out."""
-    n = len(index)
+    k = default_neighbors(n_neighbors, min(fewest, n - 1))
+    check_neighbors(k, n - 1)
+    index, near = nearest_given(distances, k, "distances", skip_self=True)
     weights = gaussian_weights(np.column_stack([np.zeros(n), near]))
     weights /= weights.sum(axis=1, keepdims=True)
-    return _rows(np.column_stack([np.arange(n), index]), weights)
+    columns = np.column_stack([np.arange(n), index])
+    starts = np.arange(0, columns.size + 1, k + 1)
+    rows = sparse.csr_array((weights.ravel(), columns.ravel(), starts), shape=(n, n))
+    return rows.sorted_indices()  # so that equal samples get equal sums
 
 
-def _rows(index: Index, weights: Matrix) -> sparse.csr_array:
-    n, k = index.shape
-    rows = sparse.csr_array((weights.ravel(), index.ravel(), np.arange(0, n * k + 1, k)), (n, n))
-    rows.sort_indices()  # so that equal samples get equal sums
-    return rows
-
-
-def _spread(weights: sparse.csr_array, kept: Any) -> sparse.csr_array:
+def _spread(weights: sparse.csr_array, kept: NDArray[np.bool_]) -> sparse.csr_array:
     """Weights of all items, from those of the kept ones; dropped items are not averaged."""
-    where = np.flatnonzero(kept)
-    spread = sparse.coo_array(weights)
-    others = np.flatnonzero(~kept)
-    rows = np.concatenate([where[spread.row], others])
-    columns = np.concatenate([where[spread.col], others])
-    values = np.concatenate([spread.data, np.ones(len(others))])
-    return sparse.csr_array((values, (rows, columns)), shape=(len(kept), len(kept)))
+    place = sparse.csr_array(sparse.eye_array(len(kept)))[kept]
+    whole = place.T @ weights @ place + sparse.diags_array(~kept, dtype=np.float64)
+    return sparse.csr_array(whole).sorted_indices()
 
 
 def largest_entries(X: sparse.csr_array, share: float) -> sparse.csr_array:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.checks import without_dropped
+from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
+from cometric.core.arguments import checks_options
 from cometric.core.inputs import check_distances, counted, unwrap
 from cometric.core.labels import is_missing
-from cometric.core.names import checks_options
 from cometric.core.nearest import (
     check_neighbors,
     default_neighbors,
@@ -124,10 +124,14 @@ def transfer_labels(
     True
     """
     across = _read(distances, "distances")
-    classes, codes = _encode(labels, across.shape[1])
-    n_neighbors = default_neighbors(n_neighbors, _available(across, within))
-    check_neighbors(n_neighbors, across.shape[1])
-    index, near = nearest_given(across, n_neighbors, "distances")
+    n = across.shape[1]
+    classes, codes = _encode(labels, n)
+    most = n if within is None else n - 1
+    if sparse.issparse(across):
+        most = min(most, fewest_stored(across))
+    k = default_neighbors(n_neighbors, most)
+    check_neighbors(k, n)
+    index, near = nearest_given(across, k, "distances")
     shares = _shares(index, near, codes, len(classes))
     winner, share = shares.argmax(axis=1), shares.max(axis=1)
     given = classes[winner]
@@ -135,16 +139,17 @@ def transfer_labels(
         given = np.where(share > 0.0, given.astype(object), None)
     if within is None:
         return Transfer(given, share, shares, classes)
-    others, among = _left_out(within, n_neighbors, len(codes))
-    confidence = _calibrated(share, _shares(others, among, codes, len(classes)), codes)
-    nearer = np.searchsorted(np.sort(among.mean(axis=1)), near.mean(axis=1))
-    return Transfer(given, confidence, shares, classes, nearer / len(codes))
-
-
-def _available(across: Any, within: Any) -> int:
-    """Number of neighbors that every new item has, and every labeled one if ``within`` is given."""
-    count = int(across.shape[1]) - (within is not None)
-    return min(count, fewest_stored(across)) if sparse.issparse(across) else count
+    among = _read(within, "within")
+    if among.shape != (n, n):
+        raise ValueError(
+            f"`within` has shape {among.shape}; pass the distances between the {n} labeled items, "
+            f"an array of shape {(n, n)}."
+        )
+    check_neighbors(k, n - 1)
+    others, known = nearest_given(among, k, "within", skip_self=True)
+    confidence = _calibrated(share, _shares(others, known, codes, len(classes)), codes)
+    nearer = np.searchsorted(np.sort(known.mean(axis=1)), near.mean(axis=1))
+    return Transfer(given, confidence, shares, classes, nearer / n)
 
 
 def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
@@ -152,23 +157,9 @@ def _shares(index: Index, near: Matrix, codes: Index, count: int) -> Matrix:
     weights = gaussian_weights(near)
     weights /= weights.sum(axis=1, keepdims=True)
     votes = codes[index]
-    shares = np.zeros((len(index), count))
-    rows = np.broadcast_to(np.arange(len(index))[:, None], votes.shape)
-    known = votes != UNLABELED
-    np.add.at(shares, (rows[known], votes[known]), weights[known])
-    return np.round(shares, 9)  # so that all unanimous votes are equal
-
-
-def _left_out(within: Any, k: int, n: int) -> tuple[Index, Matrix]:
-    """The k nearest of each of the n labeled items, itself left out."""
-    matrix = _read(within, "within")
-    if matrix.shape != (n, n):
-        raise ValueError(
-            f"`within` has shape {matrix.shape}; pass the distances between the {n} labeled items, "
-            f"an array of shape {(n, n)}."
-        )
-    check_neighbors(k, n - 1)
-    return nearest_given(matrix, k, "within", skip_self=True)
+    shares = np.zeros((len(index), count + 1))  # those of items without a label last
+    np.add.at(shares, (np.arange(len(index))[:, None], votes), weights)
+    return np.round(shares[:, :-1], 9)  # so that all unanimous votes are equal
 
 
 def _calibrated(share: Vector, left_out: Matrix, codes: Index) -> Vector:
@@ -211,9 +202,10 @@ def _read(distances: Any, name: str) -> Any:
         call = "samples" if name == "within" else "transform(new)"
         raise ValueError(f"`{name}` is a Result; pass distances, `result.{call}`.")
     matrix = unwrap(distances, name)
-    if getattr(matrix, "ndim", 0) != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
-        shape = getattr(matrix, "shape", ())
-        raise ValueError(f"`{name}` has shape {shape}; pass a matrix of numbers, new by labeled.")
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf" or 0 in matrix.shape:
+        raise ValueError(
+            f"`{name}` has shape {matrix.shape}; pass a matrix of numbers, new by labeled."
+        )
     matrix = sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix
     check_distances(matrix, name)
     return matrix

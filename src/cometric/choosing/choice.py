@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cometric.choosing.hiding import ERRORS
-
 RANDOM = "random"
 """The baseline with random neighbors."""
 
 ALONE = "R alone"
 """The baseline R of the default settings, without transport."""
+
+ERRORS = 2.0
+"""A difference counts if it is above this many of its standard errors."""
 
 RESOLUTION = 0.05
 """The smallest difference of losses that matters, as a share of the gap to random neighbors; see
@@ -74,16 +75,17 @@ class Choice:
     def picked(self) -> str | None:
         """The name of the candidate to use, or None if the losses cannot decide.
 
-        With a margin of a twentieth of the gap to random neighbors, and two standard errors: the
-        first, unless it may be worse than another by the margin; else another, if it is better than
-        the first by the margin, and cannot be worse than any by as much.
+        The first candidate, unless it may be worse than another by more than a margin. Otherwise
+        the best one that is better than the first by more than the margin, and not worse than any
+        other by as much. The margin is a twentieth of the gap to random neighbors; "may" and "is"
+        refer to two standard errors.
         """
         margin = RESOLUTION * self._range
         known = [row for row in self.table if row.behind < margin]
         if self.row(self.first) in known:
             return self.first
-        ahead = (row for row in known if -row.difference - ERRORS * row.difference_error > margin)
-        return next((row.name for row in ahead), None)
+        better = (row for row in known if -row.difference - ERRORS * row.difference_error > margin)
+        return next((row.name for row in better), None)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -97,10 +99,7 @@ class Choice:
     def advice(self) -> str:
         """What to do, in a sentence or two."""
         options = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-        return self.advise(f"{self.call.removesuffix(')')}{options})")
-
-    def advise(self, learning: str) -> str:
-        """The advice, with the call or the command that learns with these settings."""
+        learning = f"{self.call.removesuffix(')')}{options})"
         first, random = self.row(self.first), self.row(RANDOM)
         most = f"{self._percent(first)} of the distance to random samples"
         if self.picked is None:

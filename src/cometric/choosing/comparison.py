@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from cometric import baselines
-from cometric.choosing.choice import ALONE, RANDOM, Choice, Row
-from cometric.choosing.hiding import (
-    ERRORS,
-    Split,
-    hide_features,
-    prediction_losses,
-    standard_error,
-    subsample,
-)
+from cometric.choosing.choice import ALONE, ERRORS, RANDOM, Choice, Row
+from cometric.core.arguments import check_count, checks_options, shown
+from cometric.core.histograms import normalize
 from cometric.core.inputs import counted, read_matrix
-from cometric.core.kinds import Count, check_count, shown
-from cometric.core.names import checks_options
+from cometric.core.nearest import nearest
 from cometric.core.types import Index, Matrix
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
@@ -51,8 +44,19 @@ MOST_SAMPLES, MOST_FEATURES = 500, 500
 MOST_ENTRIES = 40_000
 """Most nonzero entries of that part; with more, it has fewer samples and features."""
 
+COMPONENTS = 10
+"""Components of the hidden half that are predicted; see docs/notes/choosing.md."""
+
 LEAST_FEATURES = 4
 """Least number of features that can be split."""
+
+
+class Split(NamedTuple):
+    """Two halves of the data: one to learn from, and vectors to predict."""
+
+    samples: Index  # those with mass in both halves
+    visible: sparse.csr_array  # samples x features, without empty ones
+    hidden: Matrix  # vectors of length 1 as rows
 
 
 @checks_options
@@ -124,7 +128,7 @@ def choose(
     {'restart': 0.1}
     """
     for name, value in (("n_samples", n_samples), ("n_features", n_features)):
-        Count(optional=True).check(name, value)
+        check_count(name, value, optional=True)
     for name, value in (("n_splits", n_splits), ("n_neighbors", n_neighbors)):
         check_count(name, value)
     common: dict[str, Any] = {"n_threads": n_threads, "device": device, "drop_empty": True}
@@ -286,3 +290,71 @@ def _check_samples(half: Split, n_neighbors: int) -> None:
             f"{counted(m, 'column')} to learn from; need more than `n_neighbors` + 1 = "
             f"{n_neighbors + 1} rows and 2 columns. Pass more samples, or fewer neighbors."
         )
+
+
+# The halves of the data, one to learn from and one to predict, and the loss of a prediction
+
+
+def subsample(
+    X: sparse.csr_array, n_samples: int, n_features: int, rng: np.random.Generator
+) -> tuple[Index, Index]:
+    """Random samples in random order, and the features that vary the most between them.
+
+    The variance is that of square roots, so that a few large masses do not dominate. Samples and
+    features that are empty in this part of ``X`` are left out.
+    """
+    rows = rng.permutation(np.flatnonzero(np.diff(X.indptr) > 0))[:n_samples]
+    if not len(rows):
+        raise ValueError("`X` has no mass: all entries are zero.")
+    part = normalize(X[rows])
+    mean = part.sqrt().mean(axis=0)
+    variance = part.mean(axis=0) - mean**2
+    columns = np.sort(np.argsort(-variance, kind="stable")[:n_features])
+    columns = columns[mean[columns] > 0.0]
+    return rows[np.diff(part[:, columns].indptr) > 0], columns
+
+
+def hide_features(X: sparse.csr_array, n_splits: int, rng: np.random.Generator) -> Iterator[Split]:
+    """Splits into two random halves of the features."""
+    for _ in range(n_splits):
+        columns = rng.permutation(X.shape[1])
+        half = X.shape[1] // 2
+        visible, hidden = X[:, np.sort(columns[:half])], X[:, np.sort(columns[half:])]
+        samples = np.flatnonzero((visible.sum(axis=1) > 0) & (hidden.sum(axis=1) > 0))
+        visible, hidden = visible[samples], hidden[samples]
+        used = np.flatnonzero(visible.sum(axis=0) > 0)
+        vectors = np.empty((len(samples), 0))
+        if len(samples) > 1:  # the caller raises for fewer
+            n_components = min(COMPONENTS, *hidden.shape)
+            vectors = baselines.lsa_vectors(baselines.log_normalized(hidden), n_components)
+        yield Split(samples, visible[:, used], vectors)
+
+
+def prediction_losses(distances: Matrix, hidden: Matrix, n_neighbors: int) -> Matrix:
+    """One minus the cosine between each vector and the mean of its neighbors' vectors.
+
+    ``1 - <v_i, p_i> / |p_i|``, with p_i the mean of the hidden vectors of the nearest samples of i.
+    """
+    index = nearest(distances, n_neighbors, skip_self=True)[0]
+    means = np.zeros_like(hidden)
+    for column in index.T:
+        means += hidden[column]
+    length = np.linalg.norm(means, axis=1)
+    losses: Matrix = 1.0 - (means * hidden).sum(axis=1) / np.where(length > 0.0, length, 1.0)
+    return losses
+
+
+def standard_error(values: Matrix) -> float:
+    """Standard error of the mean of ``values``, splits by samples, NaN where left out.
+
+    Splits share samples, and all samples of a split share the hidden features: the variances of
+    the means by sample and of the means by split are added. This counts the variance within
+    both twice, so the error tends to be too large.
+    """
+    values = values[:, ~np.isnan(values).all(axis=0)]
+    variance = 0.0
+    for axis in (0, 1):
+        means = np.nanmean(values, axis=axis)
+        if len(means) > 1:
+            variance += means.var(ddof=1) / len(means)
+    return float(np.sqrt(variance))

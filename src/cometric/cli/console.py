@@ -14,7 +14,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,6 @@ OPTIONS_RULE = (
 Files = list[Path]
 Facts = dict[str, Any]
 
-RED, YELLOW = "1;31", "33"
-
 
 class UsageError(Exception):
     """An invalid command line."""
@@ -67,9 +66,9 @@ class Console:
     """The output of one run of the command line, and the warnings so far."""
 
     def __init__(self, words: Collection[str]) -> None:
-        # Read before parsing, for messages about invalid options.
+        # Not parsed, for messages about invalid options.
         self.json, self.debug = "--json" in words, "--debug" in words
-        self.quiet = "--quiet" in words or "-q" in words
+        self.progress = "--quiet" not in words and "-q" not in words
         self.warnings: list[str] = []
         self.options: Collection[str] = ()
         """Names of options, in Python, that messages may contain."""
@@ -77,22 +76,17 @@ class Console:
         """The file that was read, its data, and whether it was transposed: for messages."""
         self._explained: set[str] = set()
 
-    @property
-    def progress(self) -> bool:
-        """Whether progress is shown."""
-        return not self.quiet
-
-    def say(self, text: str, color: str = "") -> None:
+    def say(self, text: str) -> None:
         """Show a line of progress, on standard error."""
-        if not self.quiet:
-            self._show(text, color)
+        if self.progress:
+            self._show(text)
 
     def _warn(self, message: Any, *_: Any, **__: Any) -> None:
         """Show a warning, on standard error, and store it for ``--json``."""
         message = " ".join(str(message).split())
         self.warnings.append(message)
-        self.say(f"warning: {message}", YELLOW)
-        if not self.quiet:
+        self.say(f"warning: {message}")
+        if self.progress:
             self._explain(message)
 
     def answer(
@@ -106,63 +100,58 @@ class Console:
             self._print_json({"command": command, **files, **facts, **ending})
         else:
             print(printable(text), flush=True)
-            if not self.quiet:
+            if self.progress:
                 self._explain(text)
         return Exit(code)
 
-    def run(self, call: Callable[[], int]) -> int:
-        """The exit code of a call; exceptions become an error message and a code."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                warnings.simplefilter("always", UserWarning)
-                warnings.showwarning = self._warn
-                return int(call())
-        except BrokenPipeError:  # as in `cometric ... | head`
+    @contextmanager
+    def showing_warnings(self) -> Iterator[None]:
+        """A context that shows warnings for users, and no others."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = self._warn
+            yield
+
+    def fail(self, error: BaseException) -> int:
+        """Show an error message; returns the exit code."""
+        if isinstance(error, SystemExit):  # after the help, or SIGTERM
+            if error.code == TERMINATED:
+                self._show("terminated after a checkpoint. Run the same command again to continue.")
+            return int(error.code or 0)
+        if isinstance(error, BrokenPipeError):  # as in `cometric ... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed at the end
             return Exit.FAULT
-        except SystemExit as end:
-            if end.code == TERMINATED:
-                self._show("terminated after a checkpoint. Run the same command again to continue.")
-            raise
-        except KeyboardInterrupt as error:
-            return self._fail(error, " ".join(["interrupted.", *map(str, error.args)]))
-        except Exception as error:
-            return self._fail(error, self._message(error))
+        code = _code(error)
+        message = " ".join(self._message(error, code).split())
+        if self.debug:
+            self._show("".join(traceback.format_exception(error)))
+        if self.json:
+            self._print_json({"error": message, "warnings": self.warnings, "exit_code": int(code)})
+        self._show(f"error: {message}")
+        self._explain(message)
+        return code
 
-    def _message(self, error: Exception) -> str:
+    def _message(self, error: BaseException, code: Exit) -> str:
         """The message of an error; for invalid data, with the position in the file."""
-        path, data, transpose = self.source or (None, None, False)
-        if isinstance(error, BadData) and path is not None and data is not None:
+        if isinstance(error, BadData) and self.source is not None:
+            path, data, transpose = self.source
             first = place(path, data, error.row, error.column, transpose=transpose)
             # "sample" rather than "row", since samples may be columns of the file.
             text = error.message(str(path), first, row="sample", column="feature")
-            empty = error.fault in (Fault.EMPTY, Fault.UNKNOWN) and error.row is not None
-            if empty and "result" in self.options:
-                text += " Pass `drop_empty` to do so."
             if error.fault is Fault.NEGATIVE:
                 from cometric.scverse.advice import unscaled
 
                 text += unscaled(data)
             return text
+        if code is Exit.INTERRUPTED:
+            args = error.args if isinstance(error, KeyboardInterrupt) else ()
+            return " ".join(["interrupted.", *map(str, args)])
         if isinstance(error, MemoryError):
             return f"not enough memory: {error}"
-        if _code(error) is Exit.INTERRUPTED:
-            return "interrupted."
-        if _code(error) is Exit.FAULT:
+        if code is Exit.FAULT:
             return f"{type(error).__name__}: {error}. This is a bug; --debug shows where."
         return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-
-    def _fail(self, error: BaseException, message: str) -> Exit:
-        """Show an error message; returns the exit code."""
-        message, code = " ".join(message.split()), _code(error)
-        if self.debug:
-            self._show("".join(traceback.format_exception(error)))
-        if self.json:
-            self._print_json({"error": message, "warnings": self.warnings, "exit_code": int(code)})
-        self._show(f"error: {message}", RED)
-        self._explain(message)
-        return code
 
     def _explain(self, message: str) -> None:
         """Explain the names in a message, unless explained before."""
@@ -176,11 +165,8 @@ class Console:
                 self._explained.add(note)
                 self._show(note)
 
-    def _show(self, text: str, color: str = "") -> None:
-        text = printable(text)
-        if color and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
-            text = f"\x1b[{color}m{text}\x1b[0m"
-        print(text, file=sys.stderr, flush=True)
+    def _show(self, text: str) -> None:
+        print(printable(text), file=sys.stderr, flush=True)
 
     def _print_json(self, facts: dict[str, Any]) -> None:
         print(json.dumps(to_json(facts), allow_nan=False), flush=True)

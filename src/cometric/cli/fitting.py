@@ -1,4 +1,4 @@
-"""Commands that learn, predict what learning takes, or compare settings for it."""
+"""Commands that learn, or estimate what learning takes."""
 
 from __future__ import annotations
 
@@ -82,36 +82,6 @@ def plan(console: Console, source: Data, **options: Any) -> Exit:
         planned = cometric.plan(matrix, progress=console.progress, **options)
     code = Exit.CONVERGED if planned.fits else Exit.DOES_NOT_FIT
     return console.answer("plan", str(planned), [source.data], [], asdict(planned), code)
-
-
-@command(
-    *borrowed(
-        cometric.choose,
-        "n_samples n_features n_splits n_neighbors random_state device n_threads",
-        n_features="Number of features to learn from. Default: at most 500.",
-        n_neighbors="Number of neighbors that predict a sample.",
-    )
-)
-def choose(console: Console, source: Data, **options: Any) -> Exit:
-    """Compare settings of `learn`, and common distances, by how they predict hidden data.
-
-    Needs no labels. Uses a part of the data, takes half a minute to two minutes, and recommends
-    settings or a baseline, or says that it cannot decide.
-    """
-    _, matrix = source.read(console)
-    choice = cometric.choose(matrix, progress=console.progress, **options)
-    words = [f"`{name}={value!r}`" for name, value in choice.settings.items()]
-    advice = choice.advise(", ".join(words) or "the defaults of `learn`")
-    facts = {
-        "table": [row._asdict() for row in choice.table],
-        "best": choice.best,
-        "picked": choice.picked,
-        "settings": choice.settings,
-        "advice": advice,
-        "samples": choice.n_samples,
-        "features": choice.n_features,
-    }
-    return console.answer("choose", f"{choice.summary()}\n{advice}", [source.data], [], facts)
 
 
 @command(

@@ -16,9 +16,6 @@ from cometric import transports
 from cometric.cli.loading import GROUPS
 from cometric.running import settings
 
-PLACES = {"result": "RESULT", "data": "DATA"}
-"""Positional arguments."""
-
 SHORT = {
     "output": "-o",
     "n_neighbors": "-n",
@@ -30,28 +27,6 @@ SHORT = {
 }
 """Other names of options."""
 
-PANELS = {
-    "Arguments": (*PLACES,),
-    "Data": ("layer", "use_raw", "transpose", "drop_empty"),
-    "Options": (),
-    "Output": ("output", "force", "without_data", "key", "key_added", "neighbors_key", "json",
-               "quiet", "debug"),
-}  # fmt: skip
-"""Headings of the help, in addition to those for the options of ``learn``."""
-
-METAVARS = {
-    "labels": "COLUMN",
-    "clusters": "COLUMN",
-    "checkpoint": "FOLDER",
-    "folder": "FOLDER",
-    "samples": "FILE",
-    "features": "FILE",
-    "Path": "FILE",
-    "int": "NUMBER",
-    "float": "NUMBER",
-}
-"""Placeholders for values in the help, by the name or the type of the option."""
-
 HELP = {
     "data": "Samples by features: .h5ad, a folder of 10x Genomics, .h5 of Cell Ranger, .csv or "
     ".tsv (also .gz), .npz, .npy, .loom; for `plan` and `landmarks` also .zarr.",
@@ -59,7 +34,6 @@ HELP = {
     "layer": "Layer of an .h5ad file to use.",
     "use_raw": "Use `.raw` of an .h5ad file.",
     "transpose": "Rows are features, columns are samples.",
-    "drop_empty": "Leave out new samples without mass on anything learned.",
     "n_landmarks": "Number of samples to learn from. Default: by the size of the data.",
     "method": "How landmarks are drawn: uniform or kmeans++.",
     "search": "How candidates for neighbors are found: exhaustive, by bounds of all pairs, which "
@@ -70,8 +44,6 @@ HELP = {
     "folder": "Folder for what is done. The same command continues from it.",
     "n_threads": "Number of threads. Default: all cores.",
     "device": "cpu, or a GPU: cuda, cuda:1.",
-    "n_samples": "Number of samples to use. Default: at most 500.",
-    "n_splits": "Number of random splits into two halves.",
     "of": "samples or features.",
     "n_neighbors": "Number of neighbors of each item, itself included as in scanpy: one fewer is "
     "written to tables.",
@@ -103,7 +75,6 @@ class Option(NamedTuple):
 
     name: str  # in Python
     flags: tuple[str, ...]
-    panel: str
     settings: dict[str, Any]  # of ``ArgumentParser.add_argument``
 
 
@@ -113,21 +84,6 @@ class Command(NamedTuple):
     function: Callable[..., int]
     options: list[Option]
     groups: dict[str, Any]
-
-    @property
-    def help(self) -> str:
-        """The docstring of the function."""
-        return inspect.getdoc(self.function) or ""
-
-    def run(self, console: Any, values: dict[str, Any]) -> int:
-        """Call the function with the values of its options; returns the exit code."""
-        grouped = {
-            name: group(
-                **{field: values.pop(field) for field in inspect.signature(group).parameters}
-            )
-            for name, group in self.groups.items()
-        }
-        return self.function(console, **grouped, **values)
 
 
 COMMANDS: dict[str, Command] = {}
@@ -148,9 +104,9 @@ def command(*further: Option, **help: str) -> Callable[[Callable[..., int]], Cal
             if group is not None:
                 groups[p.name] = group
             elif p.kind is not p.VAR_KEYWORD:
-                options.append(_option(p, help))
+                options.append(_option(p.name, p.default, p.annotation, help))
         for group in groups.values():
-            options += [_option(p, help) for p in inspect.signature(group).parameters.values()]
+            options += borrowed(group, " ".join(inspect.signature(group).parameters), **help)
         COMMANDS[function.__name__] = Command(function, options + DISPLAY, groups)
         return function
 
@@ -160,15 +116,18 @@ def command(*further: Option, **help: str) -> Callable[[Callable[..., int]], Cal
 def borrowed(function: Callable[..., Any], names: str, **help: str) -> list[Option]:
     """Options with the names and defaults of these parameters of a function."""
     parameters = inspect.signature(function).parameters
-    return [_option(parameters[name], help) for name in names.split()]
+    return [
+        _option(name, parameters[name].default, parameters[name].annotation, help)
+        for name in names.split()
+    ]
 
 
 def learning(*without: str) -> list[Option]:
     """The options of ``learn`` that a command line can express: those with a help text."""
     return [
-        _made(field.name, field.default, str(field.type), about["help"], about["panel"])
+        _option(field.name, field.default, str(field.type), {field.name: field.metadata["help"]})
         for field in settings.options(without=without)
-        if (about := field.metadata)["help"]
+        if field.metadata["help"]
     ]
 
 
@@ -198,45 +157,45 @@ def _transport(text: str) -> Any:
         raise ArgumentTypeError(str(error)) from None
 
 
-READERS: dict[str, Callable[[str], Any]] = {
-    "transport": _transport,
-    "device": _devices,
-    "memory_limit": _gigabytes,
-    "samples": Path,
-    "features": Path,
-    "checkpoint": Path,
-    "Path": Path,
-    "str": str,
-    "list[str]": str,
+KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "result": (Path, "RESULT"),
+    "data": (Path, "DATA"),
+    "transport": (_transport, "TEXT"),
+    "device": (_devices, "TEXT"),
+    "memory_limit": (_gigabytes, "NUMBER"),
+    "samples": (Path, "FILE"),
+    "features": (Path, "FILE"),
+    "checkpoint": (Path, "FOLDER"),
+    "folder": (Path, "FOLDER"),
+    "labels": (str, "COLUMN"),
+    "clusters": (str, "COLUMN"),
+    "Path": (Path, "FILE"),
+    "int": (value, "NUMBER"),
+    "float": (value, "NUMBER"),
+    "str": (str, "TEXT"),
 }
-"""How values are read, by the name or the type of the option; others by :func:`value`."""
+"""How values are read, and what stands for them in the help, by the name or type of the option."""
 
 
-def _option(p: inspect.Parameter, help: dict[str, str]) -> Option:
-    panel = next((name for name, inside in PANELS.items() if p.name in inside), "Options")
-    return _made(p.name, p.default, str(p.annotation), help.get(p.name) or HELP[p.name], panel)
-
-
-def _made(name: str, default: Any, annotation: str, help: str, panel: str) -> Option:
+def _option(name: str, default: Any, annotation: str, help: dict[str, str]) -> Option:
     """An option of this name, default and type."""
-    kind = annotation.split(" | ")[0]
-    read = READERS.get(name) or READERS.get(kind) or value
-    if name in PLACES:
-        return Option(name, (name,), panel, {"metavar": PLACES[name], "help": help, "type": read})
     flags = (f"--{name.replace('_', '-')}", *([SHORT[name]] if name in SHORT else []))
+    given: dict[str, Any] = {"help": (help.get(name) or HELP[name]).replace("%", "%%")}
     if isinstance(default, bool):
-        return Option(name, flags, panel, {"dest": name, "action": "store_true", "help": help})
-    given = {
-        "dest": name,
-        "type": read,
-        "metavar": METAVARS.get(name) or METAVARS.get(kind, "TEXT"),
-    }
+        return Option(name, flags, {**given, "dest": name, "action": "store_true"})
+    kind = annotation.split(" | ")[0]
+    read, metavar = KINDS.get(name) or KINDS.get(kind) or (value, "TEXT")
+    given |= {"type": read, "metavar": metavar}
+    if name in ("data", "result"):
+        return Option(name, (name,), given)
+    given["dest"] = name
     if kind == "list[str]":
         given["action"] = "append"
     if default is inspect.Parameter.empty:
-        return Option(name, flags, panel, {**given, "required": True, "help": help})
-    help += "" if default is None else f" [default: {default}]"
-    return Option(name, flags, panel, {**given, "default": default, "help": help})
+        return Option(name, flags, {**given, "required": True})
+    if default is not None:
+        given["help"] += f" [default: {default}]"
+    return Option(name, flags, {**given, "default": default})
 
 
 def _display(json: bool = False, quiet: bool = False, debug: bool = False) -> None:

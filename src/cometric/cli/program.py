@@ -1,18 +1,16 @@
-"""How a command line is parsed and run, and the help of all commands."""
+"""How a command line is parsed and run."""
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
-from collections.abc import Iterable
-from functools import partial
-from typing import NoReturn
+import re
+from argparse import ArgumentParser
+from typing import Any, NoReturn
 
 import cometric
 from cometric.cli import fitting, querying, system  # noqa: F401  # they define the commands
-from cometric.cli.console import EXIT_CODES, Console, Exit, UsageError
-from cometric.cli.options import COMMANDS, Command
-from cometric.core.names import MEANT, similar
-from cometric.running.settings import HISTOGRAMS, LEARNING
+from cometric.cli.console import EXIT_CODES, Console, UsageError
+from cometric.cli.options import COMMANDS, DISPLAY
+from cometric.core.arguments import suggestion
 
 ABOUT = (
     "Learn a distance between the samples of a nonnegative matrix and one between its features, "
@@ -23,56 +21,35 @@ COMPILING_ALL = "compiling all kernels, once: one to four minutes on two cores"
 """Shown by ``warmup`` instead of the message about the first call."""
 
 
-class Formatter(HelpFormatter):
-    """Help with all names of an option in front of its value."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34)
-
-    def _format_action_invocation(self, action: Action) -> str:
-        if not action.option_strings:
-            return str(action.metavar)
-        words = ", ".join(action.option_strings)
-        return words if action.nargs == 0 else f"{words} {action.metavar}"
-
-
 class Parser(ArgumentParser):
-    """A parser of one command that raises errors."""
+    """A parser that raises errors."""
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: --([^\s=]+)", message)
+        known = [flag.lstrip("-") for flag in self._option_string_actions]
+        meant = suggestion(unknown[1], known) if unknown else ""
         message = message.removeprefix("argument ").rstrip(".")
-        raise UsageError(f"{message}. See {self.prog} --help.")
+        raise UsageError(f"{message}.{meant} See {self.prog} --help.")
 
 
 def run(words: list[str]) -> int:
     """Run a command line; returns its exit code."""
-    if not words or words[0] in ("-h", "--help"):
-        print(_help())
-        return Exit.CONVERGED
-    if words[0] == "--version":
-        print(f"cometric {cometric.__version__}")
-        return Exit.CONVERGED
     console = Console(words)
-    return console.run(partial(_run_command, console, *words))
+    try:
+        with console.showing_warnings():
+            return _run(console, words or ["--help"])
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        return console.fail(error)
 
 
-def _run_command(console: Console, name: str, *words: str) -> int:
-    if name not in COMMANDS:
-        raise UsageError(f"No such command {name!r}.{_meant(name, COMMANDS)} See cometric --help.")
-    command = COMMANDS[name]
-    parser = _parser(name, command)
-    if "-h" in words or "--help" in words:
-        print(parser.format_help(), end="")
-        return Exit.CONVERGED
-    known = {flag for option in command.options for flag in option.flags}
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and len(flag) > 2 and flag not in known:
-            meant = _meant(flag, known)
-            raise UsageError(f"No such option: {flag}.{meant} See cometric {name} --help.")
-    values = vars(parser.parse_args(words))
-    for switch in ("json", "quiet", "debug"):
-        setattr(console, switch, values.pop(switch))
+def _run(console: Console, words: list[str]) -> int:
+    program, parsers = _parsers()
+    if words[0] not in COMMANDS:  # help, the version, or an error
+        program.parse_args(words)
+    name, command = words[0], COMMANDS[words[0]]
+    values = vars(parsers[name].parse_args(words[1:]))
+    for option in DISPLAY:  # which the console has found
+        del values[option.name]
     # The remedy in a message may be an option of `learn` that this command does not have.
     console.options = {option.name for option in command.options + COMMANDS["learn"].options}
     from cometric.kernels.compiling import announce_compilation  # loads Numba: not for help
@@ -80,52 +57,31 @@ def _run_command(console: Console, name: str, *words: str) -> int:
     with announce_compilation(
         lambda text: console.say(COMPILING_ALL if name == "warmup" else text)
     ):
-        return command.run(console, values)
+        grouped = {
+            parameter: group(**{field: values.pop(field) for field in group.__dataclass_fields__})
+            for parameter, group in command.groups.items()
+        }
+        return command.function(console, **grouped, **values)
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
-    """A question with the most similar name, or nothing."""
-    bare = {name.lstrip("-"): name for name in known}
-    close = similar(given.lstrip("-"), bare, 1, MEANT)
-    return f" Did you mean {bare[close[0]]}?" if close else ""
-
-
-def _parser(name: str, command: Command) -> Parser:
-    """The parser of a command."""
-    places = [option for option in command.options if not option.flags[0].startswith("-")]
-    needed = [option for option in command.options if option.settings.get("required")]
-    words = [option.settings["metavar"] for option in places]
-    words += [f"{option.flags[-1]} {option.settings['metavar']}" for option in needed]
-    parser = Parser(
-        prog=f"cometric {name}",
-        usage=" ".join([f"cometric {name}", *words, "[OPTIONS]"]),
-        description=command.help,
-        epilog=EXIT_CODES,
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    used = {option.panel for option in command.options}
-    panels = ["Arguments", "Data", "Options", LEARNING, HISTOGRAMS, "Output"]
-    groups = {panel: parser.add_argument_group(panel) for panel in panels if panel in used}
-    for option in command.options:
-        texts = {"help": option.settings["help"].replace("%", "%%")}
-        groups[option.panel].add_argument(*option.flags, **option.settings | texts)
-    groups["Output"].add_argument(
-        "-h", "--help", action="store_true", default=SUPPRESS, help="Show this help."
-    )
-    return parser
-
-
-def _help() -> str:
-    """The help of the program: every command with the first line of its docstring."""
-    lines = [f"  {name:11}{each.help.splitlines()[0]}" for name, each in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: cometric COMMAND [OPTIONS]",
-            f"\n{ABOUT}\n\nCommands:",
-            *lines,
-            "\n`cometric COMMAND --help` lists the options of a command; `cometric --version` "
-            f"shows the version.\n\n{EXIT_CODES}",
-        ]
-    )
+def _parsers() -> tuple[Parser, dict[str, Any]]:
+    """The parser of the program, and those of its commands."""
+    program = Parser("cometric", description=ABOUT, epilog=EXIT_CODES, allow_abbrev=False)
+    program.add_argument("--version", action="version", version=f"cometric {cometric.__version__}")
+    commands = program.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        settings = [option.settings for option in command.options]
+        words = [each["metavar"] for each in settings if "dest" not in each]
+        words += [f"--{each['dest']} {each['metavar']}" for each in settings if "required" in each]
+        about = command.function.__doc__ or ""
+        parser = commands.add_parser(
+            name,
+            usage=" ".join([f"cometric {name}", *words, "[OPTIONS]"]),
+            help=about.splitlines()[0],
+            description=about,
+            epilog=EXIT_CODES,
+            allow_abbrev=False,
+        )
+        for option in command.options:
+            parser.add_argument(*option.flags, **option.settings)
+    return program, dict(commands.choices)

@@ -9,11 +9,10 @@ import numpy as np
 
 import cometric
 from cometric.answers.groups import Ranked
-from cometric.answers.transfer import NOVEL, SURE
 from cometric.cli.console import Console, Exit
-from cometric.cli.loading import TABLES, Learned, MaybeOutput, New, Output
+from cometric.cli.loading import TABLES, Data, Learned, MaybeOutput, Output
 from cometric.cli.options import borrowed, command
-from cometric.core.kinds import check_side
+from cometric.core.arguments import check_side
 from cometric.core.nearest import (
     check_neighborhood,
     check_neighbors,
@@ -40,30 +39,25 @@ def neighbors(
     from cometric.scverse import get, pp, sketches, slots
 
     check_side(of)
-    target.check(".h5ad", *TABLES)
     path, output, key = learned.result, target.output, learned.key
+    with_data = kind_of(path) == ".h5ad" and of == "samples"
+    target.check(*TABLES, *((".h5ad",) if with_data else ()))
     if kind_of(output) == ".h5ad":
-        if kind_of(path) != ".h5ad" or of != "samples":
-            raise ValueError(
-                "An .h5ad output takes neighbors of samples, from an .h5ad RESULT. "
-                "Write .csv or .tsv."
-            )
         data = reading.read(path)
         pp.neighbors(data, n_neighbors, key=key)
         count = data.n_obs
         writing.save_anndata(data, output)
     else:
-        known = learned.load()
-        data = known.data
+        result, data = learned.load()
         if data is not None and of == "samples" and sketches.has_landmarks(data, key):
             # All samples of the data, not only landmarks: their neighbors are stored.
             names = get.names(data, key=key)
             check_neighborhood(n_neighbors, len(names), "sample")
             near = slots.nearest_cells(data, get.distances(data, key=key), n_neighbors - 1, key)
         else:
-            names = list(getattr(known.result.problem, of).item_names)
+            names = list(getattr(result.problem, of).item_names)
             check_neighborhood(n_neighbors, len(names), of[:-1])
-            near = nearest(getattr(known.result, of), n_neighbors - 1, skip_self=True)
+            near = nearest(getattr(result, of), n_neighbors - 1, skip_self=True)
         count = len(names)
         writing.save_neighbors(output, of[:-1], names, names, neighbor_matrix(*near, count))
     text = f"The {n_neighbors - 1} nearest of each of {count} {of} are in {output}."
@@ -82,7 +76,7 @@ def neighbors(
 def transform(
     console: Console,
     learned: Learned,
-    new: New,
+    new: Data,
     target: Output,
     of: str = "samples",
     n_neighbors: int | None = None,
@@ -95,17 +89,15 @@ def transform(
     from cometric.scverse import slots
 
     check_side(of)
-    if new.drop_empty and of == "features":
-        raise ValueError("`drop_empty` is for new samples; leave out such features yourself.")
     alone = of == "features" or n_neighbors is not None
     target.check(*TABLES, *(() if alone else (".h5ad",)))
     known, output = learned.load(), target.output
-    data, matrix = new.read_for(known, console)
-    distances = known.result.transform(
+    data, matrix = new.read_for(learned, known, console)
+    distances = known[0].transform(
         matrix, of=of, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
     )
     rows = list(map(str, matrix.obs_names if of == "samples" else matrix.var_names))
-    columns = list(getattr(known.result.problem, of).item_names)
+    columns = list(getattr(known[0].problem, of).item_names)
     if n_neighbors is not None:
         writing.save_neighbors(output, of[:-1], rows, columns, distances)
     elif kind_of(output) == ".h5ad":
@@ -132,7 +124,7 @@ def transform(
 def transfer(
     console: Console,
     learned: Learned,
-    new: New,
+    new: Data,
     target: Output,
     labels: str,
     labels_from: Path | None = None,
@@ -151,15 +143,15 @@ def transfer(
 
     target.check(*TABLES, ".h5ad")
     known, output = learned.load(), target.output
-    given = pd.Categorical(known.labels(labels, labels_from, groups=True))
+    given = pd.Categorical(learned.labels(known, labels, labels_from, groups=True))
     n_neighbors = default_neighbors(n_neighbors, len(given) - 1)
     check_neighbors(n_neighbors, len(given) - 1)
-    data, matrix = new.read_for(known, console)
-    distances = known.result.transform(
+    data, matrix = new.read_for(learned, known, console)
+    distances = known[0].transform(
         matrix, n_neighbors=n_neighbors, n_threads=n_threads, progress=console.progress
     )
     answer = cometric.transfer_labels(
-        distances, given.astype(object), n_neighbors, within=np.asarray(known.result.samples)
+        distances, given.astype(object), n_neighbors, within=np.asarray(known[0].samples)
     )
     if kind_of(output) == ".h5ad":
         name = f"{learned.key}_{labels}"
@@ -177,8 +169,6 @@ def transfer(
         "learned": len(given),
         "n_neighbors": n_neighbors,
         "labels": {str(label): int(count) for label, count in counts.items()},
-        "unsure": int((answer.confidence < SURE).sum()),
-        "novel": int((np.asarray(answer.novelty) > NOVEL).sum()),
     }
     text = f"{answer}\nThe labels of {len(answer.labels)} new samples are in {output}."
     return console.answer("transfer", text, [learned.result, new.data], [output], facts)
@@ -208,7 +198,7 @@ def modules(
     if sets is not None and of == "samples":
         raise ValueError("`sets` are sets of features; leave out `of`.")
     given = None if sets is None else read_sets(sets)
-    result = learned.load().result
+    result, _ = learned.load()
     found = cometric.modules(result, of, **options)
     enriched = () if given is None else found.enrichment(given)
     best = {row.module: row for row in reversed(enriched) if row.q <= SIGNIFICANT}
@@ -259,13 +249,12 @@ def rank(
     """Rank the features of each group of samples in RESULT, the nearest to the group first."""
     written = target.check(*TABLES)
     known = learned.load()
-    groups = known.labels(labels, labels_from, groups=True)
-    rows = cometric.rank_features(known.result, groups, progress=console.progress, **options)
+    groups = learned.labels(known, labels, labels_from, groups=True)
+    rows = cometric.rank_features(known[0], groups, progress=console.progress, **options)
     best: dict[str, list[str]] = {}
     for row in rows:
         best.setdefault(row.group, []).append(row.feature)
-    width = max(map(len, best))
-    lines = [f"  {group:{width}}  {', '.join(names[:8])}" for group, names in best.items()]
+    lines = [f"  {group}: {', '.join(names[:8])}" for group, names in best.items()]
     for path in written:
         writing.save_lines(path, Ranked._fields, rows)
         lines += [f"The features of {len(best)} groups are in {path}."]
@@ -296,14 +285,14 @@ def report(
         raise ValueError("`labels_from` needs `labels` or `clusters`, the name of a column.")
     known, output = learned.load(), target.output
     colors = {
-        option: {name: known.labels(name, labels_from, option) for name in names}
+        option: {name: learned.labels(known, name, labels_from, option) for name in names}
         for option, names in (("labels", labels), ("clusters", clusters))
         if names
     }
     from cometric.report import write
 
-    proved = known.result.certify(progress=console.progress) if certify else None
+    proved = known[0].certify(progress=console.progress) if certify else None
     shown: dict[str, Any] = {"title": title, "method": method, "certificate": proved, **colors}
     with writing.failures(output):
-        write(known.result, output, force=target.force, progress=console.progress, **shown)
+        write(known[0], output, force=target.force, progress=console.progress, **shown)
     return console.answer("report", f"The report is in {output}.", [learned.result], [output], {})

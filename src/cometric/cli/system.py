@@ -16,22 +16,14 @@ import cometric
 from cometric.cli.console import Console, Exit
 from cometric.cli.options import command
 from cometric.core.inputs import counted
-from cometric.machine.devices import free_memory, memory_limit
+from cometric.machine.devices import free_memory
 from cometric.machine.progress import duration
-
-LINUX = hasattr(os, "sched_getaffinity")
-
-QUIET_SECONDS = 5.0
-"""Least seconds between two lines of progress."""
 
 LIBRARIES = (
     "numpy scipy numba scikit-learn psutil threadpoolctl tqdm torch anndata igraph scanpy "
     "matplotlib umap-learn jinja2 dask zarr POT pandas h5py"
 )
 """Required and optional libraries, and two that read data."""
-
-EXTENSIONS = ("sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
-"""Vector extensions that change how fast kernels are, in the order of a report."""
 
 VARIABLES = ("NUMBA_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_VISIBLE_")
 """Prefixes of environment variables that affect threads, kernels and devices."""
@@ -40,20 +32,23 @@ VARIABLES = ("NUMBA_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_VISIBLE_")
 @command()
 def info(console: Console) -> Exit:
     """Show versions, processor, threads, memory, GPU and kernel cache, for bug reports."""
+    import psutil
+    from llvmlite import binding
+
     from cometric.kernels import thread_count
 
     found = [f"{name}={text}" for name, text in os.environ.items() if name.startswith(VARIABLES)]
+    total = psutil.virtual_memory().total
     facts = {
         "cometric": cometric.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         **{name: _version(name) for name in LIBRARIES.split()},
-        "processor": _processor(),
+        "processor": f"{platform.machine()} ({binding.get_host_cpu_name()})",
         "cores": os.cpu_count(),
-        "usable cores": len(os.sched_getaffinity(0)) if LINUX else os.cpu_count(),
         "threads": thread_count(None),
         "blas": _blas(),
-        "memory": _memory(),
+        "memory": f"{free_memory() / 1e9:.1f} GB free, {total / 1e9:.1f} GB in all",
         "gpu": _gpu(),
         "environment": ", ".join(found) or "no variables for threads and kernels",
         "kernel cache": _cache(),
@@ -66,20 +61,15 @@ def info(console: Console) -> Exit:
 @command()
 def warmup(console: Console) -> Exit:
     """Compile the kernels of all commands now, so that later runs start at once."""
-    began = said = time.perf_counter()
-    parts = _parts()
+    began, parts = time.perf_counter(), _parts()
     for done, call in enumerate(parts, start=1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about results that are discarded
             call()
-        now = time.perf_counter()
-        if now - said >= QUIET_SECONDS:
-            console.say(f"{done} of {len(parts)} parts ready after {duration(now - began)}")
-            said = now
-    seconds = time.perf_counter() - began
-    return console.answer(
-        "warmup", f"Ready after {duration(seconds)}.", [], [], {"seconds": seconds}
-    )
+        seconds = time.perf_counter() - began
+        console.say(f"{done} of {len(parts)} parts ready after {duration(seconds)}")
+    text = f"Ready after {duration(seconds)}."
+    return console.answer("warmup", text, [], [], {"seconds": seconds})
 
 
 def _parts() -> list[Callable[[], Any]]:
@@ -118,39 +108,17 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _processor(path: str = "/proc/cpuinfo") -> str:
-    """The model, and what Numba compiles for: the family and its vector extensions."""
-    from llvmlite import binding
-
-    lines = Path(path).read_text(errors="replace").splitlines() if Path(path).exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = names[0] if names else platform.processor() or platform.machine()
-    features = binding.get_host_cpu_features()
-    found = ", ".join(name for name in EXTENSIONS if features.get(name))
-    return f"{model} ({binding.get_host_cpu_name()}: {found or 'no vector extensions we know'})"
-
-
 def _blas() -> str:
     """The libraries for linear algebra, each with its threads."""
     import scipy.linalg  # noqa: F401  # libraries are listed once they are loaded
     from threadpoolctl import threadpool_info
 
-    lines = [
-        f"{each['internal_api']} {each['version']} {each.get('architecture', '')}".strip()
-        + f", {counted(each['num_threads'], 'thread')}"
+    names = [
+        f"{each['internal_api']} {each['version']}, {counted(each['num_threads'], 'thread')}"
         for each in threadpool_info()
         if each["user_api"] == "blas"
     ]
-    return "; ".join(dict.fromkeys(lines)) or "none that threadpoolctl knows"
-
-
-def _memory() -> str:
-    """Free memory, total memory, and the limit of a container or batch system."""
-    import psutil
-
-    total, limit = psutil.virtual_memory().total, memory_limit()
-    text = f"{free_memory() / 1e9:.1f} GB free, {total / 1e9:.1f} GB in all"
-    return f"{text}, limited to {limit / 1e9:.1f} GB" if limit < total else f"{text}, no limit"
+    return "; ".join(dict.fromkeys(names)) or "none that threadpoolctl knows"
 
 
 def _gpu() -> str:

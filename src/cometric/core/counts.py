@@ -1,11 +1,17 @@
-"""Whether data are counts, or logarithms of counts."""
+"""Whether data are counts, and warnings about data that probably are not what was meant."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
+
+from cometric.core.warn import warn
+
+if TYPE_CHECKING:
+    from cometric.core.histograms import Side
+    from cometric.core.problem import Problem
 
 ROWS = 100
 """Only the first rows, up to this number, are tested."""
@@ -16,8 +22,40 @@ MULTIPLE, CLOSE = 100.0, 0.01
 LARGEST = 50.0
 """Upper limit for logarithms of counts."""
 
+NUMBERED = 10
+"""Fewest samples for the warning about a feature that numbers them."""
+
 SHARE = 0.8
 """Share of the rows with at least two values that must be logarithms of multiples."""
+
+
+def warn_of_data(X: Any, problem: Problem, needs_counts: bool) -> None:
+    """Warn if the first feature counts the samples: probably a column that should be the index.
+
+    With ``needs_counts``, also warn if the data are logarithms of counts.
+    """
+    if _numbers_samples(problem.features):
+        warn(
+            f"The first feature of `X`, {problem.features.item_names[0]!r}, counts the samples, "
+            "from 0 or 1. If it is their number, make it the index, by `set_index`; in a file, "
+            "leave the upper left cell of the table empty."
+        )
+    if needs_counts and are_logarithms(X):
+        warn(
+            "`X` holds logarithms of counts, log(1 + x). Distances from counts are better: pass "
+            "these, or `np.expm1(X)`, whose rows are proportional to them."
+        )
+
+
+def _numbers_samples(side: Side) -> bool:
+    """Whether the first of named features is 0, 1, 2, ... or 1, 2, 3, ... times a factor."""
+    if side.names is None or not side.kept[0]:
+        return False
+    column = side.full[[side.labels[0]]].toarray()[0]
+    step = column[-1] - column[-2]
+    if len(column) < NUMBERED or column[0] > 1.5 * step:
+        return False
+    return np.allclose(np.diff(column), step, rtol=1e-6, atol=0.0)
 
 
 def is_whole(matrix: Any) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import quoted
+from cometric.core.histograms import Side
 from cometric.core.inputs import counted, counted_that, read_names, unwrap
 from cometric.core.matching import is_numbering
-from cometric.core.names import quoted
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix
 
 ROUNDING = 1e-9

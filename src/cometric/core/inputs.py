@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.names import quoted
-from cometric.core.rounding import Precision, precision_of
+from cometric.core.arguments import quoted
 from cometric.core.text import storable_names
 from cometric.core.validation import SUM_TOLERANCE
 from cometric.core.warn import warn
@@ -31,8 +30,41 @@ COUNT_SAME_WORDS = (
 )
 """What to do about a list of texts passed as new data."""
 
+
+class Format(NamedTuple):
+    """A floating-point format: its unit roundoff, and its smallest normal number."""
+
+    unit: float
+    smallest: float
+
+
+FORMATS = {
+    "float32": Format(2.0**-24, 2.0**-126),
+    "float16": Format(2.0**-11, 2.0**-14),
+    "bfloat16": Format(2.0**-8, 2.0**-126),
+}
+"""Formats less accurate than float64, by the names of their dtypes."""
+
+COARSEST = 2.0**-8
+"""The largest of their unit roundoffs."""
+
 Mask = NDArray[np.bool_]
 Names = list[str] | None
+
+
+class Precision(NamedTuple):
+    """How accurate a matrix is: relative errors of its stored entries, None if these are exact."""
+
+    errors: sparse.csr_array | None = None
+    name: str = ""  # of the least accurate dtype
+    unit: float = 0.0  # its unit roundoff
+
+    def move(self, errors: sparse.csr_array) -> Precision:
+        """The same with the errors of other entries."""
+        return self._replace(errors=errors)
+
+
+EXACT = Precision()
 
 
 class Fault(Enum):
@@ -245,6 +277,42 @@ def _check_columns(X: Any, name: str, texts: str) -> None:
 
 def _has_text(column: Any) -> bool:
     return any(isinstance(entry, str) for entry in column)
+
+
+def precision_of(matrix: sparse.csr_array, X: Any, dtype: Any) -> Precision:
+    """The accuracy of the entries of ``matrix``, read from ``X`` as an array of a ``dtype``.
+
+    An entry x of a format with the unit roundoff u was rounded by at most u x, by more if it is
+    below the smallest normal number. Whole numbers up to 1 / u are exact if all entries are whole:
+    they are counts. The columns of a table may have different dtypes.
+    """
+    names = (
+        [_name_of_dtype(kind) for kind in getattr(X, "dtypes", ())] if hasattr(X, "columns") else []
+    )
+    if not names:
+        names = [_name_of_dtype(getattr(X, "dtype", dtype)), _name_of_dtype(dtype)]
+        names = [next((name for name in names if name in FORMATS), "")] * matrix.shape[1]
+    formats = [FORMATS.get(name, Format(0.0, 0.0)) for name in names]
+    rounded = [format.unit > 0.0 for format in formats]
+    if not any(rounded):
+        return EXACT
+    units, smallest = np.transpose(formats)
+    data, unit = matrix.data, units[matrix.indices]
+    if np.all((unit == 0.0) | (data == np.rint(data))):
+        unit = np.where(data * unit <= 1.0, 0.0, unit)
+    if not unit.any():
+        return EXACT
+    errors = unit * np.maximum(1.0, smallest[matrix.indices] / data)
+    parts = errors, matrix.indices, matrix.indptr
+    coarsest = max(filter(FORMATS.__contains__, names), key=lambda name: FORMATS[name].unit)
+    return Precision(sparse.csr_array(parts, shape=matrix.shape), coarsest, FORMATS[coarsest].unit)
+
+
+def _name_of_dtype(dtype: Any) -> str:
+    """The name of a dtype of NumPy, pandas, polars or torch, as NumPy calls it."""
+    plain = getattr(dtype, "subtype", dtype)  # of sparse columns
+    plain = getattr(plain, "numpy_dtype", plain)  # of columns with missing values
+    return str(plain).lower().removeprefix("torch.")
 
 
 def check_indices(matrix: Any, name: str) -> None:

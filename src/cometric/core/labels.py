@@ -13,7 +13,7 @@ from cometric.core.text import storable_names
 from cometric.core.types import Index
 
 if TYPE_CHECKING:
-    from cometric.core.sides import Side
+    from cometric.core.histograms import Side
 
 NO_GROUP = -1
 """Group number of items without a label."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.names import quoted
+from cometric.core.arguments import quoted
 from cometric.core.types import Index, Vector
 from cometric.core.warn import warn
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.inputs import counted
-from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
 NEIGHBORS = 15

@@ -16,19 +16,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from cometric.core.formula import PLAIN, Formula
-from cometric.core.histograms import NORMALIZED, SMOOTHED
-from cometric.core.inputs import (
-    COUNT_SAME_WORDS,
-    BadData,
-    Fault,
-    check_not_empty,
-    counted,
-    read_names,
-    read_precise,
-)
-from cometric.core.matching import describe_differences, describe_scales, find_bins, select
-from cometric.core.rounding import COARSEST
-from cometric.core.sides import (
+from cometric.core.histograms import (
+    NORMALIZED,
+    SMOOTHED,
     Side,
     make_side,
     make_sides,
@@ -38,6 +28,17 @@ from cometric.core.sides import (
     smooth,
     stored_side,
 )
+from cometric.core.inputs import (
+    COARSEST,
+    COUNT_SAME_WORDS,
+    BadData,
+    Fault,
+    check_not_empty,
+    counted,
+    read_names,
+    read_precise,
+)
+from cometric.core.matching import describe_differences, describe_scales, find_bins, select
 from cometric.core.validation import check_problem, require
 from cometric.core.warn import warn
 

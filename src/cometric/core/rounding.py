@@ -1,31 +1,13 @@
-"""The rounding of data that are stored in less than float64, and rows that are equal up to it."""
+"""Rows that are equal up to the rounding of data that are stored in less than float64."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Vector
-
-
-class Format(NamedTuple):
-    """A floating-point format: its unit roundoff, and its smallest normal number."""
-
-    unit: float
-    smallest: float
-
-
-FORMATS = {
-    "float32": Format(2.0**-24, 2.0**-126),
-    "float16": Format(2.0**-11, 2.0**-14),
-    "bfloat16": Format(2.0**-8, 2.0**-126),
-}
-"""Formats less accurate than float64, by the names of their dtypes."""
-
-COARSEST = 2.0**-8
-"""The largest of their unit roundoffs."""
 
 ROUNDINGS = 4.0
 """Rows count as equal if each entry differs by at most this many roundings (normalizing and taking
@@ -36,55 +18,6 @@ PROJECTIONS = 8
 
 MANY = 100_000
 """Maximum number of close pairs to check one by one (plus 10 per row)."""
-
-
-class Precision(NamedTuple):
-    """How accurate a matrix is: relative errors of its stored entries, None if these are exact."""
-
-    errors: sparse.csr_array | None = None
-    name: str = ""  # of the least accurate dtype
-    unit: float = 0.0  # its unit roundoff
-
-    def move(self, errors: sparse.csr_array) -> Precision:
-        """The same with the errors of other entries."""
-        return self._replace(errors=errors)
-
-
-EXACT = Precision()
-
-
-def precision_of(matrix: sparse.csr_array, X: Any, dtype: Any) -> Precision:
-    """The accuracy of the entries of ``matrix``, read from ``X`` as an array of a ``dtype``.
-
-    An entry x of a format with the unit roundoff u was rounded by at most u x, by more if it is
-    below the smallest normal number. Whole numbers up to 1 / u are exact if all entries are whole:
-    they are counts. The columns of a table may have different dtypes.
-    """
-    names = [_name(kind) for kind in getattr(X, "dtypes", ())] if hasattr(X, "columns") else []
-    if not names:
-        names = [_name(getattr(X, "dtype", dtype)), _name(dtype)]
-        names = [next((name for name in names if name in FORMATS), "")] * matrix.shape[1]
-    formats = [FORMATS.get(name, Format(0.0, 0.0)) for name in names]
-    rounded = [format.unit > 0.0 for format in formats]
-    if not any(rounded):
-        return EXACT
-    units, smallest = np.transpose(formats)
-    data, unit = matrix.data, units[matrix.indices]
-    if np.all((unit == 0.0) | (data == np.rint(data))):
-        unit = np.where(data * unit <= 1.0, 0.0, unit)
-    if not unit.any():
-        return EXACT
-    errors = unit * np.maximum(1.0, smallest[matrix.indices] / data)
-    parts = errors, matrix.indices, matrix.indptr
-    coarsest = max(filter(FORMATS.__contains__, names), key=lambda name: FORMATS[name].unit)
-    return Precision(sparse.csr_array(parts, shape=matrix.shape), coarsest, FORMATS[coarsest].unit)
-
-
-def _name(dtype: Any) -> str:
-    """The name of a dtype of NumPy, pandas, polars or torch, as NumPy calls it."""
-    plain = getattr(dtype, "subtype", dtype)  # of sparse columns
-    plain = getattr(plain, "numpy_dtype", plain)  # of columns with missing values
-    return str(plain).lower().removeprefix("torch.")
 
 
 def merge_rounded(hist: sparse.csr_array, errors: sparse.csr_array, labels: Index) -> Index:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -23,25 +23,102 @@ class Metrics(NamedTuple):
     features: Matrix
 
 
-class DistanceMap(Protocol):
-    """Histograms bound to a way of comparing them under a cost between their bins.
+class Accuracy(NamedTuple):
+    """How far a call of a map solves its Sinkhorn problems.
 
-    It is homogeneous: phi(s * cost) == s * phi(cost).
+    Marginal errors are l1 distances between the marginals of a pair's plan and its histograms.
     """
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of histograms, number of bins."""
+    sweeps: int | None = None  # of each pair; None until its marginal error is at most ``tol``
+    tol: float = 1e-10
+    margin: float = math.inf  # with ``sweeps``: pairs above this marginal error are swept further
+    precision: str = "float64"  # of the sweeps; float64 where a lower one could overflow
 
-    def __call__(self, cost: Matrix) -> Matrix:
+
+Accuracies = tuple[Accuracy, Accuracy]
+"""The accuracy of the map to samples, and of the map to features."""
+
+
+class DistanceMap:
+    """Histograms bound to a way of comparing them under a cost between their bins.
+
+    It is homogeneous: phi(s * cost) == s * phi(cost). Maps without Sinkhorn problems ignore the
+    accuracy. Subclasses define ``shape``, ``__call__`` and ``pairs``, and may override the rest.
+    """
+
+    shape: tuple[int, int]
+    """Number of histograms, number of bins."""
+    accuracy: Accuracy | None = None
+    """The accuracy of calls that do not state one; None if there is nothing to choose."""
+    error: float = 0.0
+    """Largest marginal error of the last call."""
+    memory_used: float = 0.0
+    """Bytes stored between calls."""
+    device: Any = None
+    """The torch device on which the map computes, None if it computes on arrays."""
+    n_threads: int | None = None
+    """Threads of a call in this process; None for all."""
+    on_progress: Callable[[int, int], None] | None = None
+    """Called with the amount of work done in a call, and the total."""
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         """All distances, symmetric with a zero diagonal."""
+        raise NotImplementedError
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """The distances of the pairs ``index`` (p, 2)."""
+        raise NotImplementedError
+
+    def report(self, done: int, total: int) -> None:
+        """Tell ``on_progress``, if it is set."""
+        if self.on_progress is not None:
+            self.on_progress(done, total)
+
+    def divide(self, parts: Sequence[Index]) -> None:
+        """Store the solutions of these parts of the pairs between calls of :meth:`part`."""
+
+    def part(
+        self, number: int, index: Index, cost: Matrix, accuracy: Accuracy | None = None
+    ) -> Vector:
+        """The distances of one of the parts passed to :meth:`divide`, whose pairs are ``index``."""
+        return self.pairs(cost, index, accuracy)
+
+    def sketch(self, cost: Matrix) -> DistanceMap | None:
+        """The linear map of nearly optimal plans at ``cost``; None if there is no quick one."""
+        return None
+
+    def snapshot(self) -> dict[str, Any]:
+        """What earlier calls stored, by name, as arrays and numbers; arrays are not copied."""
+        return {}
+
+    def restore(self, memory: dict[str, Any]) -> None:
+        """Continue from a snapshot of a map of the same histograms and options."""
+
+    def close(self) -> None:
+        """Release what is stored on other machines."""
+
+
+class PlainMap(DistanceMap):
+    """A map that is not a :class:`DistanceMap`, as one: it has ``phi(cost)`` and ``pairs`` only."""
+
+    def __init__(self, phi: Any) -> None:
+        self.phi, self.shape = phi, phi.shape
+
+    def __repr__(self) -> str:
+        return repr(self.phi)
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        distances: Matrix = self.phi(cost)
+        return distances
+
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        distances: Vector = self.phi.pairs(cost, index)
+        self.report(len(index), len(index))
+        return distances
 
 
 @runtime_checkable
-class FreezableMap(DistanceMap, Protocol):
+class FreezableMap(Protocol):
     """A map that is a minimum of linear maps, one for each choice of couplings."""
 
     def freeze(self, cost: Matrix) -> DistanceMap:
@@ -62,56 +139,11 @@ def freezable(phi: object) -> FreezableMap:
 
 
 @runtime_checkable
-class RememberingMap(DistanceMap, Protocol):
-    """A map whose results depend, within tolerance, on what it stored in earlier calls."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """All stored arrays and values, by name; arrays are not copied."""
-
-    def restore(self, memory: dict[str, Any]) -> None:
-        """Continue from a snapshot of a map of the same histograms and options."""
-
-
-@runtime_checkable
-class BoundedMap(DistanceMap, Protocol):
+class BoundedMap(Protocol):
     """A map with proved bounds for its distances."""
 
     def bounds(self, cost: Matrix, index: Index) -> tuple[Vector, Vector]:
         """Lower and upper bounds of the distances of the pairs ``index``."""
-
-
-@runtime_checkable
-class InexactMap(DistanceMap, Protocol):
-    """A map solved by Sinkhorn sweeps; the accuracy can be changed between calls.
-
-    Marginal errors are l1 distances between the marginals of a pair's plan and its histograms.
-    """
-
-    sweeps: int | None
-    """Sweeps per call; None solves every pair to ``tol``."""
-    tol: float
-    """Marginal error at which a pair is solved."""
-    margin: float
-    """With ``sweeps``, the marginal error above which a pair gets extra sweeps."""
-    precision: str
-    """Precision of the sweeps, e.g. "float32"; "float64" where a lower one could overflow."""
-    error: float
-    """Largest marginal error of the last call."""
-
-
-@runtime_checkable
-class DivisibleMap(DistanceMap, Protocol):
-    """A map that can store its solutions while it is called for parts of the pairs."""
-
-    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its distances as a function of the cost; stores solutions."""
-
-
-def divide(phi: DistanceMap, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-    """For each part, its distances as a function of the cost; stores solutions if ``phi`` can."""
-    if isinstance(phi, DivisibleMap):
-        return phi.divide(parts)
-    return [partial(phi.pairs, index=index) for index in parts]
 
 
 BOUNDARY = 1e-13
@@ -125,9 +157,16 @@ class Coupled:
     Distances below the fraction ``boundary`` of the largest count as zero.
     """
 
-    to_samples: DistanceMap
-    to_features: DistanceMap
+    to_samples: Any  # a DistanceMap, or any function of a cost
+    to_features: Any
     boundary: float = BOUNDARY
+
+    def at(self, accuracy: Accuracies | None) -> Coupled:
+        """The lifts, called with this accuracy; None for their own."""
+        if accuracy is None:
+            return self
+        to_samples, to_features = self.to_samples.at(accuracy[0]), self.to_features.at(accuracy[1])
+        return replace(self, to_samples=to_samples, to_features=to_features)
 
 
 @dataclass(frozen=True)
@@ -136,6 +175,7 @@ class Iterate:
 
     ``residual`` is the Hilbert distance between a metric and its own image under one full
     sweep; ``bracket`` is the Collatz-Wielandt interval for lam * mu from that sweep.
+    ``accuracy``, set by the loop, is that of the maps in the next step.
     """
 
     metrics: Metrics
@@ -143,6 +183,7 @@ class Iterate:
     residual: float = float("inf")
     bracket: tuple[float, float] = (0.0, float("inf"))
     sweeps: int = 0  # full transport sweeps (both sides) so far
+    accuracy: Accuracies | None = field(default=None, kw_only=True)
 
 
 class Record(NamedTuple):

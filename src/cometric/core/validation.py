@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from cometric.core.histograms import Side
     from cometric.core.problem import Problem
-    from cometric.core.sides import Side
 
 SUM_TOLERANCE = 1e-6
 """How far from 1 the sum of a histogram may be."""

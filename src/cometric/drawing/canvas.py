@@ -1,17 +1,21 @@
-"""Figures, colors, scales and legends of all plots."""
+"""Figures, colors, scales, legends and shapes of all plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from cometric.core.types import Vector
+from cometric.answers.explanation import Flow
+from cometric.answers.modules import Modules
+from cometric.core.types import Matrix
 from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size
 
 MARKERS = "o^Dsv"
@@ -108,69 +112,80 @@ def color_bar(ax: Axes, drawn: Any, label: str = "", *, extend: str = "neither")
     ax.figure.colorbar(drawn, ax=ax, shrink=0.8, extend=extend, label=label)
 
 
-def points(
-    ax: Axes,
-    places: NDArray[Any],
-    size: float,
-    values: NDArray[Any] | None,
-    title: str = "",
-    order: Sequence[str] = (),
-    modules: bool = False,
-) -> None:
+class Colors(NamedTuple):
+    """One value per item, or None; a title; the order of categories; modules they come from."""
+
+    values: NDArray[Any] | None
+    title: str = ""
+    order: tuple[str, ...] = ()
+    modules: Modules | None = None
+
+
+def points(ax: Axes, positions: Matrix, size: float, colors: Colors) -> None:
     """A point per item: of one color, on a scale, or by category with a legend.
 
-    Categories are in the given ``order``, and each keeps its color if another is empty; without
-    one, the largest comes first. Modules have colors of their own.
+    Categories are in the order of ``colors``, and each keeps its color if another is empty. Modules
+    have colors of their own. Items in no group, and missing numbers, are gray, below the others.
     """
-    x, y = places.T
+    values = colors.values
     if values is None:
-        ax.scatter(x, y, s=size, color=COLORS[0], lw=0, alpha=0.8)
+        _dots(ax, positions, s=size, color=COLORS[0], alpha=0.8)
     elif values.dtype.kind == "f":
-        _on_a_scale(ax, x, y, size, values, title)
+        known = np.isfinite(values)
+        if not known.all():
+            _dots(ax, positions[~known], s=size, color=GRAY)
+        order = np.flatnonzero(known)[np.argsort(values[known], kind="stable")]  # largest on top
+        norm, extend = scale(values[known])
+        drawn = _dots(ax, positions[order], s=size, c=values[order], cmap=SCALE, norm=norm)
+        color_bar(ax, drawn, colors.title, extend=extend)
     else:
-        _by_category(ax, x, y, size, values, title, order, MODULE_COLORS if modules else COLORS)
+        _by_category(ax, positions, size, values, colors)
 
 
-def _on_a_scale(ax: Axes, x: Vector, y: Vector, size: float, values: Vector, title: str) -> None:
-    """Numbers as colors, the largest drawn last; those that are not finite in gray."""
-    known = np.isfinite(values)
-    if not known.all():
-        ax.scatter(x[~known], y[~known], s=size, color=GRAY, lw=0)
-    order = np.flatnonzero(known)[np.argsort(values[known], kind="stable")]
-    norm, extend = scale(values[known])
-    drawn = ax.scatter(x[order], y[order], s=size, c=values[order], cmap=SCALE, norm=norm, lw=0)
-    color_bar(ax, drawn, title, extend=extend)
+def _dots(ax: Axes, positions: Matrix, **look: Any) -> Any:
+    return ax.scatter(positions[:, 0], positions[:, 1], lw=0, **look)
 
 
 def _by_category(
-    ax: Axes,
-    x: Vector,
-    y: Vector,
-    size: float,
-    values: NDArray[Any],
-    title: str,
-    order: Sequence[str],
-    palette: Sequence[str],
+    ax: Axes, positions: Matrix, size: float, values: NDArray[Any], colors: Colors
 ) -> None:
-    """A color and a marker for each label; items in no group are gray, below the others."""
+    """A color and a marker for each label."""
     groups = dict(by_size(values))
-    kinds = [kind for kind in dict.fromkeys([*order, *groups]) if kind not in IN_NO_GROUP]
+    palette = COLORS if colors.modules is None else MODULE_COLORS
+    kinds = [kind for kind in dict.fromkeys([*colors.order, *groups]) if kind not in IN_NO_GROUP]
     for g, label in enumerate(kinds):
         if label not in groups:
             continue
-        members = groups[label]
         turn, color = divmod(g, len(palette))
-        ax.scatter(
-            x[members],
-            y[members],
+        _dots(
+            ax,
+            positions[groups[label]],
             s=size if turn == 0 else LARGER * size,  # shapes differ visibly only when large
             color=palette[color],
             marker=MARKERS[turn % len(MARKERS)],
-            lw=0,
             label=label,
         )
     for label in IN_NO_GROUP:
         if label in groups:
-            rest = groups[label]
-            ax.scatter(x[rest], y[rest], s=size, color=GRAY, lw=0, label=label, zorder=0.9)
-    legend(ax, title or None, float(np.sqrt(DOT / size)))
+            _dots(ax, positions[groups[label]], s=size, color=GRAY, label=label, zorder=0.9)
+    legend(ax, colors.title or None, float(np.sqrt(DOT / size)))
+
+
+def stack(chosen: Sequence[Flow], side: str, gap: float) -> dict[str, tuple[float, float]]:
+    """Upper edge and height of each bin of one side, the heaviest first, downward from 0."""
+    masses: dict[str, float] = {}
+    for flow in chosen:
+        masses[getattr(flow, side)] = masses.get(getattr(flow, side), 0.0) + flow.mass
+    positions, top = {}, 0.0
+    for name, mass in sorted(masses.items(), key=lambda item: -item[1]):
+        positions[name] = (top, mass)
+        top -= mass + gap / len(masses)
+    return positions
+
+
+def band(begin: float, end: float, mass: float, color: Any) -> PathPatch:
+    """A ribbon from the left, its upper edge at ``begin``, to the right, at ``end``."""
+    points = [(0, begin), (0.5, begin), (0.5, end), (1, end)]
+    back = [(x, y - mass) for x, y in reversed(points)]
+    codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
+    return PathPatch(Path([*points, *back, points[0]], codes), fc=color, ec="none", alpha=0.8)

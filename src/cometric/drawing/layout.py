@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.checks import without_dropped
+from cometric.answers.groups import without_dropped
 from cometric.answers.result import Result
+from cometric.core.arguments import check_number, check_side
 from cometric.core.arrays import to_numpy, upper
-from cometric.core.kinds import check_number, check_side
+from cometric.core.histograms import Side
 from cometric.core.labels import is_missing
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Vector
 
 OPTIMAL_ORDER = 1_000
@@ -124,11 +124,11 @@ def coordinates(
     distances: Matrix,
     method: str = "umap",
     random_state: int | None = 0,
-    on_progress: Callable[[float], None] | None = None,
+    report: Callable[[int, int], None] = lambda done, count: None,
 ) -> Matrix:
     """An embedding in the plane, (n, 2), by UMAP or t-SNE.
 
-    ``on_progress`` is called with the share that is done, for t-SNE of many items.
+    ``report`` is called with the part of the items that counts as done, below their number.
     """
     n = len(distances)
     if method not in ("umap", "tsne"):
@@ -137,7 +137,7 @@ def coordinates(
     if n < 5:  # too few for neighborhoods
         return start
     if method == "tsne":
-        embedded = _tsne(distances, start, random_state, on_progress)
+        embedded = _tsne(distances, start, random_state, report)
     else:
         try:
             from umap import UMAP
@@ -162,7 +162,7 @@ def _tsne(
     distances: Matrix,
     start: Matrix,
     random_state: int | None,
-    on_progress: Callable[[float], None] | None,
+    report: Callable[[int, int], None],
 ) -> Matrix:
     """t-SNE; for many items in two stages of 250 iterations with longer steps.
 
@@ -172,29 +172,28 @@ def _tsne(
     from threadpoolctl import threadpool_limits
 
     n = len(distances)
-    places: Matrix = start * (1e-4 / start[:, 0].std())
+    positions: Matrix = start * (1e-4 / start[:, 0].std())
     options: dict[str, Any] = {"perplexity": min(30.0, (n - 1) / 3), "random_state": random_state}
     stages: list[dict[str, Any]] = [{}]
     if n > MANY:
         quick = {"max_iter": 250, "learning_rate": n / EXAGGERATION, "angle": 0.6}
         stages = [{**quick, "early_exaggeration": factor} for factor in (EXAGGERATION, 1.0)]
     for done, stage in enumerate(stages, 1):
-        model = TSNE(metric="precomputed", init=places, **options, **stage)
+        model = TSNE(metric="precomputed", init=positions, **options, **stage)
         with threadpool_limits(1):  # its threads synchronize at every step: slow on shared cores
-            places = np.asarray(model.fit_transform(distances), np.float64)
-        if on_progress is not None:
-            on_progress(done / len(stages))
-    return places
+            positions = np.asarray(model.fit_transform(distances), np.float64)
+        report(int(done / len(stages) * (n - 1)), n)
+    return positions
 
 
-def frame(places: Matrix) -> tuple[Vector, Vector]:
+def frame(positions: Matrix) -> tuple[Vector, Vector]:
     """The lower left and upper right corner of the part of a map to show.
 
     It contains all items, unless a few lie farther out than the extent of the others; then it
     ends half that extent beyond the others.
     """
-    ordered = np.sort(places, axis=0)
-    few = 0 if len(places) < 10 else max(1, int(OUTSIDE * len(places)))
+    ordered = np.sort(positions, axis=0)
+    few = 0 if len(positions) < 10 else max(1, int(OUTSIDE * len(positions)))
     low, high = ordered[few], ordered[-1 - few]
     span, first, last = high - low, ordered[0], ordered[-1]
     return (
@@ -204,7 +203,7 @@ def frame(places: Matrix) -> tuple[Vector, Vector]:
 
 
 def _classical_scaling(distances: Matrix) -> Matrix:
-    """Classical multidimensional scaling, the start of embeddings: it places clusters well."""
+    """Classical multidimensional scaling, the start of embeddings: it separates clusters well."""
     from scipy.sparse.linalg import eigsh
 
     squares = distances**2

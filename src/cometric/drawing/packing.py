@@ -1,4 +1,4 @@
-"""Numbers as text in the page of the report: compressed, with as few bits as they need."""
+"""Numbers and trees as text in the page of the report: compressed, with as few bits as needed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.trees import MetricTree
 from cometric.core.types import Index, Vector
 
 SMALLEST = 1e-6
@@ -66,15 +67,12 @@ def pack_masses(A: sparse.csr_array, B: sparse.csr_array, columns: Index) -> dic
     """
     used = np.zeros(A.shape[1], bool)
     used[columns] = True
-    both = sparse.csr_array((A != 0) + (B.T != 0)).astype(np.float64)
+    both = sparse.csr_array(((A != 0) + (B.T != 0)).multiply(used))
+    both.eliminate_zeros()
     both.sort_indices()
-    row = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))
-    wanted = used[both.indices]
-    row, index = row[wanted], both.indices[wanted]
+    row, index = np.repeat(np.arange(A.shape[0]), np.diff(both.indptr)), both.indices
     packed: dict[str, Any] = {
-        "start": pack(
-            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=A.shape[0]))]), "u4"
-        ),
+        "start": pack(both.indptr, np.uint32),
         "index": pack(index, np.uint16),
         "known": pack(used, np.uint8),
     }
@@ -91,11 +89,8 @@ def pack_values(X: sparse.csc_array) -> dict[str, Any]:
     Each column has its own scale: code 255 is its largest value.
     """
     X.sort_indices()
-    counts = np.diff(X.indptr)
-    tops = np.array(
-        [X.data[a:b].max(initial=0.0) for a, b in zip(X.indptr[:-1], X.indptr[1:], strict=True)]
-    )
-    scale = np.repeat(np.where(tops > 0, tops, 1.0), counts)
+    tops = X.max(axis=0).toarray().ravel()
+    scale = np.repeat(np.where(tops > 0, tops, 1.0), np.diff(X.indptr))
     # A value above zero stays above zero.
     codes = np.where(X.data > 0, np.maximum(1, np.rint(LEVELS * X.data / scale)), 0)
     return {
@@ -109,3 +104,60 @@ def pack_values(X: sparse.csc_array) -> dict[str, Any]:
 def significant(number: float, digits: int = 4) -> float:
     """The number rounded to this many digits."""
     return float(f"{number:.{digits}g}")
+
+
+# --------------------------------------------------------------------------- trees
+
+
+def prune(tree: MetricTree, leaves: Index) -> MetricTree:
+    """The tree of some of the leaves, in this order: nodes with a single child are left out."""
+    count = len(tree)
+    below = np.zeros(count, np.int64)
+    below[leaves] = 1
+    branches = np.zeros(count, np.int64)  # children with chosen leaves
+    for node, parent in enumerate(tree.parents[:-1]):
+        below[parent] += below[node]
+        branches[parent] += below[node] > 0
+    stays = (branches > 1) & (below > 0)
+    stays[: tree.n_leaves] = False
+    inner = np.flatnonzero(stays)
+    number = np.full(count, -1, np.int64)
+    number[leaves] = np.arange(len(leaves))
+    number[inner] = len(leaves) + np.arange(len(inner))
+    old = np.concatenate([leaves, inner])
+    depths = tree.depths
+    parents, lengths = np.full(len(old), -1, np.int64), np.zeros(len(old))
+    for new, node in enumerate(old[:-1]):
+        above = int(tree.parents[node])
+        while number[above] < 0:
+            above = int(tree.parents[above])
+        parents[new] = number[above]
+        lengths[new] = depths[node] - depths[above]
+    return MetricTree(parents, lengths, len(leaves))
+
+
+def leaf_ranks(tree: MetricTree) -> Index:
+    """The place of each leaf, from 0, so that branches do not cross; larger subtrees last."""
+    sizes = np.zeros(len(tree), np.int64)
+    sizes[: tree.n_leaves] = 1
+    for node, parent in enumerate(tree.parents[:-1]):
+        sizes[parent] += sizes[node]
+    first = np.zeros(len(tree), np.int64)
+    taken = np.zeros(len(tree), np.int64)  # leaves of the children that are placed
+    for node in np.lexsort((sizes, tree.levels)):  # from the root down
+        parent = tree.parents[node]
+        if parent >= 0:
+            first[node] = first[parent] + taken[parent]
+            taken[parent] += sizes[node]
+    return first[: tree.n_leaves]
+
+
+def pack_tree(tree: MetricTree) -> dict[str, Any]:
+    """The tree in the format of the page, with depths relative to the largest."""
+    depths = tree.depths
+    top = float(depths.max())
+    return {
+        "parents": pack(np.where(tree.parents < 0, 0, tree.parents), np.uint16),
+        "depths": pack(np.rint(65535 * depths / top) if top > 0 else depths, np.uint16),
+        "ranks": pack(leaf_ranks(tree), np.uint16),
+    }

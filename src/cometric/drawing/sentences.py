@@ -1,17 +1,17 @@
-"""What the report says: the summary, how the solve ended, and certificates, in sentences."""
+"""What the report says in sentences: the summary, how the solve ended, certificates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.arguments import other_side
 from cometric.core.inputs import counted
-from cometric.core.kinds import other_side
+from cometric.core.text import storable
 from cometric.core.types import Status
-from cometric.drawing.words import Words
 from cometric.machine.progress import duration
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, describe_triangle
@@ -24,6 +24,37 @@ BARELY = 1.25
 """Neighbors share labels barely more often than by chance below this ratio."""
 
 
+class Words(NamedTuple):
+    """Plural nouns for the two sides."""
+
+    samples: str = "samples"
+    features: str = "features"
+
+    def many(self, of: str) -> str:
+        """The plural for "samples" or "features"."""
+        return self.samples if of == "samples" else self.features
+
+    def one(self, of: str) -> str:
+        """The singular."""
+        many = self.many(of)
+        if many.endswith("ies") and many != "species":
+            return f"{many[:-3]}y"
+        return many[:-1] if many.endswith("s") and many != "species" else many
+
+    def payload(self) -> dict[str, dict[str, str]]:
+        return {of: {"one": self.one(of), "many": self.many(of)} for of in self._fields}
+
+
+def read_words(words: Any) -> Words:
+    """Words from a pair of plural nouns."""
+    fits = isinstance(words, tuple | list) and len(words) == 2
+    if not fits or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(
+            f"`words` is {words!r}; pass two plural nouns, such as ('cells', 'genes')."
+        )
+    return Words(*(storable(word.strip()) for word in words))
+
+
 @dataclass(frozen=True)
 class Facts:
     """Names and numbers for the summary."""
@@ -33,7 +64,7 @@ class Facts:
     shared: float | None  # mean share of equal labels among nearest samples
     chance: float | None  # the same for random neighbors
     rank: int | None  # of the learned distance among others by silhouette, from 1
-    module_names: tuple[str, ...] | None  # None: not computed
+    module_names: list[str] | None  # None: not computed
     background: int  # features in no module
     no_modules: str  # why there are none
     words: Words

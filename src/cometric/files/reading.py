@@ -21,9 +21,8 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from scipy import sparse
 
+from cometric.core.arguments import check_path, quoted, similar
 from cometric.core.inputs import check_indices
-from cometric.core.kinds import check_path
-from cometric.core.names import quoted, similar
 from cometric.core.text import storable_names
 from cometric.core.warn import warn
 from cometric.files.tables import (

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from scipy import sparse
 
-from cometric.core.kinds import check_path
+from cometric.core.arguments import check_path
 from cometric.core.text import storable_names
 from cometric.core.types import Index
 from cometric.files.reading import check_not_empty, errors_naming, missing, open_hdf5

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cometric.core.kinds import check_path, shown
+from cometric.core.arguments import check_path, shown
 from cometric.files.reading import missing
 
 Sets = Mapping[str, Iterable[str]] | str | os.PathLike[str]

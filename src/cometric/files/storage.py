@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from cometric.core.kinds import check_path
+from cometric.core.arguments import check_path
 
 HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,

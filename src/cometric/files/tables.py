@@ -14,8 +14,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from cometric.core.arguments import suggestion
 from cometric.core.inputs import counted
-from cometric.core.names import suggestion
 
 FORMULA = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]*"

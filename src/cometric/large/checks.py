@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometric.core.kinds import Count, Folder, check_count
+from cometric.core.arguments import check_count, check_folder
 from cometric.core.nearest import check_neighbors
 from cometric.machine.devices import check_single
 
@@ -28,8 +28,8 @@ def check_search(
         check_count("max_candidates", max_candidates)
     if check != 0:
         check_count("check", check)
-    Count(0, optional=True).check("random_state", random_state)
-    Folder().check("folder", folder)
+    check_count("random_state", random_state, least=0, optional=True)
+    check_folder("folder", folder)
     if max_candidates is not None and min(n - 1, max_candidates) < n_neighbors:
         raise ValueError(
             f"`max_candidates` is {max_candidates}; at least `n_neighbors` = {n_neighbors} are "

@@ -13,12 +13,11 @@ from scipy import sparse
 
 from cometric.answers.extension import on_gpu
 from cometric.answers.result import Result, from_arrays
+from cometric.core.arguments import check_options, shown
 from cometric.core.digest import digest
+from cometric.core.histograms import normalize
 from cometric.core.inputs import Names, read_matrix, read_samples
-from cometric.core.kinds import shown
 from cometric.core.labels import NO_GROUP, groups_of, indicators
-from cometric.core.names import check_options
-from cometric.core.sides import normalize
 from cometric.core.types import Index, Matrix
 from cometric.files.rows import as_rows
 from cometric.large.checks import check_device, check_search

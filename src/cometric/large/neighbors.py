@@ -11,20 +11,20 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances, check_norm, on_gpu
+from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import checks_options
 from cometric.core.digest import digest
+from cometric.core.histograms import make_side, normalize, place_repeats, smooth
 from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, read_samples
 from cometric.core.matching import describe_differences, find_bins, select
-from cometric.core.names import checks_options
 from cometric.core.nearest import check_neighbors, neighbor_matrix
-from cometric.core.sides import make_side, normalize, place_repeats, smooth
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
 from cometric.files.rows import as_rows
@@ -45,9 +45,6 @@ from cometric.large.samples import Samples
 from cometric.large.searching import IndexSearch
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
-
-if TYPE_CHECKING:
-    from cometric.answers.result import Result
 
 EXHAUSTIVE = 5000
 """Up to this many samples, "auto" is an exhaustive search."""

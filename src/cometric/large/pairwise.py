@@ -7,23 +7,20 @@ import os
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cometric.answers.checks import check_is_result
 from cometric.answers.extension import HeldDistances
+from cometric.answers.result import Result, check_is_result
+from cometric.core.arguments import check_path
 from cometric.core.digest import digest
-from cometric.core.kinds import check_path
 from cometric.core.types import Matrix
 from cometric.files.storage import LOCK, lock, unlock
 from cometric.large.neighbors import read_histograms
 from cometric.large.progress import FORMAT
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
-
-if TYPE_CHECKING:
-    from cometric.answers.result import Result
 
 CHECKSUMS = ".checksums"
 """The file, in the folder of the array, with the checksums of its tiles."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from cometric.core.arguments import check_folder, check_path
 from cometric.core.digest import digest
-from cometric.core.kinds import Folder, check_path
 from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
 FORMAT = 2
@@ -41,7 +41,7 @@ class Progress:
         self._lock: int | None = None
         if self.folder is None:
             return
-        Folder().check("folder", folder)
+        check_folder("folder", folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         names = {path.name for path in self.folder.iterdir()}
         if MANIFEST not in names and not all(map(_is_leftover, names)):

@@ -13,14 +13,13 @@ from scipy import sparse
 
 from cometric.answers.extension import HeldDistances
 from cometric.core.cached import cached_property
-from cometric.core.histograms import Histograms
+from cometric.core.histograms import Histograms, make_side, normalize, smooth
 from cometric.core.rounding import Known
-from cometric.core.sides import make_side, normalize, smooth
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import candidates, thread_count
 from cometric.large.rows import LongArray, StoredRows
-from cometric.maps import references, views
-from cometric.maps.euclidean import row_blocks
+from cometric.maps.norms import Local, LocalItems
+from cometric.maps.views import Views, row_blocks
 from cometric.transports.base import LowerBounds, quadratic_forms
 
 if TYPE_CHECKING:
@@ -61,13 +60,17 @@ class Samples:
         self._least = -np.inf if np.isinf(eps) else 0.0
         self.keeps_own = hasattr(self.base.phi, "own_terms")
         reference = None if self.base.norms is None else self.base.norms.reference
-        self.local = reference if isinstance(reference, references.Local) else None
+        self.local = reference if isinstance(reference, Local) else None
         self._other = reference if self.local is None else None
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
         # Dense vectors: of all views of a local reference but its sums, or of "lsa".
-        self._views = views.lsa(known.full_histograms) if self.local is None else self.local.views
+        self._views = (
+            Views("lsa", known.full_histograms, "samples")
+            if self.local is None
+            else self.local.views
+        )
         self._dense = slice(0 if self.local is None else 2, None)
-        own_vectors = self._views.place(known.full_histograms)[self._dense]
+        own_vectors = self._views.known[self._dense]
         self.cuts = np.cumsum([0, *(part.rows.shape[1] for part in own_vectors)])
         images = self._bounds(known.hist, self.base.phi).image(slice(0, known.hist.shape[0]))
         self._center = images.mean(axis=0)
@@ -214,7 +217,7 @@ class Samples:
         places = None
         if self.local is not None:
             placed = self._views.place(Histograms(full))
-            places = references.LocalItems(placed, [part[rows] for part in self.around])
+            places = LocalItems(placed, [part[rows] for part in self.around])
         held = self.base.on(hist, full, places, self._own(rows))
         return held.pairs(back.reshape(-1, 2))
 

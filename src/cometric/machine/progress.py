@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 from cometric.core.types import Coupled
@@ -59,14 +59,18 @@ class Bar:
         self._begun, self._done, self._residual = 0.0, 0, math.nan
         self._map, self._map_began = "", 0.0
         if show:
-            self._display = _Terminal() if redraws() else _Log()
+            self._display = _display("learning", "iteration")
 
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.close()
+    @classmethod
+    @contextmanager
+    def shown(cls, show: bool) -> Iterator[Bar]:
+        """A bar that is closed at the end of a ``with`` statement."""
+        bar = cls(show)
+        try:
+            yield bar
+        finally:
+            if bar._display is not None:
+                bar._display.close()
 
     def say(self, text: str) -> None:
         """Write a permanent line."""
@@ -89,8 +93,7 @@ class Bar:
         self._ahead, self._begun, self._done, self._records = ahead, seconds, done, []
         self._display.begin(done, seconds)
         sides = {"features": phi.to_features, "samples": phi.to_samples}
-        bare: dict[str, Any] = {name: getattr(side, "phi", side) for name, side in sides.items()}
-        maps = {name: part for name, part in bare.items() if hasattr(part, "on_progress")}
+        maps: dict[str, Any] = {name: getattr(side, "phi", side) for name, side in sides.items()}
         try:
             for name, part in maps.items():
                 part.on_progress = partial(self._within, name)
@@ -109,7 +112,7 @@ class Bar:
         if len(self._records) >= FEWEST:  # until then, show the last estimate
             left = run_left(self._records, self._ahead, self._begun)
             self._end = None if left is None else time.monotonic() + left
-        self._display.update(self._done, self._text())
+        self._display.show(self._done, self._text())
 
     def _within(self, name: str, done: int, total: int) -> None:
         """Show a finished block of a map."""
@@ -139,54 +142,29 @@ class Bar:
 
 @contextmanager
 def bar_of_pairs(
-    show: bool, count: int, unit: str = "pair", doing: str = "comparing"
+    show: bool, total: int, unit: str = "pair", doing: str = "comparing"
 ) -> Iterator[Callable[[int, int], None]]:
-    """A callback ``(done, total)`` for the pairs (or samples) of a part, after each block.
+    """A callback ``(done, of)`` for the pairs (or samples) of a part, after each block.
 
-    When ``done`` reaches ``total``, the part ends, and the next call counts from there.
+    When ``done`` reaches ``of``, the part ends, and the next call counts from there.
     """
-    if not show:
-        yield lambda done, total: None
-        return
-    from cometric.kernels.compiling import announce_compilation
+    with _displayed(show, doing, unit, total) as display:
+        before = 0
 
-    display = _Counter(count, unit, doing) if redraws() else _LoggedCounter(count, unit, doing)
-    before = 0
+        def report(done: int, of: int) -> None:
+            nonlocal before
+            display.show(before + done)
+            before += of if done == of else 0
 
-    def report(done: int, total: int) -> None:
-        nonlocal before
-        display.reach(before + done)
-        before += total if done == total else 0
-
-    try:
-        with announce_compilation(display.write):
-            yield report
-    finally:
-        display.close()
+        yield report if show else lambda done, of: None
 
 
 @contextmanager
-def counting(show: bool, doing: str, what: str) -> Iterator[Callable[..., None]]:
+def counting(show: bool, doing: str, unit: str) -> Iterator[Callable[[], None]]:
     """A callback for each step, where the number of steps is not known in advance."""
-    if not show:
-        yield lambda *_: None
-        return
-    if not redraws():
-        log, began, done = _Log(), time.monotonic(), 0
-
-        def step(*_: Any) -> None:
-            nonlocal done
-            done += 1
-            if log.due():
-                log.write(f"{doing}: {done} {what} in {duration(time.monotonic() - began)}")
-
-        yield step
-        return
-    from tqdm.auto import tqdm
-
-    layout = "{desc}: {n_fmt} " + what + " [{elapsed}]"
-    with tqdm(desc=doing, bar_format=layout, delay=DELAY, file=sys.stderr) as bar:
-        yield lambda *_: bar.update()
+    with _displayed(show, doing, unit) as display:
+        steps = count(1)
+        yield (lambda: display.show(next(steps))) if show else lambda: None
 
 
 # ------------------------------------------------------------------------------- displays
@@ -207,25 +185,46 @@ def redraws() -> bool:
     )
 
 
-class _Terminal:
-    """Iterations on one line that is redrawn."""
+def _display(doing: str, unit: str, total: int | None = None) -> Any:
+    return (_Terminal if redraws() else _Log)(doing, unit, total)
 
-    def __init__(self) -> None:
+
+@contextmanager
+def _displayed(show: bool, doing: str, unit: str, total: int | None = None) -> Iterator[Any]:
+    """A display, closed at the end, which also announces the compilation of kernels."""
+    if not show:
+        yield None
+        return
+    from cometric.kernels.compiling import announce_compilation
+
+    display = _display(doing, unit, total)
+    try:
+        with announce_compilation(display.write):
+            yield display
+    finally:
+        display.close()
+
+
+class _Terminal:
+    """Items done (of a ``total``, if known), on one line that is redrawn."""
+
+    def __init__(self, doing: str, unit: str, total: int | None) -> None:
         from tqdm.auto import tqdm
 
-        layout = "{desc}: {n_fmt} iterations [{elapsed}{postfix}]"
-        self._bar: Any = tqdm(desc="learning", bar_format=layout, delay=DELAY)
+        layout = f"{{desc}}: {{n_fmt}} {unit}s [{{elapsed}}{{postfix}}]"
+        how: dict[str, Any] = {"total": total, "unit": f" {unit}s", "unit_scale": True}
+        how = {"bar_format": layout} if total is None else how
+        self._bar: Any = tqdm(desc=doing, delay=DELAY, file=sys.stderr, **how)
 
     def begin(self, done: int, seconds: float) -> None:
         self._bar.n = done
         self._bar.start_t = self._bar._time() - seconds
 
-    def show(self, done: int, text: str) -> None:
-        self._bar.set_postfix_str(text)
-
-    def update(self, done: int, text: str) -> None:
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(done - self._bar.n)
+    def show(self, done: int, text: str = "") -> None:
+        further = max(0, done - self._bar.n)
+        if text:
+            self._bar.set_postfix_str(text, refresh=further == 0)
+        self._bar.update(further)
 
     def write(self, text: str) -> None:
         self._bar.write(text, file=sys.stderr)
@@ -235,31 +234,28 @@ class _Terminal:
 
 
 class _Log:
-    """Iterations as occasional lines, less often as time passes."""
+    """The same as occasional lines, less often as time passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str, unit: str, total: int | None) -> None:
+        self._doing, self._unit, self._total = doing, unit, total
         self._began = self._last = time.monotonic()
         self._earlier = 0.0
 
     def begin(self, done: int, seconds: float) -> None:
         self._earlier = seconds - (time.monotonic() - self._began)
 
-    def show(self, done: int, text: str) -> None:
-        if self.due():
-            spent = duration(time.monotonic() - self._began + self._earlier)
-            counted = f"{done} iteration{'s' * (done != 1)} in {spent}"
-            what = ", ".join(filter(None, [counted, text]))
-            self.write(f"learning: {what}")
-
-    update = show
-
-    def due(self) -> bool:
-        """Whether it is time for another line, which the caller then writes."""
+    def show(self, done: int, text: str = "") -> None:
         now = time.monotonic()
-        if now - self._last < max(EVERY, SHARE * (now - self._began)):
-            return False
+        spent = now - self._began
+        if now - self._last < max(EVERY, SHARE * spent):
+            return
         self._last = now
-        return True
+        said = f"{done} {self._unit}{'s' * (done != 1)} in {duration(spent + self._earlier)}"
+        if self._total is not None:
+            said = f"{100 * done // self._total} % of {self._total} {self._unit}s"
+            left = spent * max(0, self._total - done) / max(done, 1)
+            text = f"about {duration(left)} left" if left >= 1.0 else ""
+        self.write(f"{self._doing}: {', '.join(filter(None, [said, text]))}")
 
     def write(self, text: str) -> None:
         if sys.stderr is not None:  # None in a program without a console
@@ -267,42 +263,6 @@ class _Log:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-class _Counter:
-    """Items done, as a bar."""
-
-    def __init__(self, count: int, unit: str, doing: str) -> None:
-        from tqdm.auto import tqdm
-
-        self._bar: Any = tqdm(
-            desc=doing, total=count, unit=f" {unit}s", unit_scale=True, delay=DELAY
-        )
-
-    def reach(self, done: int) -> None:
-        self._bar.update(max(0, done - self._bar.n))
-
-    def write(self, text: str) -> None:
-        self._bar.write(text, file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class _LoggedCounter(_Log):
-    """Items done, as occasional lines."""
-
-    def __init__(self, count: int, unit: str, doing: str) -> None:
-        super().__init__()
-        self._count, self._unit, self._doing = count, unit, doing
-
-    def reach(self, done: int) -> None:
-        if done <= 0 or not self.due():
-            return
-        spent = time.monotonic() - self._began
-        left = spent * max(0, self._count - done) / done
-        text = f"{self._doing}: {100 * done // self._count} % of {self._count} {self._unit}s"
-        self.write(text + (f", about {duration(left)} left" if left >= 1.0 else ""))
 
 
 # ------------------------------------------------------------------------------ estimates

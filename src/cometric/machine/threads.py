@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cometric.core.kinds import Count
+from cometric.core.arguments import check_count
 from cometric.kernels import in_forked_child, thread_count, threads
 
 Item = TypeVar("Item")
@@ -91,7 +91,7 @@ def free_in_children(lock: AnyLock) -> AnyLock:
 @contextmanager
 def workers(n_threads: int | None) -> Iterator[None]:
     """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
-    Count(optional=True).check("n_threads", n_threads)
+    check_count("n_threads", n_threads, optional=True)
     with one_blas_thread(), threads(thread_count(n_threads)):
         yield
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.arrays import BLOCK, is_tensor, numbers
 from cometric.core.histograms import Histograms, check_masses
-from cometric.core.kinds import shown
 from cometric.core.types import Index, Matrix
 
 LARGEST_EPS, LARGEST_RHO = 1e8, 1e18

@@ -5,13 +5,13 @@ from __future__ import annotations
 from copy import copy
 
 from cometric.core.arrays import symmetric
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import plans, threads
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.exact_pairs import SMALL, Moves, PairBatch
 
 
-class FrozenMap:
+class FrozenMap(DistanceMap):
     """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
     def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
@@ -28,17 +28,17 @@ class FrozenMap:
         n, d = self.shape
         return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
         return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         index = check_index(index, self.shape[0])
         distances: Vector = self(cost)[index[:, 0], index[:, 1]]
         return distances
 
 
-class ReplayedMap:
+class ReplayedMap(DistanceMap):
     """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
 
     def __init__(self, shape: tuple[int, int], batch: PairBatch) -> None:
@@ -51,10 +51,10 @@ class ReplayedMap:
         n, d = self.shape
         return f"ReplayedMap({n} histograms on {d} bins)"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         index = check_index(index, self.shape[0])
         distances: Vector = self(cost)[index[:, 0], index[:, 1]]
         return distances

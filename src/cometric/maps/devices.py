@@ -10,27 +10,14 @@ from typing import Any
 import numpy as np
 
 from cometric.core.arrays import is_tensor
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.machine.devices import torch_device, usable_memory
 from cometric.maps.blocks import choose_engine
 from cometric.maps.checks import check_histograms
 from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
 
 
-def _shared(name: str) -> Any:
-    """A property that all maps have in common."""
-
-    def get(self: DevicesMap) -> Any:
-        return getattr(self.maps[0], name)
-
-    def put(self: DevicesMap, value: Any) -> None:
-        for phi in self.maps:
-            setattr(phi, name, value)
-
-    return property(get, put, doc=f"``{name}`` of the maps of all devices.")
-
-
-class DevicesMap:
+class DevicesMap(DistanceMap):
     """The distances of a :class:`TensorEntropicMap`, computed on several devices.
 
     Pairs are divided into shares of about equal modeled time, one per device, where their
@@ -50,8 +37,7 @@ class DevicesMap:
         Further options of :class:`TensorEntropicMap`.
     """
 
-    sweeps, tol, max_sweeps, margin = map(_shared, ("sweeps", "tol", "max_sweeps", "margin"))
-    precision = _shared("precision")
+    accuracy: Accuracy
 
     def __init__(
         self,
@@ -76,6 +62,7 @@ class DevicesMap:
             for device, pair in zip(places, itertools.pairwise(cuts), strict=False)
         ]
         self.shape, self.device = self.maps[0].shape, self.maps[0].device
+        self.accuracy = self.maps[0].accuracy
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -92,44 +79,39 @@ class DevicesMap:
         return " and ".join(dict.fromkeys(phi.engine for phi in self.maps))
 
     @property
-    def memory(self) -> float:
+    def memory_used(self) -> float:  # type: ignore[override]
         """Bytes of the stored scalings on all devices."""
-        return float(sum(phi.memory for phi in self.maps))
+        return float(sum(phi.memory_used for phi in self.maps))
 
     @property
-    def error(self) -> float:
+    def error(self) -> float:  # type: ignore[override]
         """The largest marginal error of the last call."""
         return max(phi.error for phi in self.maps)
 
-    @property
-    def on_progress(self) -> Any:
-        """Callback ``(done, total)``: the sources of the first device."""
-        return self.maps[0].on_progress
-
-    @on_progress.setter
-    def on_progress(self, report: Any) -> None:
-        self.maps[0].on_progress = report
-
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         """All distances: the sum over devices, each of which returns 0 outside its share."""
         from cometric.kernels.sinkhorn_torch import fast_products
 
         first, *others = self.maps
+        accuracy = first.safe(accuracy or self.accuracy)
+        first.on_progress = self.on_progress
         # Set once for all threads: otherwise each would restore the setting of another
-        with fast_products(self.precision == "tf32"), ThreadPoolExecutor(len(self.maps)) as pool:
-            started = [pool.submit(phi, cost) for phi in others]
-            distances: Any = first(cost)
+        products = fast_products(accuracy.precision == "tf32")
+        with products, ThreadPoolExecutor(len(self.maps)) as pool:
+            started = [pool.submit(phi, cost, accuracy) for phi in others]
+            distances: Any = first(cost, accuracy)
             for future in started:
                 part: Any = future.result()
                 distances += part.to(self.device) if is_tensor(part) else part
         if len({phi.precision for phi in self.maps}) > 1:  # one exceeded the range of float32
-            self.precision = "float64"
+            for phi in self.maps:
+                phi.overflow()
         matrix: Matrix = distances
         return matrix
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """Divergences of pairs, on the first device."""
-        return self.maps[0].pairs(cost, index)
+        return self.maps[0].pairs(cost, index, accuracy)
 
     def snapshot(self) -> dict[str, Any]:
         """The memory of all devices; the scalings of self terms, equal on all, are stored once."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.blocks import even_cuts
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
@@ -65,16 +65,13 @@ class Worker:
         return Worker, (self._make, self._hist)
 
 
-def advance(
-    worker: Worker, rows: Rows, ground: Ground, settings: dict[str, Any], before: Block | None
-) -> Block:
-    """The block after a call."""
+def advance(worker: Worker, rows: Rows, ground: Ground, before: Block | None, *how: Any) -> Block:
+    """The block after a call; ``how`` it is solved is passed to the map."""
     with one_task:
         phi = worker.phi
-        for name, value in settings.items():
-            setattr(phi, name, value)
-        values, memory = phi.advance(ground, *rows, None if before is None else before.memory)
-        return Block(values, float(getattr(phi, "error", 0.0)), memory)
+        memory = None if before is None else before.memory
+        values, memory = phi.advance(ground, *rows, memory, *how)
+        return Block(values, float(phi.error), memory)
 
 
 def freeze(worker: Worker, rows: Rows, block: Block) -> Any:
@@ -99,7 +96,7 @@ def memory_of(block: Block) -> dict[str, Any]:
     return block.memory
 
 
-class DistributedMap:
+class DistributedMap(DistanceMap):
     """The map that ``make`` creates, computed in blocks on the workers of ``client`` if given.
 
     Parameters
@@ -130,14 +127,13 @@ class DistributedMap:
         remember: bool = True,
     ) -> None:
         self._make, self._hist, self._remember = make, Histograms.of(hist), remember
+        self.shape = self._hist.shape
         self._cluster = as_cluster(client)
         self._phi = make(self._hist)  # for cuts and settings; the workers have their own
         self._worker = self._cluster.share(Worker(make, self._hist))
         self._stored = float(self._phi.row_memory().sum())
         self._renewed = 0  # bytes sent before the last renewal
         self._pairs_only: TiledMap | None = None
-        self.error = 0.0
-        self.on_progress: Any = None
         count = blocks or BLOCKS * max(1, len(self._cluster.check()))
         self._set_cuts(even_cuts(self._phi.row_work(), count))
 
@@ -145,41 +141,32 @@ class DistributedMap:
         self._rows = [Rows(*pair) for pair in itertools.pairwise(cuts.tolist())]
         self._blocks: list[Any] = [None] * len(self._rows)  # futures of :class:`Block`
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape
-
     def __repr__(self) -> str:
         n, d = self.shape
         name, place = type(self).__name__, self._cluster.name
         return f"{name}({n} histograms on {d} bins, {len(self._rows)} blocks, on {place})"
 
-    def __call__(self, cost: Matrix) -> Matrix:
-        outcomes = self._advance(cost, self._blocks, self.settings())
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        outcomes = self._advance(self._pack(cost), self._blocks)
         matrix, self.error = self._gather(outcomes, self.on_progress)
         return matrix
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        """The distances of some pairs, from a cold start."""
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        """The distances of some pairs, from a cold start, to the accuracy of the map."""
         if self._pairs_only is None:
             make = partial(self._make, memory_limit=0)
             self._pairs_only = TiledMap(make, self._hist, self._cluster)
         return self._pairs_only.pairs(cost, index)
 
-    def settings(self) -> dict[str, Any]:
-        """Attributes to set on the maps of the workers."""
-        return {}
-
     def close(self) -> None:
         """Release the memory on the workers."""
         self._blocks, self._worker, self._pairs_only = [], None, None
 
-    def _pack(self, cost: Matrix) -> Ground:
-        return Ground.pack(check_cost(cost, self.shape[1]))
+    def _pack(self, cost: Matrix, dtype: Any = np.float64) -> Ground:
+        return Ground.pack(check_cost(cost, self.shape[1]), dtype)
 
-    def _advance(self, cost: Matrix, blocks: list[Any], settings: dict[str, Any]) -> list[Any]:
+    def _advance(self, ground: Ground, blocks: list[Any], *how: Any) -> list[Any]:
         """Futures of values and errors; updates ``blocks`` in place if states are stored."""
-        ground = self._pack(cost)
         if self._cluster.sent - self._renewed > max(self._stored, CALLS * ground.nbytes):
             self._renew()
         shared, submit = self._cluster.share(ground), self._cluster.submit
@@ -187,7 +174,7 @@ class DistributedMap:
         for number, rows in enumerate(self._rows):
             before = blocks[number]
             turn = number if before is None else None
-            block = submit(advance, self._worker, rows, shared, settings, before, turn=turn)
+            block = submit(advance, self._worker, rows, shared, before, *how, turn=turn)
             if self._remember:
                 blocks[number] = block
             outcomes.append(submit(values_of, block))
@@ -262,7 +249,7 @@ class _Fetched:
 
 
 class DistributedEntropicMap(DistributedMap):
-    """The blocks of an :class:`EntropicMap`; adds its accuracy controls."""
+    """The blocks of an :class:`EntropicMap`."""
 
     names = ("own", "scalings")
 
@@ -279,35 +266,17 @@ class DistributedEntropicMap(DistributedMap):
         remember: bool = True,
         **options: Any,
     ) -> None:
-        self.eps, self.sweeps, self.tol, self.margin = eps, sweeps, tol, np.inf
         limit = math.inf if remember else 0.0
         make = partial(EntropicMap, eps=eps, rho=rho, tol=tol, dtype=dtype, memory_limit=limit)
         super().__init__(make, hist, client, remember=remember, **options)
+        self.accuracy = self._phi.accuracy._replace(sweeps=sweeps)
 
-    @property
-    def precision(self) -> str:
-        """The precision of the sweeps; float64 if eps is so small that scalings could overflow."""
-        name: str = self._phi.precision
-        return name
-
-    @precision.setter
-    def precision(self, name: str) -> None:
-        self._phi.precision = name
-
-    def settings(self) -> dict[str, Any]:
-        names = ("sweeps", "tol", "margin", "precision")
-        return {name: getattr(self, name) for name in names}
-
-    def _pack(self, cost: Matrix) -> Ground:
-        """The cost in the precision of the sweeps, to send fewer bytes."""
-        return Ground.pack(check_cost(cost, self.shape[1]), self.precision)
-
-    def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | {"margin": self.margin, "tol": self.tol}
-
-    def restore(self, memory: dict[str, Any]) -> None:
-        super().restore(memory)
-        self.margin, self.tol = float(memory["margin"]), float(memory["tol"])
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        chosen = self._phi.safe(accuracy or self.accuracy)
+        ground = self._pack(cost, chosen.precision)  # fewer bytes to send in float32
+        outcomes = self._advance(ground, self._blocks, chosen)
+        matrix, self.error = self._gather(outcomes, self.on_progress)
+        return matrix
 
 
 class DistributedExactMap(DistributedMap):
@@ -315,20 +284,18 @@ class DistributedExactMap(DistributedMap):
 
     names = ("tree", "state")
     has_room_to_freeze = True  # on the workers
+    bases = None  # trees stay there
 
     def __init__(self, hist: Any, client: Any = None, **options: Any) -> None:
         limit = math.inf if options.get("remember", True) else 0.0
         super().__init__(partial(ExactMap, memory_limit=limit), hist, client, **options)
-
-    def settings(self) -> dict[str, Any]:
-        return {"pivots": True}
 
     def sketch(self, cost: Matrix) -> FrozenBlocks | None:
         """The linear map of plans that are near optimal at ``cost``; see ``ExactMap.sketch``."""
         if self._blocks[0] is not None or not self._remember:
             return None
         blocks = [None] * len(self._rows)
-        self._advance(cost, blocks, {"pivots": False})
+        self._advance(self._pack(cost), blocks, False)
         return FrozenBlocks(self, blocks)
 
     def freeze(self, cost: Matrix) -> FrozenBlocks:
@@ -343,7 +310,7 @@ class DistributedExactMap(DistributedMap):
         return FrozenBlocks(self, self._blocks)
 
 
-class FrozenBlocks:
+class FrozenBlocks(DistanceMap):
     """Fixed couplings, applied block by block on the workers that store them."""
 
     def __init__(self, phi: DistributedExactMap, blocks: Sequence[Any]) -> None:
@@ -358,7 +325,7 @@ class FrozenBlocks:
         n, d = self.shape
         return f"FrozenBlocks({n} histograms on {d} bins)"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         phi, cluster = self._phi, self._phi._cluster
         ground = cluster.share(phi._pack(cost))
         matrix, _ = phi._gather(
@@ -366,7 +333,7 @@ class FrozenBlocks:
         )
         return matrix
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         index = check_index(index, self.shape[0])
         distances: Vector = self(cost)[index[:, 0], index[:, 1]]
         return distances

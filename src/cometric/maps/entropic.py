@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
 from cometric.machine.devices import free_memory
 from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
@@ -103,8 +103,9 @@ class EntropicMap(SinkhornMap):
         n_threads: int | None = None,
     ) -> None:
         rows = check_histograms(hist, any_mass=rho is not None)
-        super().__init__(rows, eps, rho, sweeps, tol, max_sweeps, margin)
-        self.precision = np.dtype(dtype).name
+        accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
+        super().__init__(rows, eps, rho, accuracy, max_sweeps)
+        self._begin(None)
         self.logs = self._largest_log > SAFE[FLOAT64]
         n = self.shape[0]
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
@@ -121,10 +122,9 @@ class EntropicMap(SinkhornMap):
         layout = n * (n - 1) // 2 * 12  # bytes of targets and offsets
         kinds = [FLOAT64] if self.logs else [self.dtype, FLOAT32]
         self._choose_storage(kinds, self.scalings, limit - layout)
-        self.memory += layout
-        self.few_targets = False  # of each source, in ``pairs``: K is copied pair by pair
+        self.memory_used += layout
         self._all: PairGroup | None = None
-        self._parts: list[PairGroup] = []  # see ``divide``
+        self._parts: list[tuple[PairGroup, Index]] = []  # see ``divide``
         self._strips: dict[tuple[int, int], PairGroup] = {}  # see ``advance``
         self._ground: Ground | None = None
 
@@ -138,43 +138,45 @@ class EntropicMap(SinkhornMap):
         """The histograms, one per row, the largest first."""
         return self._hist
 
-    def __call__(self, cost: Matrix) -> Matrix:
-        checked = check_cost(cost, self.shape[1])
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        checked, accuracy = check_cost(cost, self.shape[1]), self._begin(accuracy)
         # Rounded to the precision of the sweeps, as are costs sent to the workers of a cluster
         cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)
         n = self.shape[0]
         group = self._all
         if group is None:
             group = PairGroup(self._rows[0], all_pairs(n), self.stored)
-        values = self._divergences(group, cost)
+        values = self._divergences(group, cost, accuracy)
         if self.stored is not None:
             self._all = group
         return self.assemble(values)
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        return self._pairs(cost, None, index)
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        return self._pairs(cost, None, self._begin(accuracy), False, index)
 
     def under(
-        self, cost: Matrix, own: tuple[Vector, Vector] | None = None
+        self, cost: Matrix, own: tuple[Vector, Vector] | None = None, few: bool = False
     ) -> Callable[[Index], Vector]:
         """A function from pairs to their divergences under one cost; computes self terms once.
 
         ``own`` is the result of :meth:`own_terms` for the same histograms and cost, if known.
+        ``few`` means few pairs of each histogram: kernel entries are then copied pair by pair.
         """
-        cost = check_cost(cost, self.shape[1])
+        cost, accuracy = check_cost(cost, self.shape[1]), self._begin(None)
         if own is None:
-            return partial(self._pairs, cost, self._self_terms_under(cost))
+            own_terms = self._self_terms_under(cost, accuracy.sweeps)
+            return partial(self._pairs, cost, own_terms, accuracy, few)
         scalings, values = own
         order = np.argsort(self._rank)
         starts = np.concatenate([[0], np.cumsum(np.diff(self._rows[0])[self._rank])])
         bins = self._hist[self._rank].indices
         given = sparse.csr_array((scalings, bins, starts), self.shape)
         self._self_scalings = given[order].data.astype(np.float64)
-        return partial(self._pairs, cost, (values[order], np.zeros(len(order))))
+        return partial(self._pairs, cost, (values[order], np.zeros(len(order))), accuracy, few)
 
     def own_terms(self, cost: Matrix) -> tuple[Vector, Vector]:
         """The entries of :meth:`own_scalings`, and the self terms over eps."""
-        terms = self._self_terms_under(check_cost(cost, self.shape[1]))
+        terms = self._self_terms_under(check_cost(cost, self.shape[1]), self.accuracy.sweeps)
         costs = np.zeros(self.shape[0]) if terms is None else terms[0][self._rank]
         return self._scalings_as_given().data, costs
 
@@ -183,11 +185,13 @@ class EntropicMap(SinkhornMap):
         indptr, bins, _ = self._rows
         return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
 
-    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its divergences as a function of the cost; warm-started."""
-        groups = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
-        self._parts = [group for group, _ in groups]
-        return [partial(self._renew, group, order) for group, order in groups]
+    def divide(self, parts: Sequence[Index]) -> None:
+        self._parts = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
+
+    def part(
+        self, number: int, index: Index, cost: Matrix, accuracy: Accuracy | None = None
+    ) -> Vector:
+        return self._sorted(*self._parts[number], cost, self._begin(accuracy))
 
     def row_work(self) -> Vector:
         """Modeled time for the pairs of each source (the larger histogram of a pair)."""
@@ -206,7 +210,12 @@ class EntropicMap(SinkhornMap):
         return memory
 
     def advance(
-        self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
+        self,
+        ground: Ground,
+        first: int,
+        last: int,
+        memory: dict[str, Any] | None,
+        accuracy: Accuracy,
     ) -> tuple[Vector, dict[str, Any]]:
         """Divergences for the sources ``first`` <= i < ``last``, and the new memory.
 
@@ -214,18 +223,21 @@ class EntropicMap(SinkhornMap):
         at first). :meth:`assemble` makes the matrix of the map from the divergences of all sources,
         range after range.
         """
+        accuracy = self._begin(accuracy)
         group = self._strips.get((first, last))
         if group is None:
             index = all_pairs(self.shape[0], first, last)
             group = self._strips[first, last] = PairGroup(self._rows[0], index, self.stored)
         self._ground = ground
         before = self._first_scalings() if memory is None else memory["own"]
-        own, self._self_scalings = ground.once("own", lambda: self._own_terms(ground, before))
+        own, self._self_scalings = ground.once(
+            "own", lambda: self._own_terms(ground, before, accuracy.sweeps)
+        )
         group.scalings = None
         if memory is not None and "scalings" in memory:
             group.scalings = np.empty(group.offsets[-1], self.stored)
             fill(group.scalings, memory["scalings"], "scalings")
-        values = self._divergences(group, ground.matrix, own)
+        values = self._divergences(group, ground.matrix, accuracy, own)
         after = {"own": self._self_scalings}
         if group.scalings is not None:
             after["scalings"] = group.scalings
@@ -239,17 +251,19 @@ class EntropicMap(SinkhornMap):
     def _first_scalings(self) -> Vector:
         return np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
 
-    def _own_terms(self, ground: Ground, before: Vector) -> tuple[SelfTerms | None, Vector]:
+    def _own_terms(
+        self, ground: Ground, before: Vector, sweeps: int | None
+    ) -> tuple[SelfTerms | None, Vector]:
         """Self terms and scalings under a cost, given the scalings under the one before."""
         self._self_scalings = before.copy()
-        return self._self_terms_under(ground.matrix), self._self_scalings
+        return self._self_terms_under(ground.matrix, sweeps), self._self_scalings
 
     def own_scalings(self, cost: Matrix) -> sparse.csr_array:
         """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost)).
 
         With ``rho``, u (K u) = a (K u)^(eps / (eps + rho)).
         """
-        self._self_terms_under(check_cost(cost, self.shape[1]))
+        self._self_terms_under(check_cost(cost, self.shape[1]), self.accuracy.sweeps)
         return self._scalings_as_given()
 
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
@@ -261,7 +275,7 @@ class EntropicMap(SinkhornMap):
         if unit == 0.0:
             return np.zeros(len(index)), np.zeros(len(index))
         group, order = self._group(index, FLOAT64)
-        self._divergences(group, cost)
+        self._divergences(group, cost, self._begin(None))
         low, high = np.empty(len(index)), np.empty(len(index))
         low[order], high[order] = self._brackets(group, cost)
         diagonal = PairGroup(self._rows[0], np.stack([np.arange(n)] * 2, axis=1), FLOAT64)
@@ -276,7 +290,7 @@ class EntropicMap(SinkhornMap):
         """Bins of histogram i, bins of histogram j, and the mass between them."""
         cost = check_cost(cost, self.shape[1])
         group, _ = self._group(np.array([[i, j]]), FLOAT64)
-        self._divergences(group, cost)
+        self._divergences(group, cost, self._begin(None))
         indptr, bins, weight = self._rows
         source, target = (slice(*indptr[[k, k + 1]]) for k in group.index[0])
         scaled = cost[np.ix_(bins[source], bins[target])] / (self.eps * cost.max())
@@ -289,31 +303,43 @@ class EntropicMap(SinkhornMap):
             return sides[1], sides[0], plan.T
         return *sides, plan
 
-    def _pairs(self, cost: Matrix, own: SelfTerms | None, index: Index) -> Vector:
-        group, order = self._group(check_index(index, self.shape[0]), self.dtype)
-        return self._renew(group, order, cost, own)
+    def _pairs(
+        self, cost: Matrix, own: SelfTerms | None, accuracy: Accuracy, few: bool, index: Index
+    ) -> Vector:
+        group, order = self._group(check_index(index, self.shape[0]), self.dtype, few)
+        return self._sorted(group, order, cost, accuracy, own)
 
-    def _renew(
-        self, group: PairGroup, order: Index, cost: Matrix, own: SelfTerms | None = None
+    def _sorted(
+        self,
+        group: PairGroup,
+        order: Index,
+        cost: Matrix,
+        accuracy: Accuracy,
+        own: SelfTerms | None = None,
     ) -> Vector:
         """Divergences of a group in the order of its pairs before they were sorted."""
         divergences = np.empty(len(order))
-        divergences[order] = self._divergences(group, check_cost(cost, self.shape[1]), own)
+        checked = check_cost(cost, self.shape[1])
+        divergences[order] = self._divergences(group, checked, accuracy, own)
         divergences[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
         return divergences
 
-    def _divergences(self, group: PairGroup, cost: Matrix, own: SelfTerms | None = None) -> Vector:
+    def _divergences(
+        self, group: PairGroup, cost: Matrix, accuracy: Accuracy, own: SelfTerms | None = None
+    ) -> Vector:
         """Divergences of the pairs of a group; ``own`` are the self terms if known."""
         count = len(group.index)
         task = PairTask(group, cost, np.zeros(count), np.full(count, np.inf))
-        unit, _ = self._solve(cost, [[task]] if count else [], own)
+        unit, _ = self._solve(cost, [[task]] if count else [], accuracy, own)
         if task.level is None:  # no pairs, or all costs are zero
             return task.values
         divergences: Vector = task.values - task.level
         np.put(divergences, *task.near)
         return unit * divergences
 
-    def _group(self, index: Index, stored: np.dtype[Any] | None) -> tuple[PairGroup, Index]:
+    def _group(
+        self, index: Index, stored: np.dtype[Any] | None, few: bool = False
+    ) -> tuple[PairGroup, Index]:
         """The pairs sorted by their sources, and the order that sorts them.
 
         The source is the larger histogram, unless there are far fewer first histograms: fewer
@@ -322,10 +348,10 @@ class EntropicMap(SinkhornMap):
         pairs = self._rank[index]
         larger = np.sort(pairs, axis=1)
         fewer = FEWER_SOURCES * len(np.unique(pairs[:, 0])) <= len(np.unique(larger[:, 0]))
-        if not (fewer or self.few_targets):
+        if not (fewer or few):
             pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
-        return PairGroup(self._rows[0], pairs[order], stored), order
+        return PairGroup(self._rows[0], pairs[order], stored, few), order
 
     def snapshot(self) -> dict[str, Any]:
         groups = self._groups_by_name().items()
@@ -345,7 +371,7 @@ class EntropicMap(SinkhornMap):
 
     def _groups_by_name(self) -> dict[str, PairGroup]:
         """The groups whose scalings are stored between calls."""
-        parts = {f"part{k}": group for k, group in enumerate(self._parts)}
+        parts = {f"part{k}": group for k, (group, _) in enumerate(self._parts)}
         return parts if self._all is None else {"scalings": self._all, **parts}
 
     # --------------------------------------------------------------------------- kernels
@@ -361,24 +387,24 @@ class EntropicMap(SinkhornMap):
         kernel: Matrix = compute() if self._ground is None else self._ground.once("kernel", compute)
         return kernel
 
-    def _self_terms(self, kernel: Matrix, solve: bool) -> SelfTerms:
+    def _self_terms(self, kernel: Matrix, sweeps: int | None) -> SelfTerms:
         self_terms: Callable[..., SelfTerms] = (
             sinkhorn_log.self_terms_log if self.logs else sinkhorn_numba.self_terms
         )
-        limit = self.max_sweeps if solve or self.sweeps is None else 3 * self.sweeps
+        limit = self.max_sweeps if sweeps is None else 3 * sweeps
         values, errors = self_terms(
             *self._rows, kernel, self._self_scalings, self.ratio, limit, SELF_TOL, self.n_threads
         )
         return values, errors
 
-    def _self_terms_under(self, cost: Matrix) -> SelfTerms | None:
+    def _self_terms_under(self, cost: Matrix, sweeps: int | None) -> SelfTerms | None:
         """The self terms under ``cost``; None if all costs are zero."""
         unit = self.eps * float(cost.max())
-        if unit == 0.0:
-            return None
-        return self._self_terms(self._kernel(cost, unit), solve=self.sweeps is None)
+        return None if unit == 0.0 else self._self_terms(self._kernel(cost, unit), sweeps)
 
-    def _sweep(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
+    def _sweep(
+        self, tasks: list[PairTask], kernel: Any, limit: int, tol: float, solve: bool
+    ) -> None:
         """The first sweeps; full solves begin in float32 if scalings are stored in float32.
 
         Float32 reaches the marginal errors in ``_rounding``. Then float64 sweeps follow, usually
@@ -387,13 +413,13 @@ class EntropicMap(SinkhornMap):
         rounding = self._rounding["float32"]
         safe = self._largest_log <= SAFE[FLOAT32]
         rough = self.stored == FLOAT32 and kernel.dtype == FLOAT64
-        if rough and safe and self.sweeps is None:
+        if rough and safe and solve:
             single = kernel.astype(FLOAT32)
             for task in tasks:
                 self._sweep_pairs(task, task.errors, single, limit, max(tol, rounding))
                 task.values[:], task.errors[:] = 0.0, np.inf
         for task in tasks:
-            self._sweep_pairs(task, task.errors, kernel, limit, tol, self._report)
+            self._sweep_pairs(task, task.errors, kernel, limit, tol, self.report)
 
     def _resume(self, tasks: list[PairTask], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:  # the kernel skips the pairs within ``tol``
@@ -410,7 +436,7 @@ class EntropicMap(SinkhornMap):
     ) -> None:
         """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
         group = task.group
-        scaled = sinkhorn_pairs.sweep_pairs if self.few_targets else sinkhorn_numba.sweep
+        scaled = sinkhorn_pairs.sweep_pairs if group.few else sinkhorn_numba.sweep
         sweep = sinkhorn_log.sweep_log if self.logs else scaled
         if group.stored is not None and group.scalings is None:
             group.scalings = self._initial(group, slice(0, len(group.index)), group.stored)
@@ -439,7 +465,7 @@ class EntropicMap(SinkhornMap):
         )  # fmt: skip
         return scalings
 
-    def _repair(self, tasks: list[PairTask]) -> None:
+    def _repair(self, tasks: list[PairTask], tol: float) -> None:
         """Solve in the log domain the pairs whose scalings overflowed."""
         for task in tasks:
             lost = np.flatnonzero(~np.isfinite(task.errors))
@@ -450,13 +476,13 @@ class EntropicMap(SinkhornMap):
             values, errors = task.values[lost], task.errors[lost]
             sinkhorn_log.sweep_log(
                 *self._rows, scaled, group.start, group.target, np.zeros(group.offsets[-1]),
-                group.offsets, values, errors, self.ratio, self.max_sweeps, self.tol,
+                group.offsets, values, errors, self.ratio, self.max_sweeps, tol,
                 self.n_threads,
             )  # fmt: skip
             task.values[lost], task.errors[lost] = values, errors
 
-    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
-        tol, final = self._tolerance, max(NEGATIVE_TOL, self._rounding[self.precision])
+    def _negative_rounds(self, accuracy: Accuracy) -> Sequence[tuple[int, float]]:
+        tol, final = self._tolerance(accuracy), max(NEGATIVE_TOL, self._rounding[self.precision])
         return (3, tol), (10, tol), (self.max_sweeps, tol), (self.max_sweeps, final)
 
     def _is_negative(self, task: PairTask, levels: Vector) -> Any:

@@ -23,8 +23,10 @@ class PairGroup:
     Histograms are numbered by size here, the largest first.
     """
 
-    def __init__(self, indptr: Index, index: Index, stored: np.dtype[Any] | None) -> None:
-        self.index, self.stored = index, stored
+    def __init__(
+        self, indptr: Index, index: Index, stored: np.dtype[Any] | None, few: bool = False
+    ) -> None:
+        self.index, self.stored, self.few = index, stored, few  # few: pairs of each source
         self.scalings: NDArray[Any] | None = None
         self.target = index[:, 1].astype(np.int32)
         sizes = np.diff(indptr)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cometric.core.arrays import is_tensor, to_numpy
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
 from cometric.maps.blocks import LANES, Block, Layout, Part, Strip, Task, choose_engine
 from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
@@ -49,7 +49,6 @@ class TensorEntropicMap(TensorSweeps):
         A torch device: "cuda", "cuda:1", "cpu".
     dtype
         "float64", "float32", or "tf32": float32 with products in TF32, accurate to some 3 digits.
-        ``precision`` changes it between calls.
     engine
         "cropped" where its kernel can run, "dense", or "auto": cropped for sparse histograms.
     memory_limit
@@ -63,6 +62,7 @@ class TensorEntropicMap(TensorSweeps):
     """
 
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-5, "tf32": 1e-2}
+    _overflowed = False  # then a lower precision than float64 is not tried again
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class TensorEntropicMap(TensorSweeps):
         rows: tuple[int, int] | None = None,
     ) -> None:
         data = check_histograms(hist, any_mass=rho is not None)
-        super().__init__(data, eps, rho, sweeps, tol, max_sweeps, margin)
+        accuracy = Accuracy(sweeps, tol, margin, dtype)
+        super().__init__(data, eps, rho, accuracy, max_sweeps)
         raise_if_small(self.eps)
         if self._largest_log > SAFE[np.dtype(np.float64)]:
             raise ValueError(
@@ -100,7 +101,7 @@ class TensorEntropicMap(TensorSweeps):
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._range = (0, self.shape[0]) if rows is None else rows
         self._strip = self._layout.strip(*self._range)
-        self.precision = dtype
+        self._begin(None)
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -191,26 +192,30 @@ class TensorEntropicMap(TensorSweeps):
         if layout.scratch < least:
             raise MemoryError(
                 f"{self!r} ran out of memory on {self.device}: one source needs "
-                f"{least / 1e9:.2g} GB of scratch and the scalings {self.memory / 1e9:.3g} GB, "
-                f"{free_on(self.device) / 1e9:.3g} GB are free. Pass a `memory_limit`, fewer "
-                "samples, or device='cpu'."
+                f"{least / 1e9:.2g} GB of scratch and the scalings "
+                f"{self.memory_used / 1e9:.3g} GB, {free_on(self.device) / 1e9:.3g} GB are free. "
+                "Pass a `memory_limit`, fewer samples, or device='cpu'."
             ) from full
         self._layout, self._strip = layout, layout.strip(*self._range)
-        self._limit = min(self._limit, 0.9 * max(self.memory, 1.0))
+        self._limit = min(self._limit, 0.9 * max(self.memory_used, 1.0))
         torch.cuda.empty_cache()
         self._apply_precision()
 
     # ----------------------------------------------------------------------------- calls
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def safe(self, accuracy: Accuracy) -> Accuracy:
+        accuracy = super().safe(accuracy)
+        return accuracy._replace(precision="float64") if self._overflowed else accuracy
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         """All distances; retries with less scratch if out of memory, in float64 if out of range."""
         import torch
 
-        checked = self._check(cost)
+        checked, accuracy = self._check(cost), self._begin(accuracy)
         while True:
             try:
                 with self._guard():
-                    distances = self._distances(checked)
+                    distances = self._distances(checked, accuracy)
             except torch.OutOfMemoryError as full:
                 self._shrink(full)
                 continue
@@ -219,7 +224,12 @@ class TensorEntropicMap(TensorSweeps):
             if self.precision == "float64":
                 raise FloatingPointError(BEYOND_FLOAT64)
             self._strip.scalings.clear()
-            self.precision = "float64"
+            self.overflow()
+
+    def overflow(self) -> None:
+        """Compute in float64 from now on."""
+        self._overflowed = True
+        self._begin(self.accuracy)
 
     def _guard(self) -> AbstractContextManager[Any]:
         """Make the device the current one, on which kernels start."""
@@ -227,9 +237,9 @@ class TensorEntropicMap(TensorSweeps):
 
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _distances(self, cost: Any) -> Any:
+    def _distances(self, cost: Any, accuracy: Accuracy) -> Any:
         n = self.shape[0]
-        upper = self._divergences(self._strip, cost)
+        upper = self._divergences(self._strip, cost, accuracy)
         if upper.shape != (n, n):
             first, last = self._range
             part, upper = upper, self._hist.new_zeros((n, n))
@@ -237,14 +247,14 @@ class TensorEntropicMap(TensorSweeps):
         distances = upper + upper.T
         return distances[self._rank][:, self._rank]
 
-    def _divergences(self, strip: Strip, cost: Any) -> Any:
+    def _divergences(self, strip: Strip, cost: Any, accuracy: Accuracy) -> Any:
         """A matrix with the divergences of a strip above the diagonal.
 
         Rows are the sources, columns all partners from the first source on.
         """
         first, last = strip.first, strip.last
         values = self._hist.new_zeros((last - first, self.shape[0] - first))
-        unit, levels = self._solve(cost, self._batches(strip, values))
+        unit, levels = self._solve(cost, self._batches(strip, values), accuracy)
         if unit == 0.0:
             return values
         half = 0.5 * levels
@@ -276,13 +286,13 @@ class TensorEntropicMap(TensorSweeps):
                 values[at : block.last - strip.first, at:] = task.values
                 parts = []
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """Divergences of pairs, in float64 from a cold start, without regard to the margin."""
         checked = self._check(cost)
         with self._guard():
-            return _like(cost, self._pairs(checked, index))
+            return _like(cost, self._pairs(checked, index, self._begin(accuracy)))
 
-    def _pairs(self, checked: Any, index: Index) -> Any:
+    def _pairs(self, checked: Any, index: Index, accuracy: Accuracy) -> Any:
         import torch
 
         from cometric.kernels.sinkhorn_torch import sweep
@@ -293,10 +303,10 @@ class TensorEntropicMap(TensorSweeps):
         if unit == 0.0:
             return values
         kernel = self._kernel(checked, unit)
-        own, _ = self._self_terms(kernel, solve=True)
-        limit, tol = self.max_sweeps, self._tolerance
-        if self.sweeps is not None:
-            limit, tol = max(1, self.sweeps), 0.0
+        own, _ = self._self_terms(kernel, None)
+        limit, tol = self.max_sweeps, self._tolerance(accuracy)
+        if accuracy.sweeps is not None:
+            limit, tol = max(1, accuracy.sweeps), 0.0
         widths = self._sizes + -self._sizes % LANES
         bins, masses = self._padded(Block(0, self.shape[0], int(widths[-1])))
         bins = bins.long()
@@ -324,13 +334,15 @@ class TensorEntropicMap(TensorSweeps):
             f"scalings{number}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
             for number, part in self._strip.scalings.items()
         }
-        return super().snapshot() | {"precision": self.precision} | scalings
+        flags = {"precision": self.precision, "overflowed": float(self._overflowed)}
+        return super().snapshot() | flags | scalings
 
     def restore(self, memory: dict[str, Any]) -> None:
         """Continue from a snapshot; ignores scalings stored for another division into blocks."""
         import torch
 
-        self.precision = str(memory["precision"])
+        self._overflowed = bool(memory["overflowed"])
+        self._begin(self.accuracy._replace(precision=str(memory["precision"])))
         super().restore(memory | {"self": self._tensor(memory["self"])})
         self._strip.scalings.clear()
         restored: dict[int, Any] = {}
@@ -351,10 +363,10 @@ class TensorEntropicMap(TensorSweeps):
         kernel[:d, :d] = (cost / -unit).exp()
         return kernel
 
-    def _self_terms(self, kernel: Any, solve: bool) -> SelfTerms:
+    def _self_terms(self, kernel: Any, sweeps: int | None) -> SelfTerms:
         from cometric.kernels.sinkhorn_torch import self_terms
 
-        limit, tol = (self.max_sweeps, SELF_TOL) if solve else (SELF_STEPS, 0.0)
+        limit, tol = (self.max_sweeps, SELF_TOL) if sweeps is None else (SELF_STEPS, 0.0)
         values, errors = self_terms(self._hist, kernel, self._self_scalings, limit, tol, self.ratio)
         return values, errors
 

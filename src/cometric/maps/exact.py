@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy import sparse
 
 from cometric.core.arrays import symmetric
 from cometric.core.histograms import Histograms
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import thread_count, threads
 from cometric.kernels.nodes import Histograms as Rows
 from cometric.machine.devices import free_memory
@@ -63,7 +62,7 @@ class Bases(NamedTuple):
         return int(self.tree.nbytes + self.state.nbytes)
 
 
-class ExactMap:
+class ExactMap(DistanceMap):
     """All Wasserstein distances between histograms, ``phi(cost)_ij = W_cost(a_i, a_j)``.
 
     Pairs are solved on their supports only, in parallel, in float64, each to optimality.
@@ -93,7 +92,7 @@ class ExactMap:
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
         checked = Histograms.of(hist)
-        self._hist = checked.rows
+        self._hist, self.shape = checked.rows, checked.shape
         self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)
         self._threads = thread_count(n_threads)
@@ -102,18 +101,11 @@ class ExactMap:
         self._all: PairBatch | None = None  # the trees of all pairs, after the first call
         self._parts: list[PairBatch] = []  # the trees of parts of the pairs, see ``divide``
         self.first_bases: Bases | None = None  # warm start for ``bounds``
-        self.pivots = True  # False: ``advance`` returns nearly optimal plans
-        # Called with the number of pairs done, and the total.
-        self.on_progress: Callable[[int, int], None] | None = None
 
     @property
     def bases(self) -> Bases | None:
         """The trees of the last call for all pairs, if stored."""
         return None if self._all is None else Bases(self._all.tree, self._all.state)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
 
     @property
     def threads(self) -> int:
@@ -129,23 +121,24 @@ class ExactMap:
         n, d = self.shape
         return f"ExactMap({n} histograms on {d} bins, {self._hist.nnz / n:.1f} used by each)"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         batch = self._solve_all(check_cost(cost, self.shape[1]))
         return symmetric(batch.values, self.shape[0])
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         batch = self._batch(check_index(index, self.shape[0]), keep_trees=False)
         batch.on_progress = self.on_progress
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values
 
-    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its distances as a function of the cost; trees are stored."""
+    def divide(self, parts: Sequence[Index]) -> None:
         n = self.shape[0]
         self._parts = [self._batch(check_index(index, n), self.keeps_trees) for index in parts]
-        return [partial(self._renew, batch) for batch in self._parts]
 
-    def _renew(self, batch: PairBatch, cost: Matrix) -> Vector:
+    def part(
+        self, number: int, index: Index, cost: Matrix, accuracy: Accuracy | None = None
+    ) -> Vector:
+        batch = self._parts[number]
         batch.solve(check_cost(cost, self.shape[1]))
         return batch.values.copy()
 
@@ -213,17 +206,23 @@ class ExactMap:
         return memory
 
     def advance(
-        self, ground: Ground, first: int, last: int, memory: dict[str, Any] | None
+        self,
+        ground: Ground,
+        first: int,
+        last: int,
+        memory: dict[str, Any] | None,
+        pivots: bool = True,
     ) -> tuple[Vector, dict[str, Any]]:
         """Distances of the pairs (i, j > i) with ``first`` <= i < ``last``, and their memory.
 
         A pure function of the cost and of ``memory``, the one that the previous call returned (None
         at first). :meth:`assemble` makes the matrix of the map from the distances of all rows.
+        Without ``pivots`` plans are only nearly optimal.
         """
         batch = self._strip(first, last, memory)
         with threads(batch.threads):
             metric = ground.once("metric", lambda: is_metric(rescale_pow2(ground.matrix)[0]))
-        batch.solve(ground.matrix, metric, self.pivots)
+        batch.solve(ground.matrix, metric, pivots)
         return batch.values, {"tree": batch.tree, "state": batch.state}
 
     def moves_of(self, first: int, last: int, memory: dict[str, Any]) -> Moves:
@@ -300,7 +299,7 @@ class ExactMap:
         return lower, upper
 
     @property
-    def memory_used(self) -> int:
+    def memory_used(self) -> int:  # type: ignore[override]
         """Bytes used within the limit.
 
         The first of these that fits: trees and couplings; the copies of trees from which couplings

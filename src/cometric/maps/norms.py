@@ -1,20 +1,57 @@
-"""The norm R between histograms, for all pairs or for some."""
+"""The norm R between histograms, for all pairs or for some: norms of differences, and references.
+
+References are named matrices R that compare items as text and cell analysis usually do. A reference
+is fitted to the learned histograms; then any histograms over the same bins can be placed, so that
+new items have distances to the learned ones. Its matrix is symmetric and positive between different
+items, which is all that the theory requires of R. "local" is not a metric.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms
-from cometric.core.kinds import shown
+from cometric.core.arguments import shown
+from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms, Side
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import Index, Matrix, Metrics, Vector
 from cometric.kernels import geometry
-from cometric.maps import references
+from cometric.maps.views import Views, row_blocks
+
+NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
+
+NEAR, AROUND = 10, 30
+"""Numbers of nearest items by which "local" scales each of its distances, and their sum."""
+
+NOISE = 0.9
+"""Fraction of the distance to the nearest item that "local" subtracts as noise."""
+
+SHARPNESS = 1.5
+"""The power to which "local" raises distances."""
+
+FAR = 0.99
+"""Quantile at which "local" clips distances: otherwise a few outliers would determine the weight of
+all other distances."""
+
+SMALLEST = 1e-6
+"""Distances between different items are at least this fraction of the mean distance."""
+
+ALIKE = 1e-8
+"""Items closer than this in the first view of "local" may be equal: their histograms are compared.
+These distances are a few times those of the histograms."""
+
+LEAST_DEVIATION = 0.01
+"""Lower limit of the standard deviation of distances, as a fraction of their mean: without it, a
+view with nearly constant distances would get an unbounded weight. Measured: 0.018 and above."""
+
+BLOCK = 10_000_000
+"""Maximum number of distances from new to learned items in memory at a time."""
 
 
 def norm_matrices(problem: Problem, norm: Any, device: Any = None) -> Metrics:
@@ -62,7 +99,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
     hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
     k = hist.shape[0]
     if is_reference(norm):
-        return references.fit(norm, hist, of).matrix
+        return fit(norm, hist, of).matrix
     if isinstance(norm, str) and norm == "discrete":
         return np.ones((k, k)) - np.eye(k)
     power = norm_power(norm)
@@ -76,7 +113,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
         description = f"an array of {matrix.dtype}" if hasattr(norm, "dtype") else shown(norm)
         raise ValueError(
             f"`norm` is {description}; pass 'l1', 'l2', 'linf', a power p >= 1, 'discrete', "
-            f"{', '.join(map(repr, references.NAMES))}, or a pair of matrices (for samples, for "
+            f"{', '.join(map(repr, NAMES))}, or a pair of matrices (for samples, for "
             "features)."
         )
     if matrix.shape != (k, k):
@@ -96,7 +133,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
 
 def is_reference(norm: Any) -> bool:
     """Whether R is a reference: not a norm of the difference of two histograms."""
-    return isinstance(norm, str) and norm in references.NAMES
+    return isinstance(norm, str) and norm in NAMES
 
 
 def norm_name(norm: Any) -> str:
@@ -142,7 +179,7 @@ class PairNorms:
         self._rows = Histograms(rows)
         self._discrete = norm == "discrete"
         self._power = 1.0 if self._discrete else norm_power(norm)
-        self._reference: Any = references.fit(norm, known, of) if is_reference(norm) else None
+        self._reference: Any = fit(norm, known, of) if is_reference(norm) else None
         if self._reference is None:
             self.known: Matrix = norm_matrix(known, norm)
         else:
@@ -192,3 +229,241 @@ def _pairwise_on(device: Any, hist: Histograms, p: float) -> Matrix:
     mode = "donot_use_mm_for_euclid_dist"  # products lose half the digits of small distances
     norms: Matrix = torch.cdist(dense, dense, p=p, compute_mode=mode)
     return norms
+
+
+# References
+
+
+class PlainItems(NamedTuple):
+    """Placed items, and their histograms."""
+
+    places: Any
+    hist: Histograms
+
+    def take(self, items: slice) -> PlainItems:
+        return PlainItems(self.places.take(items), self.hist.take(items))
+
+
+class Plain:
+    """A single distance, raised to a positive minimum between different items."""
+
+    def __init__(self, name: str, hist: Histograms, of: str) -> None:
+        self.views = Views(name, hist, of)
+        (placed,) = self.views.known
+        self.matrix = placed.between(placed)
+        np.fill_diagonal(self.matrix, 0.0)
+        self.smallest = SMALLEST * _mean(self.matrix)  # between different items
+        np.maximum(self.matrix, self.smallest, out=self.matrix)
+        np.fill_diagonal(self.matrix, 0.0)
+
+    def place(self, hist: Histograms) -> PlainItems:
+        (places,) = self.views.place(hist)
+        return PlainItems(places, hist)
+
+    def pairs(self, items: PlainItems, index: Index) -> Vector:
+        distances: Vector = items.places.pairs(index)
+        low = np.flatnonzero(distances < self.smallest)
+        distances[low] = self.smallest * items.hist.differ(items.hist, *np.asarray(index)[low].T)
+        return distances
+
+    def between(self, items: PlainItems, rows: slice, columns: slice) -> Matrix:
+        one, other = items.take(rows), items.take(columns)
+        distances: Matrix = one.places.between(other.places)
+        i, j = np.nonzero(distances < self.smallest)
+        distances[i, j] = self.smallest * one.hist.differ(other.hist, i, j)
+        return distances
+
+
+class LocalItems(NamedTuple):
+    """Placed items: in each view, and the scales, noise and spread around every item."""
+
+    places: list[Any]
+    around: list[Vector]
+
+
+class LocalParts(NamedTuple):
+    """The fitted parameters of a local reference.
+
+    ``floors`` are the minimum scales, ``farthest`` is the largest value.
+    """
+
+    known: list[Any]
+    scales: list[Vector]
+    floors: list[float]
+    weights: list[float]
+    farthest: float
+
+
+class Local:
+    """A weighted sum of several views, scaled by local distances and with noise subtracted.
+
+    In every view d, item i has a scale s_i: the mean distance to its ten nearest learned items.
+    Let a be the weighted sum of all d_ij / sqrt(s_i s_j), each divided by its standard deviation
+    over all pairs (of features, and in "local-0.2", by its mean); this equalizes sparse and dense
+    neighborhoods, and noisy and clean items. Let the noise n_i be 0.9 times the distance a to the
+    nearest item, and t_i the mean of a - n_i over the 30 nearest items. Then ::
+
+        R_ij = ((a_ij - n_i) (a_ij - n_j) / (t_i t_j)) ^ (3/4),
+
+    clipped at the 99 % quantile of all pairs.
+
+    The first view must be positive between different items.
+    """
+
+    def __init__(self, name: str, hist: Histograms, of: str) -> None:
+        self.views = Views(name, hist, of)
+        self._hist, self._known = hist, self.views.known
+        unit = _deviation if (name, of) == ("local", "samples") else _mean
+        self._scales: list[Vector] = []
+        self._floors: list[float] = []
+        self._weights: list[float] = []
+        n = hist.shape[0]
+        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), list(row_blocks((n, n)))
+        parts = self.views.between(self._known, self._known)
+        for part, share in zip(parts, self.views.weights, strict=True):
+            np.fill_diagonal(part, 0.0)
+            scale = _mean_near(part, same, blocks)
+            floor = max(SMALLEST * float(scale.mean()), np.finfo(float).tiny)
+            np.maximum(scale, floor, out=scale)
+            for rows in blocks:
+                part[rows] /= _outer(scale[rows], scale)
+            with np.errstate(over="ignore"):  # overflows if the ten nearest are at distance 0
+                size = unit(part, blocks)
+            weight = share / size if 0.0 < size < np.inf else 0.0
+            for rows in blocks:
+                total[rows] += weight * part[rows]
+            self._scales.append(scale)
+            self._floors.append(floor)
+            self._weights.append(weight)
+        noise, spread = _noise_and_spread(total, same, blocks)
+        self._farthest = np.inf
+        for rows in blocks:
+            around = (noise[rows, None], noise), np.outer(spread[rows], spread)
+            total[rows] = self._relative(total[rows], *around)
+        np.fill_diagonal(total, 0.0)
+        self._farthest = _quantile(total, FAR)
+        self.matrix = np.minimum(total, self._farthest, out=total)
+
+    @property
+    def parts(self) -> LocalParts:
+        """The fitted parameters, for other implementations."""
+        return LocalParts(self._known, self._scales, self._floors, self._weights, self._farthest)
+
+    def place(self, hist: Histograms) -> LocalItems:
+        places = self.views.place(hist)
+        n, known = hist.shape[0], len(self._scales[0])
+        step = max(1, BLOCK // known)
+        blocks = [self._around(places, hist, slice(i, min(i + step, n))) for i in range(0, n, step)]
+        return LocalItems(places, [np.concatenate(part) for part in zip(*blocks, strict=True)])
+
+    def around(self, parts: Iterable[Matrix], same: NDArray[np.bool_]) -> list[Vector]:
+        """The scales, noise and spread of items, from their distances to the learned ones.
+
+        ``same`` marks pairs of equal items.
+        """
+        scales: list[Vector] = []
+        total, blocks = np.zeros(()), list(row_blocks(same.shape))
+        fitted = zip(self._scales, self._floors, self._weights, strict=True)
+        for part, (known, floor, weight) in zip(parts, fitted, strict=True):
+            scales.append(np.maximum(_mean_near(part, same, blocks), floor))
+            total = total + weight * part / _outer(scales[-1], known)
+        return [*scales, *_noise_and_spread(total, same, blocks)]
+
+    def combine(
+        self, parts: Iterable[Any], around: Sequence[Vector], index: tuple[Any, Any]
+    ) -> Any:
+        """R of pairs, from their distances ``parts`` and the results of :meth:`around`.
+
+        ``index`` has the numbers of the items, in shapes that broadcast to that of the parts.
+        """
+        i, j = index
+        *scales, noise, spread = around
+        total = np.zeros(())
+        for part, scale, weight in zip(parts, map(np.sqrt, scales), self._weights, strict=True):
+            total = total + weight * part / (scale[i] * scale[j])
+        return self._relative(total, (noise[i], noise[j]), spread[i] * spread[j])
+
+    def pairs(self, items: LocalItems, index: Index) -> Vector:
+        parts = (placed.pairs(index) for placed in items.places)
+        i, j = np.asarray(index).T
+        distances: Vector = self.combine(parts, items.around, (i, j))
+        return distances
+
+    def between(self, items: LocalItems, rows: slice, columns: slice) -> Matrix:
+        one, other = ([placed.take(part) for placed in items.places] for part in (rows, columns))
+        parts = self.views.between(one, other)
+        numbers = np.arange(len(items.around[0]))
+        index = numbers[rows, None], numbers[None, columns]
+        distances: Matrix = self.combine(parts, items.around, index)
+        return distances
+
+    def _around(self, places: list[Any], hist: Histograms, rows: slice) -> list[Vector]:
+        """The scales, noise and spread of some items, relative to the learned ones."""
+        parts = self.views.between([placed.take(rows) for placed in places], self._known)
+        first = next(parts)
+        same = first <= ALIKE
+        i, j = np.nonzero(same)
+        same[i, j] = ~hist.differ(self._hist, rows.start + i, j)
+        return self.around(chain([first], parts), same)
+
+    def _relative(self, total: Any, noise: tuple[Vector, Vector], spreads: Any) -> Any:
+        above = [np.maximum(total - part, SMALLEST * total) for part in noise]
+        relative = (above[0] * above[1] / spreads) ** (SHARPNESS / 2)
+        return np.minimum(relative, self._farthest)
+
+
+def fit(name: str, hist: Histograms, of: str) -> Plain | Local:
+    """The reference ``name`` between items of one side, "samples" or "features"."""
+    return (Local if name.startswith("local") else Plain)(name, hist, of)
+
+
+# Matrices of distances; ``blocks`` are slices of their rows that fit the CPU cache
+
+
+def _outer(one: Vector, other: Vector) -> Matrix:
+    """Geometric means of all pairs; no product underflows."""
+    return np.outer(np.sqrt(one), np.sqrt(other))
+
+
+def _mean(distances: Matrix, blocks: object = None) -> float:
+    n = len(distances)
+    return float(distances.sum() / (n * (n - 1)))
+
+
+def _deviation(distances: Matrix, blocks: list[slice]) -> float:
+    """The standard deviation over all pairs, or a small part of the mean if that is larger."""
+    n, mean = len(distances), _mean(distances)
+    if not np.isfinite(mean):
+        return mean
+    squares = sum(float(((distances[rows] - mean) ** 2).sum()) for rows in blocks)
+    variance = (squares - n * mean**2) / (n * (n - 1))  # without the diagonal
+    return max(float(np.sqrt(max(variance, 0.0))), LEAST_DEVIATION * mean)
+
+
+def _quantile(distances: Matrix, share: float) -> float:
+    """The distance at quantile ``share`` of all pairs."""
+    n = len(distances)
+    rank = n + int(np.ceil(share * n * (n - 1))) - 1  # the diagonal comes first
+    return float(np.partition(distances, rank, axis=None)[rank])
+
+
+def _mean_near(distances: Matrix, same: NDArray[np.bool_], blocks: list[slice]) -> Vector:
+    mean: Vector = _near(distances, same, NEAR, blocks).mean(axis=1)
+    return mean
+
+
+def _noise_and_spread(total: Matrix, same: Any, blocks: list[slice]) -> tuple[Vector, Vector]:
+    near = _near(total, same, AROUND, blocks)
+    noise = NOISE * near.min(axis=1)
+    return noise, (near - noise[:, None]).mean(axis=1)
+
+
+def _near(distances: Matrix, same: NDArray[np.bool_], count: int, blocks: list[slice]) -> Matrix:
+    """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
+    n, columns = distances.shape
+    count = min(count, columns - int(same.sum(axis=1).max(initial=0)))
+    near = np.empty((n, count))
+    for rows in blocks:
+        masked = np.where(same[rows], np.inf, distances[rows])
+        near[rows] = np.partition(masked, count - 1, axis=1)[:, :count]
+    return near

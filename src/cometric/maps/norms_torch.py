@@ -7,12 +7,21 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.histograms import MERGE_TOLERANCE, Histograms
-from cometric.core.sides import label_repeats
+from cometric.core.histograms import MERGE_TOLERANCE, Histograms, label_repeats
 from cometric.core.types import Matrix
-from cometric.maps import references
-from cometric.maps.norms import is_reference, norm_matrix
-from cometric.maps.references import AROUND, NEAR, NOISE, SHARPNESS, SMALLEST, LocalParts
+from cometric.maps.norms import (
+    AROUND,
+    NAMES,
+    NEAR,
+    NOISE,
+    SHARPNESS,
+    SMALLEST,
+    LocalParts,
+    Plain,
+    fit,
+    is_reference,
+    norm_matrix,
+)
 
 CHUNK = 8192
 """Number of histograms placed among the learned ones at a time."""
@@ -55,7 +64,7 @@ class TensorNorm:
         self, norm: str, known: Histograms, full: sparse.csr_array, of: str, device: Any, use: Any
     ) -> None:
         if norm != "l1" and not is_reference(norm):
-            names = [name for name in references.NAMES if name != "local"]
+            names = [name for name in NAMES if name != "local"]
             raise ValueError(
                 f"`norm` was {norm!r}, which runs on the CPU only: pass device='cpu', or learn "
                 f"with 'l1', {', '.join(map(repr, names))}."
@@ -73,10 +82,10 @@ class TensorNorm:
             self.known: Matrix = norm_matrix(known, norm)
             self.least = Rows(full, device)
             return
-        reference: Any = references.fit(norm, known, of)
+        reference: Any = fit(norm, known, of)
         self.known = reference.matrix
         rows = Histograms(full)
-        if isinstance(reference, references.Plain):
+        if isinstance(reference, Plain):
             placed = reference.place(rows).places.rows
             self.smallest = reference.smallest
             self._labels = torch.as_tensor(label_repeats(full), device=device)

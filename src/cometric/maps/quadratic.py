@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_histograms, check_index
-from cometric.maps.euclidean import in_parts, squares_of_differences
+from cometric.maps.views import in_parts, squares_of_differences
 
 NEAR = 1e-4
 """Below this l1 distance, M is applied to the difference of two histograms, not to each."""
 
 
-class QuadraticMap:
+class QuadraticMap(DistanceMap):
     """``phi(cost)_ij = <z, M z>`` with ``z = a_i - a_j`` and a matrix M that depends on the cost.
 
     Subclasses define M, and may change the form into a distance.
@@ -27,14 +27,11 @@ class QuadraticMap:
 
     def __init__(self, hist: Any) -> None:
         self._hist = check_histograms(hist)
+        self.shape = self._hist.shape
         self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
         self._rest = self._hist.copy()
         self._rest.data[self._rest.indices == self._left_out] = 0.0
         self._rest.eliminate_zeros()
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape  # type: ignore[no-any-return]
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -71,7 +68,7 @@ class QuadraticMap:
         forms[near] = np.asarray(z[near].multiply(z[near] @ M).sum(axis=1)).ravel()
         return forms
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         cost = check_cost(cost, self.shape[1])
         images = self._images(cost)
         gram = self._rest @ images[1].T
@@ -93,16 +90,18 @@ class QuadraticMap:
         products = (self._rest[second] @ image[first].T).T
         forms = squares_of_differences(squares[first], squares[second], products, exact)
         distances: Matrix = self._distances(forms, cost)
+        self.report(distances.size, distances.size)
         return distances
 
     def _numbers(self, rows: slice) -> Index:
         return np.arange(self.shape[0])[rows]
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         cost = check_cost(cost, self.shape[1])
         i, j = check_index(index, self.shape[0]).T
         forms = in_parts(self.shape[1], partial(self._forms, self._images(cost)))(i, j)
         distances: Vector = self._distances(forms, cost)
+        self.report(len(i), len(i))
         return distances
 
 

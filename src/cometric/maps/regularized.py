@@ -1,4 +1,4 @@
-"""Adds a formula (saturated costs, norm term) to any distance map."""
+"""Adds a formula (saturated costs, norm term) and an accuracy to any distance map."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from cometric.core.formula import Formula
 from cometric.core.types import (
+    BOUNDARY,
+    Accuracy,
     Coupled,
     DistanceMap,
     Index,
     Matrix,
     Metrics,
     Vector,
-    divide,
     freezable,
 )
 
@@ -24,20 +25,15 @@ UNDERFLOW = 2.0**-1000
 """With a norm term, distances below this fraction of the largest count as zero."""
 
 
-def couple(lifts: tuple[DistanceMap, DistanceMap], formula: Formula, norms: Metrics) -> Coupled:
-    """Both maps with a formula; the maps themselves if it is plain transport."""
-    to_samples, to_features = lifts
-    if formula.is_plain:
-        return Coupled(to_samples, to_features)
-    sides = (
-        Regularized(to_samples, formula, norms.samples),
-        Regularized(to_features, formula, norms.features),
-    )
+def couple(lifts: tuple[Any, Any], formula: Formula, norms: Metrics) -> Coupled:
+    """Both maps with a formula."""
+    to_samples, to_features = map(Regularized, lifts, (formula, formula), norms)
     # R keeps distances positive, however small.
-    return Coupled(*sides, boundary=UNDERFLOW) if formula.has_norm else Coupled(*sides)
+    boundary = UNDERFLOW if formula.has_norm else BOUNDARY
+    return Coupled(to_samples, to_features, boundary)
 
 
-class Regularized:
+class Regularized(DistanceMap):
     """The distances of a formula; ``phi`` computes their transport part.
 
     Parameters
@@ -48,14 +44,15 @@ class Regularized:
         Saturation of costs, and the weight of R.
     R
         Symmetric matrix with zero diagonal, positive between different histograms.
+    accuracy
+        The accuracy of all calls of ``phi``; its own by default.
     """
 
-    def __init__(self, phi: DistanceMap, formula: Formula, R: Matrix) -> None:
-        self.phi, self.formula, self.R = phi, formula, R
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.phi.shape
+    def __init__(
+        self, phi: DistanceMap, formula: Formula, R: Matrix, accuracy: Accuracy | None = None
+    ) -> None:
+        self.phi, self.formula, self.R, self.accuracy = phi, formula, R, accuracy
+        self.shape = phi.shape
 
     def __repr__(self) -> str:
         formula, transport = self.formula, repr(self.phi)
@@ -65,24 +62,38 @@ class Regularized:
             return f"{1 - formula.restart:g} {transport} + {formula.restart:g} |.| R / |R|"
         return f"{transport} + {formula.tau:g} |C| R" if formula.tau > 0.0 else transport
 
-    def __call__(self, cost: Matrix) -> Matrix:
-        distances: Matrix = self._add(self.phi, self.R, cost)
+    def at(self, accuracy: Accuracy) -> Regularized:
+        """The same map with calls of this accuracy."""
+        return Regularized(self.phi, self.formula, self.R, accuracy)
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        transport = partial(self.phi, accuracy=accuracy or self.accuracy)
+        distances: Matrix = self._add(transport, self.R, cost)
         return distances
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """The distances of some pairs; a restart needs the largest one, so all are computed."""
         i, j = np.asarray(index).T
         if self.formula.restart > 0.0:
-            chosen: Vector = self(cost)[i, j]
+            chosen: Vector = self(cost, accuracy)[i, j]
             return chosen
-        distances: Vector = self._add(partial(self.phi.pairs, index=index), self.R[i, j], cost)
+        transport = partial(self.phi.pairs, index=index, accuracy=accuracy or self.accuracy)
+        distances: Vector = self._add(transport, self._norms(index), cost)
         return distances
 
-    def divide(self, parts: Sequence[Index]) -> list[Callable[[Matrix], Vector]]:
-        """For each part of the pairs, its distances as a function of the cost; stores solutions."""
-        distances = divide(self.phi, parts)
-        norms = [self.R[index[:, 0], index[:, 1]] for index in parts]
-        return [partial(self._add, *args) for args in zip(distances, norms, strict=True)]
+    def divide(self, parts: Sequence[Index]) -> None:
+        self.phi.divide(parts)
+
+    def part(
+        self, number: int, index: Index, cost: Matrix, accuracy: Accuracy | None = None
+    ) -> Vector:
+        transport = partial(self.phi.part, number, index, accuracy=accuracy or self.accuracy)
+        distances: Vector = self._add(transport, self._norms(index), cost)
+        return distances
+
+    def _norms(self, index: Index) -> Any:
+        """R of some pairs, if there is one."""
+        return self.R[tuple(np.asarray(index).T)] if self.formula.has_norm else None
 
     def _add(self, transport: Callable[[Matrix], Any], R: Any, cost: Matrix) -> Any:
         """The distances; ``transport`` is their transport part as a function of the cost."""
@@ -97,12 +108,11 @@ class Regularized:
         frozen = freezable(self.phi).freeze(self.formula.saturated(cost))
         return Regularized(frozen, self.formula, self.R)
 
-    def sketch(self, cost: Matrix) -> Regularized | None:
-        """Like ``freeze`` with nearly optimal plans of ``phi``; None if it offers none."""
-        sketch = getattr(self.phi, "sketch", None)
-        rough = None if sketch is None else sketch(self.formula.saturated(cost))
-        return None if rough is None else Regularized(rough, self.formula, self.R)
-
     def couplings(self) -> Regularized:
         """The map that the last ``freeze`` returned, rebuilt from memory."""
         return Regularized(freezable(self.phi).couplings(), self.formula, self.R)
+
+    def sketch(self, cost: Matrix) -> Regularized | None:
+        """Like ``freeze`` with nearly optimal plans of ``phi``; None if it offers none."""
+        rough = self.phi.sketch(self.formula.saturated(cost))
+        return None if rough is None else Regularized(rough, self.formula, self.R)

@@ -1,16 +1,17 @@
-"""Base class of the Sinkhorn maps of all backends: settings, stages of a call, snapshots."""
+"""Base class of the Sinkhorn maps of all backends: accuracy, stages of a call, snapshots."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from cometric.core.arrays import is_tensor, namespace
+from cometric.core.types import Accuracy, DistanceMap
 from cometric.maps.checks import check_eps, check_rho, fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
@@ -37,17 +38,17 @@ SelfTerms = tuple[Any, Any]
 """Transport costs over eps of every histogram to itself, and their marginal errors."""
 
 
-class SinkhornMap(ABC):
-    """Settings and stages of a map of Sinkhorn divergences; see :class:`EntropicMap`.
+class SinkhornMap(DistanceMap, ABC):
+    """Accuracy and stages of a map of Sinkhorn divergences; see :class:`EntropicMap`.
 
     A backend adds kernels and memory layout. It divides the pairs of a call into tasks, objects
     with ``values`` (dual values over eps) and ``errors`` (marginal errors), each swept as a whole.
     """
 
-    shape: tuple[int, int]
+    accuracy: Accuracy
+    precision: str = ""  # of the last call; memory is laid out for it
     dtype: Any  # of the sweeps
     stored: Any  # dtype of the scalings stored between calls; None if they do not fit
-    memory: float  # bytes of the stored scalings
     _self_scalings: Any
     _rounding: ClassVar[dict[str, float]]  # by precision, the marginal error due to rounding
 
@@ -56,10 +57,8 @@ class SinkhornMap(ABC):
         rows: sparse.csr_array,
         eps: float,
         rho: float | None,
-        sweeps: int | None,
-        tol: float,
+        accuracy: Accuracy,
         max_sweeps: int,
-        margin: float,
     ) -> None:
         self.eps = check_eps(eps)
         self.rho = None if rho is None else check_rho(rho)
@@ -67,29 +66,31 @@ class SinkhornMap(ABC):
         self.damping = 1.0 if self.rho is None else self.rho / (self.rho + self.eps)
         self._largest_log = _largest_log(rows, self.eps, self.rho)
         self.shape = rows.shape
-        self.sweeps, self.tol, self.max_sweeps, self.margin = sweeps, tol, max_sweeps, margin
+        self.accuracy, self.max_sweeps = self.safe(accuracy), max_sweeps
         self.error = np.inf
-        self.on_progress: Callable[[int, int], None] | None = None
-        self._precision = ""
 
-    @property
-    def precision(self) -> str:
-        """The precision of the sweeps; may be changed between calls.
-
-        Lower precisions than float64 are ignored if eps is so small that scalings could overflow.
-        """
-        return self._precision
-
-    @precision.setter
-    def precision(self, name: str) -> None:
-        if name not in self._rounding:
+    def safe(self, accuracy: Accuracy) -> Accuracy:
+        """The accuracy, in float64 if eps is so small that scalings could overflow."""
+        if accuracy.precision not in self._rounding:
             *others, last = self._rounding
-            raise ValueError(f"`dtype` is {name}; choose {', '.join(others)} or {last}.")
+            raise ValueError(
+                f"`dtype` is {accuracy.precision}; choose {', '.join(others)} or {last}."
+            )
         if self._largest_log > SAFE[np.dtype(np.float32)]:
-            name = "float64"
-        if name != self._precision:
-            self._precision = name
+            return accuracy._replace(precision="float64")
+        return accuracy
+
+    def _begin(self, accuracy: Accuracy | None) -> Accuracy:
+        """The accuracy of a call, by default that of the map; converts memory to its precision."""
+        chosen = self.safe(self.accuracy if accuracy is None else accuracy)
+        if chosen.precision != self.precision:
+            self.precision = chosen.precision
             self._apply_precision()
+        return chosen
+
+    def _tolerance(self, accuracy: Accuracy) -> float:
+        """The marginal error at which a pair is solved."""
+        return max(accuracy.tol, self._rounding[self.precision])
 
     @property
     def _parameters(self) -> str:
@@ -98,18 +99,20 @@ class SinkhornMap(ABC):
         return eps if self.rho is None else f"{eps}, rho = {self.rho:g}"
 
     def snapshot(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in ("margin", "tol", "error")}
-        return {"self": self._self_scalings, **numbers}
+        return {"self": self._self_scalings, "error": self.error}
 
     def restore(self, memory: dict[str, Any]) -> None:
         fill(self._self_scalings, memory["self"], "scalings of histograms to themselves")
-        for name in ("margin", "tol", "error"):
-            setattr(self, name, float(memory[name]))
+        self.error = float(memory["error"])
 
     # ---------------------------------------------------------------------------- stages
 
     def _solve(
-        self, cost: Any, batches: Iterable[list[Any]], own: SelfTerms | None = None
+        self,
+        cost: Any,
+        batches: Iterable[list[Any]],
+        accuracy: Accuracy,
+        own: SelfTerms | None = None,
     ) -> tuple[float, Any]:
         """Sweep all tasks under ``cost``, set ``error``, return absolute eps and self terms.
 
@@ -124,41 +127,40 @@ class SinkhornMap(ABC):
         is_torch = is_tensor(exact)
         kernel = exact.to(self.dtype) if is_torch else exact.astype(self.dtype, copy=False)
         if own is None and not self._is_warm:  # sweeps start from the scalings of self terms
-            own = self._self_terms(exact, self.sweeps is None)
+            own = self._self_terms(exact, accuracy.sweeps)
         if own is not None:
             del exact
         largest = []
         for tasks in batches:
-            self._sweep_once(tasks, kernel)
+            self._sweep_once(tasks, kernel, accuracy)
             if own is None:  # launched while a device sweeps
-                own = self._self_terms(exact, self.sweeps is None)
+                own = self._self_terms(exact, accuracy.sweeps)
                 del exact
-            self._sweep_again(tasks, kernel, own[0])
+            self._sweep_again(tasks, kernel, own[0], accuracy)
             largest += [task.errors.max() for task in tasks]
         if own is None:  # there are no pairs
-            own = self._self_terms(exact, self.sweeps is None)
+            own = self._self_terms(exact, accuracy.sweeps)
         levels, errors = own
         self.error = float(namespace(errors).stack([errors.max(), *largest]).max())
         return unit, levels
 
-    def _sweep_once(self, tasks: list[Any], kernel: Any) -> None:
+    def _sweep_once(self, tasks: list[Any], kernel: Any, accuracy: Accuracy) -> None:
         """Apply the fixed number of sweeps to all pairs; does nothing if pairs are solved fully."""
-        if self.sweeps is not None:
-            self._sweep(tasks, kernel, self.sweeps, 0.0)
+        if accuracy.sweeps is not None:
+            self._sweep(tasks, kernel, accuracy.sweeps, 0.0, solve=False)
 
-    def _sweep_again(self, tasks: list[Any], kernel: Any, levels: Any) -> None:
+    def _sweep_again(self, tasks: list[Any], kernel: Any, levels: Any, accuracy: Accuracy) -> None:
         """Sweep as set by ``tol`` and ``margin``; then sweep negative divergences again.
 
         Sweeps only raise dual values, so negative divergences may be due to too few sweeps.
         """
-        if self.sweeps is None:
-            self._sweep(tasks, kernel, self.max_sweeps, self._tolerance)
-        else:
-            margin = max(self.margin, self._tolerance)
-            if margin < np.inf:
-                self._resume(tasks, kernel, MORE_SWEEPS, margin)
-        self._repair(tasks)
-        for limit, tol in self._negative_rounds():
+        tolerance = self._tolerance(accuracy)
+        if accuracy.sweeps is None:
+            self._sweep(tasks, kernel, self.max_sweeps, tolerance, solve=True)
+        elif accuracy.margin < np.inf:
+            self._resume(tasks, kernel, MORE_SWEEPS, max(accuracy.margin, tolerance))
+        self._repair(tasks, accuracy.tol)
+        for limit, tol in self._negative_rounds(accuracy):
             selected = select(tasks, [self._is_negative(task, levels) for task in tasks])
             for task, mask in selected:
                 self._sweep_negative(task, mask, kernel, limit, tol)
@@ -169,19 +171,10 @@ class SinkhornMap(ABC):
         """Whether sweeps may precede self terms."""
         return False
 
-    @property
-    def _tolerance(self) -> float:
-        """The marginal error at which a pair is solved."""
-        return max(self.tol, self._rounding[self.precision])
-
-    def _report(self, done: int, total: int) -> None:
-        if self.on_progress is not None:
-            self.on_progress(done, total)
-
     def _choose_storage(self, kinds: Iterable[Any], count: int, limit: float) -> None:
         """Store ``count`` scalings in the first dtype in which they fit, or not at all."""
         self.stored = next((kind for kind in kinds if kind.itemsize * count <= limit), None)
-        self.memory = 0 if self.stored is None else self.stored.itemsize * count
+        self.memory_used = 0 if self.stored is None else self.stored.itemsize * count
 
     # --------------------------------------------------------------------------- backend
 
@@ -194,22 +187,22 @@ class SinkhornMap(ABC):
         """exp(-cost / unit) in float64, or cost / unit in the log domain."""
 
     @abstractmethod
-    def _self_terms(self, kernel: Any, solve: bool) -> SelfTerms:
+    def _self_terms(self, kernel: Any, sweeps: int | None) -> SelfTerms:
         """Self terms, to ``SELF_TOL`` or after a few steps; updates their scalings."""
 
     @abstractmethod
-    def _sweep(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
-        """Sweep at most ``limit`` times, until errors are at most ``tol``."""
+    def _sweep(self, tasks: list[Any], kernel: Any, limit: int, tol: float, solve: bool) -> None:
+        """Sweep at most ``limit`` times, until errors are at most ``tol`` if ``solve``."""
 
     @abstractmethod
     def _resume(self, tasks: list[Any], kernel: Any, limit: int, tol: float) -> None:
         """Continue sweeping only the pairs whose errors exceed ``tol``."""
 
-    def _repair(self, tasks: list[Any]) -> None:  # noqa: B027 - not every backend can
-        """Solve pairs whose scalings overflowed by another method."""
+    def _repair(self, tasks: list[Any], tol: float) -> None:
+        """Solve pairs whose scalings overflowed by another method, if the backend has one."""
 
     @abstractmethod
-    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
+    def _negative_rounds(self, accuracy: Accuracy) -> Sequence[tuple[int, float]]:
         """Limit and tolerance of each round of sweeps for negative divergences."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cometric.core.types import Index
+from cometric.core.types import Accuracy, Index
 from cometric.maps.blocks import Block, Layout, Part, Task
 from cometric.maps.rates import prefers_products
 from cometric.maps.sinkhorn import SinkhornMap
@@ -39,7 +39,7 @@ class TensorSweeps(SinkhornMap):
     _last_tiles: Any = None  # the tiles of the last task
     _croppable: float  # up to this share of pairs, that kernel is faster than products
 
-    def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
+    def _sweep(self, tasks: list[Task], kernel: Any, limit: int, tol: float, solve: bool) -> None:
         for task in tasks:
             if self._is_tiled(task):
                 self._sweep_tiles(task, kernel, max(1, limit), tol)
@@ -55,7 +55,7 @@ class TensorSweeps(SinkhornMap):
 
     def _report_until(self, last: int) -> None:
         first, end = self._range
-        self._report(last - first, end - first)
+        self.report(last - first, end - first)
 
     def _resume(self, tasks: list[Task], kernel: Any, limit: int, tol: float) -> None:
         for task in tasks:
@@ -141,10 +141,11 @@ class TensorSweeps(SinkhornMap):
 
     # -------------------------------------------------------------------------- negative
 
-    def _negative_rounds(self) -> Sequence[tuple[int, float]]:
-        if self.sweeps is None:
+    def _negative_rounds(self, accuracy: Accuracy) -> Sequence[tuple[int, float]]:
+        if accuracy.sweeps is None:
             return ()
-        return [(limit, self._tolerance) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
+        tol = self._tolerance(accuracy)
+        return [(limit, tol) for limit in (*NEGATIVE_SWEEPS, self.max_sweeps)]
 
     def _is_negative(self, task: Task, levels: Any) -> Any:
         half = 0.5 * levels

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cometric.core.histograms import Histograms
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.checks import check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
 
@@ -27,7 +27,7 @@ Make = Callable[..., Any]
 Tile = tuple[slice, slice] | Index
 
 
-class TiledMap:
+class TiledMap(DistanceMap):
     """The map that ``make`` creates, computed in tiles, on the workers of ``client`` if given.
 
     Parameters
@@ -50,27 +50,22 @@ class TiledMap:
         self._make = make
         self._cluster = as_cluster(client)
         self._hist = Histograms.of(hist)
-        n = self._hist.shape[0]
+        self.shape = self._hist.shape
+        n = self.shape[0]
         self.tile = min(TILE, max(64, -(-n // 8))) if tile is None else tile
-        self.error = 0.0
-        self.on_progress: Callable[[int, int], None] | None = None
         self._shared: Any = None  # future of the histograms on the workers
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape
 
     def __repr__(self) -> str:
         n, d = self.shape
         place = self._cluster.name
         return f"TiledMap({n} histograms on {d} bins, tiles of {self.tile}, on {place})"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         n = self.shape[0]
         cuts = [slice(k, min(k + self.tile, n)) for k in range(0, n, self.tile)]
         tiles = [(cuts[i], cuts[j]) for i in range(len(cuts)) for j in range(i, len(cuts))]
         distances = np.zeros((n, n))
-        for number, values in self._solve(cost, tiles):
+        for number, values in self._solve(cost, tiles, accuracy):
             rows, columns = tiles[number]
             if rows == columns:
                 i, j = np.triu_indices(rows.stop - rows.start, 1)
@@ -82,34 +77,37 @@ class TiledMap:
             distances[columns, rows] = block.T
         return distances
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         index = check_index(index, self.shape[0])
         step = self.tile**2
         distances = np.empty(len(index))
         parts = [index[k : k + step] for k in range(0, len(index), step)]
-        for number, values in self._solve(cost, parts):
+        for number, values in self._solve(cost, parts, accuracy):
             distances[number * step : number * step + len(values)] = values
         return distances
 
-    def _solve(self, cost: Matrix, tiles: list[Any]) -> Iterator[tuple[int, Vector]]:
+    def _solve(
+        self, cost: Matrix, tiles: list[Any], accuracy: Accuracy | None
+    ) -> Iterator[tuple[int, Vector]]:
         """Positions of tiles and their distances, in order of completion."""
         cluster = self._cluster
         cost = cluster.share(check_cost(cost, self.shape[1]))
         if self._shared is None:
             self._shared = cluster.share(self._hist)
         futures = [
-            cluster.submit(solve_tile, self._make, self._shared, cost, tile, turn=number)
+            cluster.submit(solve_tile, self._make, self._shared, cost, tile, accuracy, turn=number)
             for number, tile in enumerate(tiles)
         ]
         self.error = 0.0
         for done, (number, (values, error)) in enumerate(cluster.results(futures), start=1):
             self.error = max(self.error, error)
-            if self.on_progress is not None:
-                self.on_progress(done, len(tiles))
+            self.report(done, len(tiles))
             yield number, values
 
 
-def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> tuple[Vector, float]:
+def solve_tile(
+    make: Make, hist: Histograms, cost: Matrix, tile: Tile, accuracy: Accuracy | None = None
+) -> tuple[Vector, float]:
     """The distances of one tile and their largest marginal error, from a new map."""
     if isinstance(tile, tuple):
         rows, columns = tile
@@ -126,5 +124,5 @@ def solve_tile(make: Make, hist: Histograms, cost: Matrix, tile: Tile) -> tuple[
         return np.zeros(len(index)), 0.0
     with one_task:
         phi = make(hist.take(chosen), n_threads=worker_threads())
-        values = phi.pairs(cost, index.astype(np.int64))
-    return values, float(getattr(phi, "error", 0.0))
+        values = phi.pairs(cost, index.astype(np.int64), accuracy)
+    return values, float(phi.error)

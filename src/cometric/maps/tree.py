@@ -9,7 +9,7 @@ from scipy import sparse
 
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.trees import MetricTree
-from cometric.core.types import Index, Matrix, Vector
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import geometry
 from cometric.maps.checks import check_cost, check_index
 
@@ -17,7 +17,7 @@ TOTAL = 2.0**60
 """The largest sum of a vector, in integer units."""
 
 
-class TreeMap:
+class TreeMap(DistanceMap):
     """``phi(cost)_ij``: transport between a_i and a_j along the tree that ``cost`` determines.
 
     The tree is built by average linkage (or another linkage): the distance of two bins is the
@@ -42,26 +42,27 @@ class TreeMap:
 
     def __init__(self, hist: Any, linkage: str = "average") -> None:
         self._hist = Histograms.of(hist)
+        self.shape = self._hist.shape
         self.linkage = linkage
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._hist.shape
 
     def __repr__(self) -> str:
         return f"TreeMap({self.shape[0]} histograms on {self.shape[1]} bins, {self.linkage})"
 
-    def __call__(self, cost: Matrix) -> Matrix:
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         vectors = self.vectors(cost)
         return vectors.between(vectors, upper=True)
 
-    def pairs(self, cost: Matrix, index: Index) -> Vector:
-        return self.vectors(cost).pairs(check_index(index, self.shape[0]))
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        distances = self.vectors(cost).pairs(check_index(index, self.shape[0]))
+        self.report(len(index), len(index))
+        return distances
 
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``."""
         vectors = self.vectors(cost)
-        return vectors.take(rows).between(vectors.take(columns))
+        distances = vectors.take(rows).between(vectors.take(columns))
+        self.report(distances.size, distances.size)
+        return distances
 
     def tree(self, cost: Matrix) -> MetricTree:
         """The tree of the bins for a cost."""

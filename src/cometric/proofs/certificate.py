@@ -14,9 +14,8 @@ import numpy as np
 
 from cometric.core.cones import log_width
 from cometric.core.formula import SATURATION_ERROR, Formula
-from cometric.core.histograms import MERGE_TOLERANCE, quantization_errors
+from cometric.core.histograms import MERGE_TOLERANCE, Side, quantization_errors
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import Matrix, Metrics, Vector
 from cometric.maps.exact import ExactMap
 from cometric.maps.norms import norm_for, norm_matrices, norm_power

@@ -126,7 +126,7 @@ def _call_seconds(run: Run, lift: Any, k: int, report: Callable[..., None]) -> t
 
 def _two_calls(run: Run, lift: Any, part: Histograms, cost: Matrix) -> list[float]:
     """Seconds of two calls for the histograms ``part``; ``lift`` is the map of all of them."""
-    transport, resources = run.settings.transport, run.settings.resources()
+    transport, resources = run.settings.transport, run.resources
     resources = replace(resources, dtype=getattr(lift, "dtype", resources.dtype))
     if getattr(lift, "stored", cost) is None:  # scalings do not fit
         resources = replace(resources, memory_limit=0.0)

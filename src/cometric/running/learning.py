@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from cometric.answers.result import Result
+from cometric.core.arguments import checks_options
 from cometric.core.arrays import on_device
-from cometric.core.counts import are_logarithms
+from cometric.core.counts import warn_of_data
 from cometric.core.errors import UnknownKind
-from cometric.core.names import checks_options
 from cometric.core.problem import Problem
 from cometric.core.types import Solver, Status
 from cometric.core.warn import warn
@@ -24,16 +24,12 @@ from cometric.maps.couplings import ReplayedMap
 from cometric.maps.entropic import EntropicMap
 from cometric.maps.exact import ExactMap
 from cometric.running.run import Run
-from cometric.running.settings import DEFAULT_TOL, Settings
-from cometric.running.weights import AUTO, AUTO_NORM
+from cometric.running.settings import AUTO, AUTO_NORM, DEFAULT_TOL, Settings
 from cometric.saving.checkpoint import Checkpoint
 from cometric.saving.folder import CheckpointError, remove_checkpoint
 from cometric.saving.saved import Saved, compare, latest, read_data
 from cometric.solvers.loop import Callback
 from cometric.transports.base import Transport
-
-COUNTED = 10
-"""Fewest samples for the warning about a feature that numbers them."""
 
 
 @checks_options
@@ -182,44 +178,13 @@ def learn(
     (True, (12, 12), (10, 10))
     """
     options = {name: value for name, value in locals().items() if name != "X"}
-    settings = Settings(**options)
-    problem = Problem.from_data(
-        X,
-        normalization_steps=normalization_steps,
-        smoothing=smoothing,
-        drop_empty=drop_empty,
-        fixed=settings.fixed,
-    )
-    _warn_of_numbers(problem)
-    settings = settings.fitted(problem)
-    by_default = isinstance(settings.norm, str) and settings.norm == AUTO_NORM
-    if by_default and are_logarithms(X):
-        warn(
-            "`X` holds logarithms of counts, log(1 + x). Distances from counts are better: pass "
-            "these, or `np.expm1(X)`, whose rows are proportional to them."
-        )
-    result = _learn(Run.prepare(settings, replace(problem, formula=settings.formula)))
+    settings, problem = Settings(**options).read(X)
+    warn_of_data(X, problem, isinstance(settings.norm, str) and settings.norm == AUTO_NORM)
+    result = _learn(Run.prepare(settings, problem))
     if getattr(X, "is_cuda", False):
         samples, features = (on_device(X.device, metric) for metric in result.metrics)
-        result = replace(result, samples=samples, features=features)
+        return replace(result, samples=samples, features=features)
     return result
-
-
-def _warn_of_numbers(problem: Problem) -> None:
-    """Warn if the first of named features is 0, 1, 2, ... or 1, 2, 3, ...: a column of a table."""
-    side = problem.features
-    if side.names is None or not side.kept[0]:
-        return
-    column = side.full[[side.labels[0]]].toarray()[0]
-    step = column[-1] - column[-2]
-    if len(column) < COUNTED or column[0] > 1.5 * step:
-        return
-    if np.allclose(np.diff(column), step, rtol=1e-6, atol=0.0):
-        warn(
-            f"The first feature of `X`, {side.names[0]!r}, counts the samples, from 0 or 1. If it "
-            "is their number, make it the index, by `set_index`; in a file, leave the upper left "
-            "cell of the table empty."
-        )
 
 
 @checks_options
@@ -296,7 +261,7 @@ def resume(
             f"`{folder}` holds a checkpoint with options that this version does not know: {error}. "
             "Resume with the version of cometric that wrote it."
         ) from error
-    problem = replace(_stored_problem(arrays, folder), formula=settings.formula)
+    problem = replace(Problem.from_arrays(arrays), formula=settings.formula)
     run = Run.prepare(settings, problem)
     return _learn(run, saved)
 
@@ -310,13 +275,6 @@ def _stored_norm(norm: Any, arrays: dict[str, Any]) -> Any:
         arrays[f"{side}_norm"] if name == "matrix" else name
         for side, name in zip(("samples", "features"), names, strict=True)
     )
-
-
-def _stored_problem(arrays: dict[str, Any], folder: Path) -> Problem:
-    try:
-        return Problem.from_arrays(arrays)
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"`{folder / 'data.npz'}` is damaged: {error}.") from error
 
 
 def _learn(run: Run, saved: Saved | None = None) -> Result:

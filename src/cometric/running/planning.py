@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import with_options
 from cometric.core.inputs import counted
-from cometric.core.names import checks_options
-from cometric.core.problem import Problem
 from cometric.core.types import Metrics
 from cometric.files.rows import as_rows
 from cometric.machine.devices import free_memory, free_on_all
@@ -19,12 +18,13 @@ from cometric.machine.progress import counting, duration
 from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
-from cometric.running.memory import dense_memory, memory_for_maps
-from cometric.running.run import Run
-from cometric.running.settings import Settings, mirrors_settings
-from cometric.running.start import NOTHING, given_metrics
+from cometric.running.run import NOTHING, Run, dense_memory, given_metrics, memory_for_maps
+from cometric.running.settings import AUTO, Settings, options
 from cometric.solvers import SOLVERS
 from cometric.transports.base import Lifts
+
+UNUSED = ("start", "random_state", "callback", "checkpoint", "checkpoint_every")
+"""Options of ``learn`` that have no effect on a plan."""
 
 HOURS, MANY = 3600.0, 1000
 """Longer plans come with advice, and with this many items it is to take fewer."""
@@ -97,9 +97,15 @@ class Plan:
         )
 
 
-@checks_options
-@mirrors_settings(without=("start", "random_state", "callback", "checkpoint", "checkpoint_every"))
-def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
+@with_options(options(without=UNUSED))
+def plan(
+    X: Any,
+    eps: float | str = AUTO,
+    tau: float | str = AUTO,
+    *,
+    progress: bool = False,
+    **options: Any,
+) -> Plan:
     """Estimate what ``learn`` with these arguments takes: engine, memory, time.
 
     Memory is computed by a formula. For the time, two calls of each map are timed on some of the
@@ -130,22 +136,15 @@ def plan(X: Any, *, progress: bool = False, **options: Any) -> Plan:
     >>> planned.engine, planned.fits
     ('network simplex, policy iteration', True)
     """
-    settings = Settings(progress=False, **options)
+    settings = Settings(eps, tau, **options)
     source = as_rows(X)
     if source is not None:
         outside = _plan_outside(source, settings)
         if not outside.fits:
             return outside
         X = X if hasattr(X, "obs_names") else source.to_memory()
-    problem = Problem.from_data(
-        X,
-        normalization_steps=settings.normalization_steps,
-        smoothing=settings.smoothing,
-        drop_empty=settings.drop_empty,
-        fixed=settings.fixed,
-    )
-    settings = replace(settings.fitted(problem), client=None)
-    problem = replace(problem, formula=settings.formula)
+    settings, problem = settings.read(X)
+    settings = replace(settings, client=None)
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:
         start = given_metrics(problem, getattr(settings, problem.fixed))
@@ -172,7 +171,7 @@ def _plan_outside(source: Any, settings: Settings) -> Plan:
 def _plan(run: Run, progress: bool) -> Plan:
     """The plan of a run."""
     settings, hist = run.settings, run.problem.samples.hist
-    lifts = settings.transport.lifts(run.problem, settings.resources(run.memory))
+    lifts = settings.transport.lifts(run.problem, run.resources)
     solver, memory = _solver_name(run, lifts), _memory(run, lifts)
     on_cpu, density = settings.torch_device is None, hist.nnz / math.prod(hist.shape)
     available = free_memory() if on_cpu else free_on_all(settings.torch_devices)
@@ -181,7 +180,7 @@ def _plan(run: Run, progress: bool) -> Plan:
     if fits:
         if on_cpu:
             learning.warmup(["exact" if settings.transport.freezes else "entropic"])
-        with workers(settings.n_threads), counting(progress, "planning", "calls of maps") as report:
+        with workers(settings.n_threads), counting(progress, "planning", "call") as report:
             planned = replace(planned, **estimate(run, lifts, solver, report))
     return replace(planned, advice=_advice(settings, planned))
 
@@ -195,7 +194,7 @@ def _solver_name(run: Run, lifts: Lifts) -> str:
         if run.settings.kind_of_memory == "closed":
             return "closed"
         return str(run.settings.transport.default_solver(lifts)) if solver == "auto" else solver
-    names = {kind: name for name, kind in SOLVERS.items()}
+    names = {type(solver): name for name, solver in SOLVERS.items()}
     return names.get(type(solver), type(solver).__name__)
 
 

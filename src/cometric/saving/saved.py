@@ -142,32 +142,19 @@ def _read(folder: Path, number: int, path: Path) -> Saved:
             f"`{path}` has schema {schema}; this version reads {SCHEMA[0]}. "
             "Resume with the version of cometric that wrote it."
         )
-    try:
-        if content["number"] != number:
-            raise CheckpointError(
-                f"`{path}` is not a valid manifest: its number is {content['number']}."
-            )
-        files = content["files"]
-        state = state_name(number)
-        saved = Saved(
-            number=number,
-            options=dict(content["asked"]),
-            used=dict(content["used"]),
-            stage=int(content["stage"]),
-            iterate=dict(content["iterate"]),
-            arrays=read_arrays(folder / state, files[state]),
-            data=dict(files[DATA]),
-        )
-        saved.history(saved.stage)
-        written_with = dict(content["versions"])
-    except CheckpointError:
-        raise
-    except KeyError as error:
-        raise CheckpointError(f"`{path}` is not a valid manifest: it lacks {error}.") from error
-    except (TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"`{path}` is not a valid manifest: {error}.") from error
-    _warn_of_other_versions(written_with)
-    return saved
+    if content["number"] != number:
+        raise CheckpointError(f"`{path}` is damaged: its number is {content['number']}.")
+    _warn_of_other_versions(content["versions"])
+    files, state = content["files"], state_name(number)
+    return Saved(
+        number,
+        content["asked"],
+        content["used"],
+        content["stage"],
+        content["iterate"],
+        read_arrays(folder / state, files[state]),
+        files[DATA],
+    )
 
 
 def _warn_of_other_versions(written_with: dict[str, str]) -> None:

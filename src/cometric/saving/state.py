@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cometric.core.arrays import is_tensor, namespace, to_numpy
-from cometric.core.types import Coupled, FreezableMap, Metrics, RememberingMap, State
+from cometric.core.types import Accuracy, Coupled, DistanceMap, FreezableMap, Metrics, State
 from cometric.core.validation import check_metric
 
 Arrays = dict[str, Any]
@@ -22,14 +22,14 @@ def serialize(now: State, phi: Coupled) -> tuple[dict[str, Any], Arrays]:
         for field in fields(now)
         if field.metadata.get("saved", True)
     }
-    for name, lift in _remembering_maps(phi).items():
+    for name, lift in _bare_maps(phi).items():
         arrays |= {f"{name}.{key}": value for key, value in lift.snapshot().items()}
     return iterate, arrays
 
 
 def deserialize(now: State, phi: Coupled, iterate: dict[str, Any], arrays: Arrays) -> State:
     """The iterate ``now`` with the serialized fields; also restores the memory of the maps."""
-    for name, lift in _remembering_maps(phi).items():
+    for name, lift in _bare_maps(phi).items():
         prefix = f"{name}."
         lift.restore(
             {
@@ -44,6 +44,8 @@ def deserialize(now: State, phi: Coupled, iterate: dict[str, Any], arrays: Array
         if metric.shape != own.shape or metric.dtype != own.dtype:
             raise ValueError(f"its {name} are {metric.dtype} of shape {tuple(metric.shape)}.")
         check_metric(to_numpy(metric), name, len(own))
+    if values["accuracy"] is not None:
+        values["accuracy"] = tuple(Accuracy(*part) for part in values["accuracy"])
     return replace(now, **values | {"metrics": metrics})
 
 
@@ -80,8 +82,6 @@ def _from_json(item: Any, arrays: Arrays, now: State, phi: Coupled) -> Any:
     return item
 
 
-def _remembering_maps(phi: Coupled) -> dict[str, RememberingMap]:
-    """The maps with memory, by name, without the norm term."""
-    sides = {"to_samples": phi.to_samples, "to_features": phi.to_features}
-    bare = {name: getattr(side, "phi", side) for name, side in sides.items()}
-    return {name: side for name, side in bare.items() if isinstance(side, RememberingMap)}
+def _bare_maps(phi: Coupled) -> dict[str, DistanceMap]:
+    """The maps by name, without the norm term."""
+    return {"to_samples": phi.to_samples.phi, "to_features": phi.to_features.phi}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cometric.core.inputs import BadData, Fault
-from cometric.running.memory import MANY
+from cometric.running.run import MANY
 
 SCALED = " Learn before scaling, or keep a copy of the data in a layer."
 

@@ -12,9 +12,9 @@ from scipy import sparse
 from cometric.answers.modules import BACKGROUND, Modules, assemble
 from cometric.answers.parameters import Parameters
 from cometric.answers.result import Result, check_result
+from cometric.core.arguments import check_side
 from cometric.core.digest import fingerprint
 from cometric.core.inputs import BadData
-from cometric.core.kinds import check_side
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Record, Status
 from cometric.scverse import sketches, slots

@@ -12,7 +12,7 @@ import numpy as np
 
 from cometric import plot
 from cometric.answers.modules import tabulate
-from cometric.core.names import suggestion
+from cometric.core.arguments import suggestion
 from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:

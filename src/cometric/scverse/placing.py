@@ -10,9 +10,9 @@ from scipy import sparse
 
 from cometric.answers.result import Result
 from cometric.answers.transfer import Transfer
+from cometric.core.arguments import suggestion
 from cometric.core.digest import digest
 from cometric.core.inputs import BadData, Fault, read_matrix, read_names
-from cometric.core.names import suggestion
 from cometric.core.types import Matrix
 from cometric.scverse import sketches, slots
 from cometric.scverse.advice import first

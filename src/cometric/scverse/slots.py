@@ -14,8 +14,8 @@ from cometric.answers.result import Result
 from cometric.choosing.choice import Choice
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
+from cometric.core.histograms import Side
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
-from cometric.core.sides import Side
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import cometric.answers.transfer
 import cometric.choosing.comparison
 import cometric.running.learning
+from cometric.core.arguments import check_count, check_number, check_options, check_side
 from cometric.core.inputs import BadData
-from cometric.core.kinds import check_count, check_number, check_side
 from cometric.core.matching import NothingInCommon
-from cometric.core.names import check_options
 from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.large.neighbors import has_bounds, nearest_known
-from cometric.running.weights import AUTO
+from cometric.running.settings import AUTO
 from cometric.scverse import get, placing, slots
 from cometric.scverse.advice import advising
 from cometric.scverse.tl_landmarks import landmarks

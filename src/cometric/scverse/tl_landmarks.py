@@ -6,7 +6,7 @@ import logging
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from cometric.core.names import check_options
+from cometric.core.arguments import check_options
 from cometric.core.nearest import check_neighborhood
 from cometric.large.landmarks import check_landmarks, learn_landmarks
 from cometric.running.learning import learn

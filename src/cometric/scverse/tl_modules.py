@@ -12,7 +12,7 @@ from cometric.answers.groups import Ranked
 from cometric.answers.groups import rank_features as ranked_features
 from cometric.answers.modules import BACKGROUND, Modules
 from cometric.answers.modules import modules as find_modules
-from cometric.core.names import suggestion
+from cometric.core.arguments import suggestion
 from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -15,12 +14,13 @@ from cometric.solvers.policy import PolicyIteration
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.stochastic import StochasticIteration
 
-SOLVERS: dict[str, Callable[..., Solver[Any]]] = {
-    "anderson": AndersonIteration,
-    "policy": PolicyIteration,
-    "power": PowerIteration,
-    "stochastic": StochasticIteration,
+SOLVERS: dict[str, Solver[Any]] = {
+    "anderson": AndersonIteration(),
+    "policy": PolicyIteration(),
+    "power": PowerIteration(),
+    "stochastic": StochasticIteration(),
 }
+"""The solvers that have a name, with their default hyperparameters."""
 
 
 def solver_to_json(value: Any) -> Any:
@@ -40,7 +40,7 @@ def solver_from_json(stored: Any) -> Any:
     """The solver that :func:`solver_to_json` stored; raises unless it is a built-in one."""
     if not isinstance(stored, dict):
         return stored
-    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in SOLVERS.values()}
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in map(type, SOLVERS.values())}
     kind = kinds.get(stored["kind"])
     if kind is None:
         raise UnknownKind(

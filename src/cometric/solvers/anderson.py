@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cometric.core.arguments import check_count, check_number
 from cometric.core.arrays import namespace, numbers, symmetric, to_numpy, upper
 from cometric.core.cones import touches_boundary
-from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Coupled, Matrix, Metrics, NegativeDistances, Traits, Vector
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, judge

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from cometric.core.arguments import check_count, check_number
 from cometric.core.arrays import upper
 from cometric.core.cones import normalize
-from cometric.core.kinds import Count, check_number
-from cometric.core.types import Coupled, DistanceMap, Matrix, Metrics, Traits, freezable
+from cometric.core.types import Coupled, Matrix, Metrics, Traits, freezable
 from cometric.solvers.anderson import AndersonIteration
 from cometric.solvers.power import power_step
 from cometric.solvers.trials import TrialIterate, begin, give_up, judge
@@ -58,7 +58,7 @@ class PolicyIteration:
     traits: ClassVar[Traits] = Traits(freezes=True)
 
     def __post_init__(self) -> None:
-        Count(0).check("frozen_steps", self.frozen_steps)
+        check_count("frozen_steps", self.frozen_steps, least=0)
         check_number("accuracy", self.accuracy)
         check_number("far", self.far, finite=False)
 
@@ -82,10 +82,10 @@ class PolicyIteration:
         Returns the start itself if its residual is at most ``far``, or the maps have no ``sketch``.
         """
         samples = now.metrics.samples
-        to_features = _sketch(phi.to_features, samples)
+        to_features = phi.to_features.sketch(samples)
         if to_features is None:
             return samples
-        to_samples = _sketch(phi.to_samples, normalize(to_features(samples))[0])
+        to_samples = phi.to_samples.sketch(normalize(to_features(samples))[0])
         if to_samples is None:
             return samples
         rough = Coupled(to_samples, to_features)
@@ -106,12 +106,6 @@ class PolicyIteration:
             if best.residual <= tol or stalled > 3 or not np.isfinite(state.residual):
                 break
         return best.metrics.samples
-
-
-def _sketch(phi: DistanceMap, cost: Matrix) -> DistanceMap | None:
-    """The map of nearly optimal plans at ``cost``; None if ``phi`` offers none."""
-    sketch = getattr(phi, "sketch", None)
-    return None if sketch is None else sketch(cost)
 
 
 def _sweep(phi: Coupled, samples: Matrix, now: PolicyIterate) -> PolicyIterate:

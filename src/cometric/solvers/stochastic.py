@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from cometric.core.arguments import check_count, check_number
 from cometric.core.cones import log_width
-from cometric.core.kinds import Count, check_number
 from cometric.core.types import (
     Coupled,
     DistanceMap,
@@ -22,7 +20,6 @@ from cometric.core.types import (
     NegativeDistances,
     Traits,
     Vector,
-    divide,
 )
 
 DRAWS = ("parts", "pairs")
@@ -32,10 +29,16 @@ FAR = 1.0
 
 
 class Part(NamedTuple):
-    """Some of the pairs, and their distances as a function of the cost."""
+    """Some of the pairs."""
 
     pairs: Index
-    distances: Callable[[Matrix], Vector]
+    number: int | None = None  # of the parts whose solutions the map stores
+
+    def distances(self, phi: DistanceMap, cost: Matrix) -> Vector:
+        """The distances of these pairs."""
+        if self.number is None:
+            return phi.pairs(cost, self.pairs)
+        return phi.part(self.number, self.pairs, cost)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class StochasticIteration:
         check_number("fraction", self.fraction)
         if not 0.0 < self.fraction <= 1.0:
             raise ValueError(f"`fraction` is {self.fraction}; it must be above 0 and at most 1.")
-        Count(0).check("random_state", self.random_state)
+        check_count("random_state", self.random_state, least=0)
         if self.draw not in DRAWS:
             raise ValueError(f"`draw` is {self.draw!r}; choose {', '.join(map(repr, DRAWS))}.")
 
@@ -125,7 +128,8 @@ class StochasticIteration:
         for side, lift in enumerate((phi.to_features, phi.to_samples)):
             part, row = self._choose(lift, now.parts[side], t, side)
             cost, metric = metrics[1 - side], metrics[side]
-            image, seen[side] = _evaluate(part, row, cost, metric, seen[side])
+            image = part.distances(lift, cost)
+            image, seen[side] = _judge(image, part, row, metric, seen[side])
             values[side] = self._scale(seen[side], row)
             if images is None:
                 metrics[side] = self._move(part, image / values[side], metric, t)
@@ -165,7 +169,8 @@ class StochasticIteration:
         n = lift.shape[0]
         order = self._generator(0, side).permutation(_pair_count(n))
         indices = [_pairs(np.sort(numbers), n) for numbers in np.array_split(order, count)]
-        return list(map(Part, indices, divide(lift, indices)))
+        lift.divide(indices)
+        return [Part(index, number) for number, index in enumerate(indices)]
 
     def _choose(self, lift: DistanceMap, parts: list[Part], t: int, side: int) -> tuple[Part, int]:
         """The part to evaluate in a step, and its row in the statistics of an epoch."""
@@ -176,8 +181,7 @@ class StochasticIteration:
         n, rng = lift.shape[0], self._generator(t, side)
         count = math.ceil(self.fraction * _pair_count(n))
         numbers = rng.choice(_pair_count(n), count, replace=False, shuffle=False)
-        index = _pairs(np.sort(numbers), n)
-        return Part(index, partial(lift.pairs, index=index)), (t - 1) % self._epoch
+        return Part(_pairs(np.sort(numbers), n)), (t - 1) % self._epoch
 
     @property
     def _epoch(self) -> int:
@@ -189,16 +193,16 @@ class StochasticIteration:
         )
 
 
-def _evaluate(
-    part: Part, row: int, cost: Matrix, metric: Matrix, seen: Matrix
+def _judge(
+    image: Vector, part: Part, row: int, metric: Matrix, seen: Matrix
 ) -> tuple[Vector, Matrix]:
-    """The images of the pairs of a part, and the updated statistics of the epoch.
+    """The usable images of the pairs of a part, and the updated statistics of the epoch.
 
     A poor cost can give negative divergences. Such a pair keeps its distance until it is evaluated
     again, and the residual is infinite until then. Raises if <C, v> of a part is not positive; the
     run then starts over, with all pairs.
     """
-    old, image = metric[part.pairs[:, 0], part.pairs[:, 1]], part.distances(cost)
+    old = metric[part.pairs[:, 0], part.pairs[:, 1]]
     cross, square, ratios = old @ image, old @ old, image / old
     if not cross > 0.0:
         raise NegativeDistances(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from cometric.core.arguments import shown
 from cometric.core.errors import UnknownKind
-from cometric.core.kinds import shown
 from cometric.transports.base import Transport
 from cometric.transports.entropic import Entropic
 from cometric.transports.exact import Exact
@@ -32,11 +33,13 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
 """Transports that files and checkpoints can store, by name."""
 
 
-def from_eps(eps: Any) -> Transport:
+WITHOUT_EPS: Mapping[float, Transport] = {0.0: Exact(), math.inf: Limit()}
+"""The transports for the two ends of the regularization."""
+
+
+def from_eps(eps: float) -> Transport:
     """The transport for a regularization: exact for 0, the linear limit for infinity."""
-    if eps == 0.0:
-        return Exact()
-    return Limit() if eps == float("inf") else Entropic(float(eps))
+    return WITHOUT_EPS.get(eps) or Entropic(float(eps))
 
 
 def from_text(text: str) -> Transport:

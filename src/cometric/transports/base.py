@@ -11,23 +11,26 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
-from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, Vector
+from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.tiled import TiledMap
 from cometric.proofs.certificate import Certificate
 from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
 from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
-from cometric.solvers.loop import Limits, Solution
-from cometric.transports.solving import Solving
+from cometric.solvers.loop import Stage
+from cometric.transports.solving import Solving, Stages
 
 Kind = TypeVar("Kind", bound="Transport")
 
 Lifts = tuple[Any, Any]
 """The maps to samples and to features."""
+
+PRODUCTS = 1e-9
+"""Relative accuracy of distances computed by matrix products, see ``maps.views``."""
 
 PAIR = 2000.0
 """Fixed cost of a pair, in cells of a Sinkhorn problem; see ``work``."""
@@ -135,10 +138,15 @@ class Transport:
             return to_samples, to_features
         memory, needs = resources.memory, [self.need(hist) for hist in hists]
         to_samples, to_features = (
-            self.lift(hist, replace(resources, memory_limit=memory * need / sum(needs)))
+            self.map_of(hist, replace(resources, memory_limit=memory * need / sum(needs)))
             for hist, need in zip(hists, needs, strict=True)
         )
         return to_samples, to_features
+
+    def map_of(self, hist: Histograms, resources: Resources) -> DistanceMap:
+        """The map of :meth:`lift`, with all that a :class:`DistanceMap` has."""
+        phi: Any = self.lift(hist, resources)
+        return phi if isinstance(phi, DistanceMap) else PlainMap(phi)
 
     def distributed(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map of :meth:`lift`, computed tile by tile on the workers of a client."""
@@ -152,7 +160,7 @@ class Transport:
 
     def bytes_promised(self, lifts: Lifts) -> float:
         """Bytes within ``memory_limit`` that both maps will use."""
-        return float(sum(getattr(lift, "memory", 0.0) for lift in lifts))
+        return float(sum(lift.memory_used for lift in lifts))
 
     def bases(self, lifts: Lifts) -> Any:
         """Data of the maps after a solve, for :meth:`reuse`; None by default."""
@@ -167,22 +175,20 @@ class Transport:
         """The name of the solver that "auto" stands for."""
         return "anderson"
 
-    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate until converged, in one stage."""
-        phi = solving.couple(lifts)
-        solver = solving.choose(self.default_solver(lifts))
-        accepts = None if self.monotone else partial(self._has_features, solving)
-        limits = Limits(solving.tol, solving.max_iter, accepts=accepts)
-        solution = solving.stage(phi, solver, limits=limits, callback=solving.callback)
-        return solving.check_connected(solving.confirm(phi, solver, solution))
+    def stages(self, run: Solving) -> Stages:
+        """The stages of a solve, by default one; returns the solution with its final status."""
+        accepts = None if self.monotone else partial(self._has_features, run)
+        solution = yield Stage(run.tol, run.max_iter, accepts=accepts)
+        solution = yield from run.confirm(solution)
+        return run.check_connected(solution)
 
-    def _has_features(self, solving: Solving, now: Iterate) -> bool:
+    def _has_features(self, run: Solving, now: Iterate) -> bool:
         """Whether the features are those of the samples, on some pairs.
 
         The residual is that of the samples, whose last change maps may enlarge.
         """
-        problem, (samples, features) = solving.problem, now.metrics
-        hist, R = problem.features.histograms, solving.norms.features
+        problem, (samples, features) = run.problem, now.metrics
+        hist, R = problem.features.histograms, run.norms.features
         residual = residual_of_some(
             lambda index: self.lift(hist.take(index), Resources()),
             samples,
@@ -190,10 +196,10 @@ class Transport:
             problem.formula,
             R,
         )
-        return residual <= solving.tol
+        return residual <= max(run.tol, PRODUCTS)
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """The matrices that a solve stores, as a key of ``running.memory.NEEDS``.
+        """The matrices that a solve stores, as a key of ``running.run.NEEDS``.
 
         ``plain`` means a formula without R, ``automatic`` the default solver.
         """
@@ -237,8 +243,14 @@ class Transport:
         values: Vector = phi.pairs(cost, np.stack([i.ravel(), j.ravel()], axis=1))
         return values.reshape(i.shape)
 
-    def pairs_under(self, phi: Any, cost: Matrix) -> Callable[[Index], Vector]:
-        """Distances of any pairs under one cost."""
+    def pairs_under(
+        self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
+    ) -> Callable[[Index], Vector]:
+        """Distances of any pairs under one cost.
+
+        ``own`` are the self terms of entropic transport, if known; ``few`` means few pairs of each
+        histogram.
+        """
         return partial(phi.pairs, cost)
 
     def lower_bounds(
@@ -286,7 +298,7 @@ def _zeros(d: int, rows: slice) -> Matrix:
 def _lift_tile(
     transport: Transport, resources: Resources, hist: Any, n_threads: int | None = None
 ) -> DistanceMap:
-    return transport.lift(Histograms.of(hist), replace(resources, n_threads=n_threads))
+    return transport.map_of(Histograms.of(hist), replace(resources, n_threads=n_threads))
 
 
 def product_operations(problem: Problem) -> float:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from scipy import sparse
 
-from cometric.core.arrays import on_device, to_numpy
-from cometric.core.histograms import Histograms
+from cometric.core.arrays import to_numpy
+from cometric.core.histograms import Histograms, Side
 from cometric.core.problem import Problem
-from cometric.core.sides import Side
 from cometric.core.types import (
+    Accuracies,
     Index,
-    InexactMap,
     Iterate,
     Matrix,
-    Metrics,
-    Record,
-    Solver,
     Status,
-    Traits,
     Vector,
     traits_of,
 )
@@ -36,10 +32,11 @@ from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.sinkhorn import inner_tolerance
 from cometric.proofs.diagnosis import residual_of_some
-from cometric.solvers.loop import Limits, Solution
+from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import PowerIteration
+from cometric.solvers.trials import TrialIterate
 from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport, cells_of
-from cometric.transports.solving import Solving
+from cometric.transports.solving import Solving, Stages
 
 MARGIN = 0.03
 """Marginal errors up to this times the root of the residual do not slow down convergence."""
@@ -137,112 +134,89 @@ class Entropic(Transport):
 
     # ------------------------------------------------------------------------- solving
 
-    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate with a few sweeps per iteration, then solve every pair to its tolerance.
+    def stages(self, run: Solving) -> Stages:
+        """Stages with a few sweeps per iteration, then those that solve every pair.
 
         A lower precision is used down to the residuals in ``TRUSTED``: on devices, for dense data,
         and if it was set. Iterations with unsolved pairs may not converge. So all pairs are solved
         after 100 iterations without a lower residual; if distances become negative, also starting
         from the initial metrics again.
         """
-        device = getattr(lifts[0], "device", None)
-        if device is not None:
-            solution = self._solve(_on_device(device, solving), lifts)
-            metrics = Metrics(*map(to_numpy, solution.iterate.metrics))
-            return solution._replace(iterate=replace(solution.iterate, metrics=metrics))
-        return self._solve(solving, lifts)
-
-    def _solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        solver = solving.choose(self.default_solver(lifts))
-        traits = traits_of(solver)
-        sampled = traits.samples_pairs
-        phi, tighten = solving.couple(lifts), _tightening(traits, lifts, solving)
-        solution = Solution(Iterate(solving.start, (1.0, 1.0)), Status.CONVERGED, [])
-        for level in _levels(traits, lifts, solving.tol):
-            left = solving.max_iter - len(solution.history)
+        solution, sampled = run.begun, traits_of(run.solver).samples_pairs
+        for level in _levels(run):
+            left = run.max_iter - len(solution.history)
             if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
-                continue
-            negative = solution.status is Status.NOT_PSD
-            for lift in lifts:
-                lift.precision, lift.sweeps = level.precision, level.sweeps
+                break
             final = level.sweeps is None
-            stage = solving.stage(
-                phi,
-                solver,
-                solving.start if negative else solution.iterate.metrics,
-                solution.spent,
-                limits=Limits(level.tol, left, math.inf if final or sampled else STALL),
-                callback=tighten,
+            solution = yield Stage(
+                level.tol,
+                left,
+                math.inf if final or sampled else STALL,
+                accuracy=_changed(solution.iterate, precision=level.precision, sweeps=level.sweeps),
+                tighten=partial(_tightened, run.tol, traits_of(run.solver).extrapolates_from),
                 ahead=Ahead(
-                    solving.tol,
+                    run.tol,
                     left,
                     extra=0.0 if final else FULL_SOLVES,
                     name="last stage: solving every pair" if final else "",
                 ),
+                afresh=solution.status is Status.NOT_PSD,
             )
-            solution = stage._replace(history=solution.history + stage.history)
-        if sampled:
-            for lift in lifts:
-                lift.sweeps = None
-            solution = solving.confirm(phi, solver, solution)
-        if solution.status is Status.CONVERGED and lifts[0].sweeps is not None:
-            solution = solution._replace(status=Status.MAX_ITER)
+        solution = yield from run.confirm(solution)
         if solution.status is Status.CONVERGED:
-            last = PowerIteration() if sampled else solver
-            solution = self._confirm(solving, lifts, last, solution)
-        return solving.check_connected(solution)
+            solution = yield from self._solve_accurately(run, solution)
+        return run.check_connected(solution)
 
-    def _confirm(
-        self, solving: Solving, lifts: Lifts, solver: Solver[Any], solution: Solution
-    ) -> Solution:
-        """Continue with pairs solved more accurately, as long as test pairs are not accurate.
+    def _solve_accurately(self, run: Solving, solution: Solution) -> Stages:
+        """Stages with pairs solved more accurately, as long as test pairs are not accurate.
 
         A marginal error determines the error of a distance only up to a factor that depends on the
         pair: small distances and small ``eps`` need more accuracy. A few test pairs show how much.
         """
-        unsolved = any(lift.error > lift.tol for lift in lifts)
+        accuracy: Any = solution.iterate.accuracy
+        if accuracy[0].sweeps is not None:
+            return solution._replace(status=Status.MAX_ITER)
+        unsolved = any(
+            lift.error > part.tol for lift, part in zip(run.lifts, accuracy, strict=True)
+        )
         if unsolved and not _is_replayed(solution):
             return solution._replace(status=Status.INNER_NOT_CONVERGED)
+        solver = PowerIteration() if traits_of(run.solver).samples_pairs else run.solver
         for share in FINER:
-            if self._is_accurate(solving, lifts, solution):
+            if self._is_accurate(run, solution):
                 return solution
-            left = solving.max_iter - len(solution.history)
+            left = run.max_iter - len(solution.history)
             if left <= 0:
                 break
-            tighten = _tightening(traits_of(solver), lifts, solving, share)
-            for lift, value in zip(lifts, reversed(solution.iterate.values), strict=True):
-                lift.tol = inner_tolerance(solving.tol, value, share)
-            stage = solving.stage(
-                solving.couple(lifts),
-                solver,
-                solution.iterate.metrics,
-                solution.spent,
-                limits=Limits(solving.tol, left),
-                callback=tighten,
-                ahead=Ahead(solving.tol, left, name="last stage: solving pairs more accurately"),
+            begin = traits_of(solver).extrapolates_from
+            solution = yield Stage(
+                run.tol,
+                left,
+                accuracy=_tightened(run.tol, -math.inf, solution.iterate, share),
+                tighten=partial(_tightened, run.tol, begin, share=share),
+                ahead=Ahead(run.tol, left, name="last stage: solving pairs more accurately"),
+                solver=solver,
             )
-            history = solution.history + stage.history
-            solution = stage._replace(history=history, solver=solution.solver)
             if solution.status is not Status.CONVERGED:
                 return solution
-        if self._is_accurate(solving, lifts, solution):
+        if self._is_accurate(run, solution):
             return solution
         return solution._replace(status=Status.INNER_NOT_CONVERGED)
 
-    def _is_accurate(self, solving: Solving, lifts: Lifts, solution: Solution) -> bool:
+    def _is_accurate(self, run: Solving, solution: Solution) -> bool:
         """Whether the metrics satisfy their equations on some pairs, solved very accurately."""
         if _is_replayed(solution):  # another stage followed
             return False
-        problem, iterate = solving.problem, solution.iterate
+        problem, iterate = run.problem, solution.iterate
         samples, features = map(to_numpy, iterate.metrics)
-        R_samples, R_features = map(to_numpy, solving.norms)
+        R_samples, R_features = map(to_numpy, run.norms)
         lam, mu = iterate.values
-        device = getattr(lifts[0], "device", None)
+        device = run.lifts[0].device
         resources = Resources(
-            n_threads=getattr(lifts[0], "n_threads", None),
+            n_threads=run.lifts[0].n_threads,
             memory_limit=0.0,
             device="cpu" if device is None else str(device),
-            tol=MUCH_FINER**2 * solving.tol,
+            tol=MUCH_FINER**2 * run.tol,
         )
 
         def residual(side: Side, cost: Matrix, metric: Matrix, R: Matrix, largest: float) -> float:
@@ -255,7 +229,7 @@ class Entropic(Transport):
             residual(problem.samples, features, samples, R_samples, mu),
             residual(problem.features, samples, features, R_features, lam),
         )
-        return worst <= ACCEPTED * solving.tol
+        return worst <= ACCEPTED * run.tol
 
     # ------------------------------------------------------------------------- answers
 
@@ -264,8 +238,10 @@ class Entropic(Transport):
         source, target = np.meshgrid(sources, targets, indexing="ij")
         return source.ravel(), target.ravel(), mass.ravel()
 
-    def pairs_under(self, phi: EntropicMap, cost: Matrix) -> Callable[[Index], Vector]:
-        return phi.under(cost)
+    def pairs_under(
+        self, phi: EntropicMap, cost: Matrix, own: Any = None, few: bool = False
+    ) -> Callable[[Index], Vector]:
+        return phi.under(cost, own, few)
 
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
@@ -335,22 +311,14 @@ def _precision(hist: Histograms, dtype: Any) -> Any:
     return np.float32 if float(Histograms.of(hist).rows.nnz) ** 2 / 2 >= LARGE else np.float64
 
 
-def _on_device(device: Any, solving: Solving) -> Solving:
-    """The same solve with tensors instead of arrays."""
-    norms, start = (
-        Metrics(*(on_device(device, matrix) for matrix in pair))
-        for pair in (solving.norms, solving.start)
-    )
-    return replace(solving, norms=norms, start=start)
-
-
-def _levels(traits: Traits, lifts: tuple[InexactMap, InexactMap], tol: float) -> Iterable[Level]:
+def _levels(run: Solving) -> Iterable[Level]:
     """The accuracy of each stage; the last one solves every pair."""
-    rough, sweeps = lifts[0].precision, lifts[0].sweeps
-    engines = _engines(lifts)
+    accuracy, tol = run.lifts[0].accuracy, run.tol
+    rough, sweeps = accuracy.precision, accuracy.sweeps
+    engines = _engines(run.lifts)
     if engines:
         rough = "tf32" if engines == ["dense"] else "float32"
-    if traits.samples_pairs:  # full sweeps follow
+    if traits_of(run.solver).samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
     levels = []
@@ -366,32 +334,35 @@ def _is_replayed(solution: Solution) -> bool:
     return math.isinf(solution.iterate.residual)
 
 
-def _tightening(
-    traits: Traits, lifts: Lifts, solving: Solving, share: float = 1.0
-) -> Callable[[Iterate, Record], None]:
-    """A callback that adjusts the accuracy of the maps after each iteration.
+def _changed(now: Iterate, **changes: Any) -> Accuracies:
+    """The accuracy of both maps with these changes."""
+    to_samples, to_features = cast(Accuracies, now.accuracy)
+    return to_samples._replace(**changes), to_features._replace(**changes)
 
-    While steps are extrapolated, pairs with marginal errors above a margin get more sweeps. The
-    margin is proportional to the root of the residual, because values are accurate to second
-    order, and is halved after each failed trial. ``share`` multiplies the tolerance of the pairs.
+
+def _tightened(tol: float, begin: float, now: Iterate, share: float = 1.0) -> Accuracies:
+    """The accuracy of both maps after an iteration.
+
+    While steps are extrapolated, from a residual of ``begin`` on, pairs with marginal errors above
+    a margin get more sweeps. The margin is proportional to the root of the residual, because values
+    are accurate to second order, and is halved after each failed trial. ``share`` multiplies the
+    tolerance of the pairs.
     """
-
-    def tighten(now: Iterate, record: Record) -> None:
-        for lift, value in zip(lifts, reversed(now.values), strict=True):
-            lift.tol = inner_tolerance(solving.tol, value, share)
-        if now.residual <= traits.extrapolates_from:
-            margin = MARGIN * math.sqrt(now.residual) * 0.5 ** getattr(now, "failures", 0)
-            for lift in lifts:
-                lift.margin = margin
-        if solving.callback is not None:
-            solving.callback(now, record)
-
-    return tighten
+    lam, mu = now.values
+    to_samples, to_features = cast(Accuracies, now.accuracy)
+    if now.residual <= begin:
+        failures = now.failures if isinstance(now, TrialIterate) else 0
+        margin = MARGIN * math.sqrt(now.residual) * 0.5**failures
+        to_samples, to_features = _changed(now, margin=margin)
+    return (
+        to_samples._replace(tol=inner_tolerance(tol, mu, share)),
+        to_features._replace(tol=inner_tolerance(tol, lam, share)),
+    )
 
 
 def _engines(lifts: Iterable[Any]) -> list[str]:
     """The engines of torch maps, on any device; empty for Numba maps."""
-    return list(dict.fromkeys(lift.engine for lift in lifts if hasattr(lift, "engine")))
+    return list(dict.fromkeys(lift.engine for lift in lifts if lift.device is not None))
 
 
 def _form(lift: EntropicMap) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +16,10 @@ from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
 from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
+from cometric.maps.regularized import couple
 from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
 from cometric.proofs.uniqueness import uniqueness
-from cometric.solvers.loop import NOTHING_YET, Limits, Solution
+from cometric.solvers.loop import Solution, Stage
 from cometric.transports.base import (
     PAIR,
     Lifts,
@@ -28,7 +29,7 @@ from cometric.transports.base import (
     cells_of,
     without_parameters,
 )
-from cometric.transports.solving import Solving
+from cometric.transports.solving import Solving, Stages
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""
@@ -77,12 +78,9 @@ class Exact(Transport):
     def need(self, hist: Histograms) -> float:
         return float(sum(memory_needs(hist)))
 
-    def bytes_promised(self, lifts: Lifts) -> float:
-        return float(sum(lift.memory_used for lift in lifts))
-
     def bases(self, lifts: Lifts) -> tuple[Bases, Bases] | None:
         """The trees of both maps, unless they are large."""
-        to_samples, to_features = (getattr(lift, "bases", None) for lift in lifts)
+        to_samples, to_features = (lift.bases for lift in lifts)
         if to_samples is None or to_features is None:
             return None
         size = to_samples.nbytes + to_features.nbytes
@@ -95,30 +93,30 @@ class Exact(Transport):
     # ------------------------------------------------------------------------- solving
 
     def default_solver(self, lifts: Lifts) -> str:
-        fits = all(getattr(lift, "has_room_to_freeze", False) for lift in lifts)
+        fits = all(lift.has_room_to_freeze for lift in lifts)
         return "policy" if fits else "power"
 
-    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate until converged; policy iteration approaches tau = 0 by a sequence of tau > 0."""
-        solver = solving.choose(self.default_solver(lifts))
-        start, spent = solving.start, NOTHING_YET
-        if solving.is_plain and traits_of(solver).freezes:
+    def stages(self, run: Solving) -> Stages:
+        """One stage; policy iteration approaches tau = 0 by a sequence of tau > 0."""
+        if run.is_plain and traits_of(run.solver).freezes:
             for number, tau in enumerate(CONTINUATION):
-                tol = max(solving.tol, 1e-2 * tau)
-                limits = Limits(tol, solving.max_iter)
+                tol = max(run.tol, 1e-2 * tau)
                 left = len(CONTINUATION) - number
-                ahead = Ahead(tol, solving.max_iter, repeats=left, name=f"at tau = {tau:g} first")
-                phi = solving.couple(lifts, tau)
-                stage = solving.stage(phi, solver, start, spent, limits=limits, ahead=ahead)
-                start, spent = stage.iterate.metrics, stage.spent._replace(iterations=0)
-                if stage.status is Status.INTERRUPTED:
-                    return stage
-        phi = solving.couple(lifts)
-        solution = solving.stage(phi, solver, start, spent, callback=solving.callback)
-        solution = solving.confirm(phi, solver, solution)
-        if solving.is_plain:
-            solving.bar.say("checking whether the solution is unique")
-            return solution._replace(status=_status_without_norm(solving.problem, solution, lifts))
+                solution = yield Stage(
+                    tol,
+                    run.max_iter,
+                    ahead=Ahead(tol, run.max_iter, repeats=left, name=f"at tau = {tau:g} first"),
+                    phi=couple(run.lifts, replace(run.problem.formula, tau=tau), run.norms),
+                    counted=False,
+                )
+                if solution.status is Status.INTERRUPTED:
+                    return solution
+        solution = yield Stage(run.tol, run.max_iter)
+        solution = yield from run.confirm(solution)
+        if run.is_plain:
+            run.bar.say("checking whether the solution is unique")
+            status = _status_without_norm(run.problem, solution, run.lifts)
+            solution = solution._replace(status=status)
         return solution
 
     # ------------------------------------------------------------------------- answers

@@ -25,7 +25,7 @@ from cometric.transports.base import (
     quadratic_forms,
     without_parameters,
 )
-from cometric.transports.solving import Solving
+from cometric.transports.solving import Solving, Stages
 
 DETERMINED = 1e-9
 """The closed form counts as non-unique if the gap of singular values is at most this."""
@@ -53,11 +53,11 @@ class Limit(Transport):
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)
 
-    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """The closed form if transport is plain and the solver "auto"; otherwise iterate."""
-        if solving.is_plain and isinstance(solving.solver, str) and solving.solver == "auto":
-            return _closed_form(solving)
-        return super().solve(solving, lifts)
+    def stages(self, run: Solving) -> Stages:
+        """No stage but the closed form, if transport is plain and the solver "auto"."""
+        if run.is_plain and run.automatic:
+            return _closed_form(run)
+        return (yield from super().stages(run))
 
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         if plain and automatic:
@@ -98,10 +98,10 @@ def _image(hist: Any, cost: Matrix, rows: slice) -> Matrix:
     return image
 
 
-def _closed_form(solving: Solving) -> Solution:
+def _closed_form(run: Solving) -> Solution:
     """The solution by correspondence analysis, as one iteration."""
     began = time.perf_counter()
-    problem = solving.problem
+    problem = run.problem
     solution = correspondence(problem.samples.hist, problem.features.hist)
     lam, mu = solution.values
     low, high = ratio_bounds(normalize(solution.image)[0], solution.metrics.features)
@@ -111,7 +111,7 @@ def _closed_form(solving: Solving) -> Solution:
     status = Status.CONVERGED
     if solution.gap <= DETERMINED:
         status = Status.NON_UNIQUE
-    elif not residual <= solving.tol:  # two items coincide, up to rounding
+    elif not residual <= run.tol:  # two items coincide, up to rounding
         status = Status.BOUNDARY
     record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
     return Solution(iterate, status, [record], solver="CorrespondenceAnalysis")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
-from cometric.core.kinds import shown
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Vector
 from cometric.maps.checks import is_positive

@@ -1,118 +1,148 @@
-"""A solve in stages, as passed to :meth:`Transport.solve`."""
+"""One solve: a loop for each of the stages that a transport states."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cometric.core.arrays import on_device, to_numpy
+from cometric.core.cached import cached_property
 from cometric.core.cones import negative_pairs
 from cometric.core.problem import Problem
-from cometric.core.types import (
-    Coupled,
-    DistanceMap,
-    Iterate,
-    Matrix,
-    Metrics,
-    Record,
-    Solver,
-    Status,
-    traits_of,
-)
+from cometric.core.types import Coupled, Iterate, Metrics, Record, Status, traits_of
 from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import Regularized, couple
 from cometric.maps.sinkhorn import inner_tolerance
 from cometric.solvers import SOLVERS
-from cometric.solvers.loop import (
-    NOTHING_YET,
-    SILENT,
-    Callback,
-    Limits,
-    Solution,
-    Spent,
-    Stage,
-    solve,
-)
+from cometric.solvers.loop import SILENT, Callback, Saver, Solution, Stage, solve
 from cometric.solvers.power import PowerIteration
+
+if TYPE_CHECKING:
+    from cometric.transports.base import Transport
+
+Stages = Generator[Stage, Solution, Solution]
+"""Yields stages, receives the solution after each, and returns the solution of the run."""
 
 
 class Checkpoints(Protocol):
     """The checkpoints of all stages of a solve."""
 
-    def stage(self, phi: Coupled) -> Stage:
-        """The next stage."""
+    def stage(self, phi: Coupled) -> Saver:
+        """The checkpoints of the next stage."""
 
 
 @dataclass(frozen=True)
 class Solving:
-    """A problem, the starting metrics, the solver and when to stop."""
+    """A solve: problem, starting metrics, maps, solver, and when to stop."""
 
     problem: Problem
     norms: Metrics
     start: Metrics
-    solver: str | Solver[Any]
+    lifts: tuple[Any, Any]  # the maps to samples and to features
+    solver: Any  # or its name; "auto" is chosen by the transport
     tol: float
     max_iter: int
     callback: Callback | None = None
     checkpoint: Checkpoints | None = None
     bar: Bar = SILENT
+    automatic: bool = False  # whether the transport chose the solver
 
-    @property
-    def limits(self) -> Limits:
-        """The default limits of a stage."""
-        return Limits(self.tol, self.max_iter)
+    @cached_property
+    def phi(self) -> Coupled:
+        """The maps with the formula of the problem."""
+        return couple(self.lifts, self.problem.formula, self.norms)
 
     @property
     def is_plain(self) -> bool:
         """Whether distances are plain transport, without the norm R or saturation."""
         return self.problem.formula.is_plain
 
-    def choose(self, default: str) -> Solver[Any]:
-        """The solver passed by the user, or the default for "auto"."""
-        if not isinstance(self.solver, str):
-            return self.solver
-        return SOLVERS[default if self.solver == "auto" else self.solver]()
+    @property
+    def begun(self) -> Solution:
+        """The solution before the first stage, with the accuracy of the maps."""
+        to_samples, to_features = (lift.accuracy for lift in self.lifts)
+        accuracy = None if to_samples is None else (to_samples, to_features)
+        now = Iterate(self.start, (1.0, 1.0), accuracy=accuracy)
+        return Solution(now, Status.CONVERGED, [], solver=type(self.solver).__name__)
 
-    def couple(self, lifts: tuple[DistanceMap, DistanceMap], tau: float | None = None) -> Coupled:
-        """Both maps with the norm R added; ``tau`` replaces its weight in the formula."""
-        formula = self.problem.formula
-        return couple(lifts, formula if tau is None else replace(formula, tau=tau), self.norms)
+    def solve(self, transport: Transport) -> Solution:
+        """The solution after all stages; if a metric is given, the other one computed from it."""
+        if self.problem.fixed:
+            return self.lift_given()
+        run, device = self, self.lifts[0].device
+        if isinstance(run.solver, str):
+            automatic = run.solver == "auto"
+            name = transport.default_solver(run.lifts) if automatic else run.solver
+            run = replace(run, solver=SOLVERS[name], automatic=automatic)
+        if device is None:
+            return run._follow(transport.stages(run))
+        norms, start = (
+            Metrics(*(on_device(device, matrix) for matrix in pair))
+            for pair in (run.norms, run.start)
+        )
+        run = replace(run, norms=norms, start=start)
+        solution = run._follow(transport.stages(run))
+        metrics = Metrics(*map(to_numpy, solution.iterate.metrics))
+        return solution._replace(iterate=replace(solution.iterate, metrics=metrics))
 
-    def stage(
-        self,
-        phi: Coupled,
-        solver: Solver[Any],
-        start: Metrics | None = None,
-        spent: Spent = NOTHING_YET,
-        *,
-        limits: Limits | None = None,
-        callback: Callback | None = None,
-        ahead: Ahead | None = None,
-    ) -> Solution:
-        """Step until converged; skips a stage that the checkpoint marks as finished."""
-        start = self.start if start is None else start
-        stage = None if self.checkpoint is None else self.checkpoint.stage(phi)
-        name = type(solver).__name__
-        if stage is not None and stage.finished:  # before the run was stopped
-            sweeps = stage.history[-1].sweeps if stage.history else 0
-            end = Iterate(start, (1.0, 1.0), sweeps=sweeps)
-            return Solution(end, Status.CONVERGED, stage.history, solver=name)
-        return solve(
-            phi,
-            solver,
-            start,
-            limits or self.limits,
-            bar=self.bar,
-            ahead=ahead,
-            callback=callback,
-            spent=spent,
-            stage=stage,
-        )._replace(solver=name)
+    def _follow(self, stages: Stages) -> Solution:
+        """The solution that the stages return, after a loop for each."""
+        solution, sent, counted = self.begun, None, True
+        while True:
+            try:
+                stage = stages.send(sent)  # type: ignore[arg-type]  # None to begin
+            except StopIteration as end:
+                last: Solution = end.value
+                return last
+            phi = stage.phi or self.phi
+            sent = solution = solve(
+                phi,
+                stage.solver or self.solver,
+                self.start if stage.afresh else solution.iterate.metrics,
+                stage,
+                before=solution if counted else solution._replace(history=[]),
+                bar=self.bar,
+                callback=self.callback if stage.counted else None,
+                saver=None if self.checkpoint is None else self.checkpoint.stage(phi),
+            )
+            counted = stage.counted
 
-    def lift_given(self, lifts: tuple[Any, Any]) -> Solution:
+    def confirm(self, solution: Solution) -> Stages:
+        """Continue with full sweeps after a solver that samples pairs, to confirm its residual.
+
+        Starts over if the solver ended at the boundary or with negative distances.
+        """
+        failed = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
+        if not traits_of(self.solver).samples_pairs:
+            return solution
+        if solution.status is not Status.CONVERGED and not failed:
+            return solution
+        accuracy = solution.iterate.accuracy
+        if accuracy is not None:
+            accuracy = accuracy[0]._replace(sweeps=None), accuracy[1]._replace(sweeps=None)
+        return (
+            yield Stage(
+                self.tol,
+                max(1, self.max_iter - len(solution.history)),
+                accuracy=accuracy,
+                ahead=Ahead(self.tol, self.max_iter, name="last stage: all pairs"),
+                solver=PowerIteration(),
+                afresh=failed,
+            )
+        )
+
+    def check_connected(self, solution: Solution) -> Solution:
+        """The solution, marked non-unique for plain transport on disconnected blocks of data."""
+        converged = solution.status is Status.CONVERGED
+        if self.is_plain and converged and self.problem.is_disconnected:
+            return solution._replace(status=Status.NON_UNIQUE)
+        return solution
+
+    def lift_given(self) -> Solution:
         """The metric computed from the given one (in ``start``), as one iteration.
 
         It has the units of the given metric: its singular value is 1, the other one NaN.
@@ -120,16 +150,15 @@ class Solving:
         began = time.perf_counter()
         of_samples = self.problem.fixed == "features"
         side = 0 if of_samples else 1
-        lift, R, given = lifts[side], self.norms[side], self.start[1 - side]
-        with self.bar.stage(Coupled(*lifts), Ahead(self.tol, 1)):
-            distances = self._lift(lift, R, given)
-            tol = inner_tolerance(self.tol, float(distances.max() / given.max()))
-            if tol < getattr(lift, "tol", 0.0):  # distances turn out to be small
-                lift.tol = tol
-                distances = self._lift(lift, R, given)
-        remark, status = "", Status.CONVERGED
-        if getattr(lift, "error", 0.0) > getattr(lift, "tol", math.inf):
-            status = Status.INNER_NOT_CONVERGED
+        lift, R, given = self.lifts[side], self.norms[side], self.start[1 - side]
+        with self.bar.stage(Coupled(*self.lifts), Ahead(self.tol, 1)):
+            try:
+                distances, is_solved = self._lift(lift, R, given)
+            except SystemError as error:
+                if is_interruption(error):
+                    raise KeyboardInterrupt from error
+                raise
+        status, remark = Status.CONVERGED if is_solved else Status.INNER_NOT_CONVERGED, ""
         if distances.min() < 0.0:
             status = Status.NOT_PSD
             remark = (
@@ -144,43 +173,16 @@ class Solving:
             self.callback(iterate, record)
         return Solution(iterate, status, [record], remark, solver="given")
 
-    def _lift(self, lift: Any, R: Matrix, given: Matrix) -> Matrix:
-        formula, device = self.problem.formula, getattr(lift, "device", None)
-        if device is not None:
-            R, given = on_device(device, R), on_device(device, given)
-        phi = lift if formula.is_plain else Regularized(lift, formula, R)
-        try:
-            distances: Matrix = to_numpy(phi(given))
-        except SystemError as error:
-            if is_interruption(error):
-                raise KeyboardInterrupt from error
-            raise
-        return distances
-
-    def confirm(self, phi: Coupled, solver: Solver[Any], solution: Solution) -> Solution:
-        """Continue with full sweeps after a solver that samples pairs, to confirm its residual.
-
-        Starts over if the solver ended at the boundary or with negative distances.
-        """
-        if not traits_of(solver).samples_pairs:
-            return solution
-        failed = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
-        if solution.status is not Status.CONVERGED and not failed:
-            return solution
-        last = self.stage(
-            phi,
-            PowerIteration(),
-            self.start if failed else solution.iterate.metrics,
-            solution.spent,
-            limits=Limits(self.tol, max(1, self.max_iter - len(solution.history))),
-            callback=self.callback,
-            ahead=Ahead(self.tol, self.max_iter, name="last stage: all pairs"),
-        )
-        return last._replace(history=solution.history + last.history, solver=solution.solver)
-
-    def check_connected(self, solution: Solution) -> Solution:
-        """The solution, marked non-unique for plain transport on disconnected blocks of data."""
-        converged = solution.status is Status.CONVERGED
-        if self.is_plain and converged and self.problem.is_disconnected:
-            return solution._replace(status=Status.NON_UNIQUE)
-        return solution
+    def _lift(self, lift: Any, R: Any, given: Any) -> tuple[Any, bool]:
+        """The distances under a given metric, and whether all Sinkhorn problems were solved."""
+        if lift.device is not None:
+            R, given = on_device(lift.device, R), on_device(lift.device, given)
+        phi, accuracy = Regularized(lift, self.problem.formula, R), lift.accuracy
+        distances = to_numpy(phi(given))
+        if accuracy is None:
+            return distances, True
+        tol = inner_tolerance(self.tol, float(distances.max() / given.max()))
+        if tol < accuracy.tol:  # distances turn out to be small
+            accuracy = accuracy._replace(tol=tol)
+            distances = to_numpy(phi(given, accuracy))
+        return distances, not lift.error > accuracy.tol

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from cometric.core.arguments import shown
 from cometric.core.histograms import QUANTUM, Histograms
-from cometric.core.kinds import shown
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Coupled, Index, Matrix, Status, Vector
 from cometric.machine.interruption import is_interruption
 from cometric.maps.tree import TreeMap
-from cometric.solvers.loop import Limits, Solution
+from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import power_step
 from cometric.transports.base import Lifts, Resources, Transport
-from cometric.transports.solving import Solving
+from cometric.transports.solving import Solving, Stages
 
 PATIENCE = 3
 """Iterations without a lower residual after which the loop stops although trees still change."""
@@ -76,17 +77,14 @@ class Tree(Transport):
     def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
         return "accelerated" if keeps_history and not automatic else "plain"
 
-    def solve(self, solving: Solving, lifts: Lifts) -> Solution:
-        """Iterate until converged, or until the residual no longer falls."""
-        phi = solving.couple(lifts)
-        solver = solving.choose(self.default_solver(lifts))
-        limits = solving.limits
-        if self.linkage != "single":
-            limits = Limits(limits.tol, limits.max_iter, stall=PATIENCE)
-        solution = solving.stage(phi, solver, limits=limits, callback=solving.callback)
-        if solution.status is Status.MAX_ITER and len(solution.history) < solving.max_iter:
-            return _with_change(phi, solution)
-        return solving.check_connected(solving.confirm(phi, solver, solution))
+    def stages(self, run: Solving) -> Stages:
+        """One stage, which also ends if the residual no longer falls."""
+        stall = math.inf if self.linkage == "single" else PATIENCE
+        solution = yield Stage(run.tol, run.max_iter, stall)
+        if solution.status is Status.MAX_ITER and len(solution.history) < run.max_iter:
+            return _with_change(run.phi, solution)
+        solution = yield from run.confirm(solution)
+        return run.check_connected(solution)
 
     # ------------------------------------------------------------------------- answers
 
@@ -108,7 +106,9 @@ class Tree(Transport):
     def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
 
-    def pairs_under(self, phi: Any, cost: Matrix) -> Callable[[Index], Vector]:
+    def pairs_under(
+        self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
+    ) -> Callable[[Index], Vector]:
         """Distances of any pairs under one cost, with its tree built once."""
         pairs: Callable[[Index], Vector] = phi.vectors(cost).pairs
         return pairs

@@ -30,8 +30,8 @@ except ImportError as missing:
     ) from missing
 
 from cometric.compat.wsingular import distance, utils
+from cometric.core.arguments import check_count, check_number
 from cometric.core.cones import hilbert_distance, normalize
-from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
 from cometric.machine.progress import bar_of_pairs

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from cometric.compat.wsingular.utils import regularization_matrix, to_matrix
+from cometric.core.arguments import check_number
 from cometric.core.arrays import symmetric
 from cometric.core.cones import negative_pairs
 from cometric.core.errors import ConvergenceWarning
-from cometric.core.kinds import check_number
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
 from cometric.maps.checks import all_pairs, check_cost, check_histograms
@@ -57,6 +57,7 @@ class Lift:
         check_number("eps", eps)
         self._hist = check_histograms(to_matrix(hist, "A"))
         self.eps, self.error, self._phi = float(eps), 0.0, cast(Any, None)
+        self._relative = 0.0  # eps of `_phi`, relative to the largest cost
         self.options: Any = {"tol": tol, "max_sweeps": max_sweeps}
 
     def __call__(self, cost: Matrix, chosen: Index | None = None) -> Matrix:
@@ -71,7 +72,8 @@ class Lift:
         if not cost.any():
             return np.zeros((size, size))
         eps = self.eps / float(cost.max())
-        if self._phi is None or getattr(self._phi, "eps", 0.0) != eps:
+        if self._phi is None or self._relative != eps:
+            self._relative = eps
             hist, options = self._hist, self.options
             self._phi = EntropicMap(hist, eps, **options) if eps else ExactMap(hist)
         if chosen is None:

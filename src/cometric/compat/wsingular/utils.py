@@ -9,8 +9,8 @@ import torch
 
 from cometric import scores
 from cometric.core import cones
+from cometric.core.arguments import check_count, check_number
 from cometric.core.inputs import check_not_empty, read_matrix
-from cometric.core.kinds import check_count, check_number
 from cometric.core.types import Matrix, Metrics
 from cometric.maps.exact import ExactMap
 from cometric.proofs.uniqueness import uniqueness

@@ -8,10 +8,15 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
-from cometric.core import sides
-from cometric.core.histograms import MERGE_TOLERANCE, NORMALIZED
+from cometric.core import histograms
+from cometric.core.histograms import (
+    MERGE_TOLERANCE,
+    NORMALIZED,
+    label_repeats,
+    make_side,
+    normalize,
+)
 from cometric.core.problem import Problem
-from cometric.core.sides import label_repeats, make_side, normalize
 
 
 def rows_of(*rows):
@@ -26,7 +31,7 @@ def test_sums_of_rows_are_rounded_once(size, span):
     rng = np.random.default_rng(size + span)
     data = rng.uniform(0.5, 1.0, (40, size)) * 2.0 ** -rng.integers(0, span + 1, (40, size))
     data[:, 0] = rng.uniform(0.5, 1.0, 40)  # rows are scaled so that their largest entry is
-    found = sides._row_sums(data.ravel(), np.arange(0, 40 * size, size))
+    found = histograms._row_sums(data.ravel(), np.arange(0, 40 * size, size))
     for total, row in zip(found, data, strict=True):
         exact = sum(map(Fraction, row))
         assert abs(Fraction(total) - exact) <= Fraction(math.ulp(total)) * Fraction(501, 1000)
@@ -35,19 +40,19 @@ def test_sums_of_rows_are_rounded_once(size, span):
 def test_sums_of_long_rows_are_rounded_once():
     small = 2.0**-34 * (1 + 0.45 * 2.0**-32)  # added one by one, all are rounded the same way
     data = np.concatenate([[0.6], np.full(2**20, small)])
-    assert sides._row_sums(data, np.array([0]))[0] == math.fsum(data)
+    assert histograms._row_sums(data, np.array([0]))[0] == math.fsum(data)
 
 
 def test_sums_of_rows_of_different_lengths():
     data = np.array([0.5, 0.25, 2.0**-60, 0.75, 2.0**-30, 2.0**-53, 2.0**-54])
-    found = sides._row_sums(data, np.array([0, 3, 4]))
+    found = histograms._row_sums(data, np.array([0, 3, 4]))
     assert_array_equal(found, [0.75, 0.75, math.fsum(data[4:])])
 
 
 def test_small_entries_add_up():
     """One by one they are lost beside the large one: a sum in order would be exactly 1/2."""
     data = np.array([0.5, *[2.0**-56] * 256])
-    assert sides._row_sums(data, np.array([0]))[0] == 0.5 + 2.0**-48
+    assert histograms._row_sums(data, np.array([0]))[0] == 0.5 + 2.0**-48
 
 
 def test_masses_are_normalized_to_three_roundings():

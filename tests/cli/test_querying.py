@@ -1,4 +1,4 @@
-"""The command ``transfer``, and labels from tables."""
+"""Commands for results: ``modules``, ``rank``, ``transfer``, ``transform``, labels."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ import pytest
 import cometric as cm
 
 anndata = pytest.importorskip("anndata")
+pytest.importorskip("igraph")
 from shell import run  # noqa: E402
 
 QUICK = ["--restart", "0.5", "--norm", "lsa", "--tol", "1e-2", "--quiet"]
@@ -17,13 +18,13 @@ KINDS = ["a", "b", "c"]
 
 
 def samples(count, seed):
-    """Counts of three kinds of samples, with labels and with a layer of other numbers."""
-    rates = np.full((3 * count, 12), 0.5)
+    """Counts of three kinds of samples, with labels and a layer."""
+    rates = np.full((3 * count, 40), 0.3)
     for g in range(3):
-        rates[count * g : count * (g + 1), 4 * g : 4 * (g + 1)] = 6.0
+        rates[count * g : count * (g + 1), 10 * g : 10 * (g + 1)] = 5.0
     data = anndata.AnnData(np.random.default_rng(seed).poisson(rates).astype(np.float32))
     data.obs_names = [f"{seed}-{i}" for i in range(3 * count)]
-    data.var_names = [f"w{k}" for k in range(12)]
+    data.var_names = [f"g{k}" for k in range(40)]
     data.obs["kind"] = pd.Categorical(np.repeat(KINDS, count))
     data.obs["depth"] = np.linspace(0.0, 1.0, 3 * count)
     data.obs["nothing"] = pd.Categorical([None] * 3 * count, KINDS)
@@ -35,7 +36,7 @@ def samples(count, seed):
 def folder(tmp_path_factory):
     """Learned samples, new ones, and tables of labels."""
     place = tmp_path_factory.mktemp("transfer")
-    known, new = samples(10, 1), samples(3, 2)
+    known, new = samples(20, 1), samples(3, 2)
     known.write_h5ad(place / "x.h5ad")
     new.write_h5ad(place / "new.h5ad")
     new.to_df().to_csv(place / "new.csv")
@@ -53,6 +54,88 @@ def _inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
+def test_modules_are_written_as_a_table():
+    found = cm.modules(cm.load("out.npz"), resolution=1.5)
+    told = run("modules", "out.npz", "-o", "modules.csv", "--resolution", 1.5, "--force").stdout
+    assert str(found) in told
+    table = pd.read_csv("modules.csv")
+    assert list(table.columns) == ["feature", "module", "rank", "coherence", "name"]
+    assert set(table.name[table.module == 0]) == {found.names[0]}
+    assert table.name[table.module < 0].isna().all()
+    assert list(table.module) == list(found.labels)
+    assert list(table.feature) == [f"g{k}" for k in range(40)]
+    first = table[table["rank"] == 1].set_index("module").feature
+    assert [first[g] for g in range(len(found))] == [name.split(", ")[0] for name in found.names]
+    facts = json.loads(run("modules", "out.h5ad", "-o", "modules.tsv", "--force", "--json").stdout)
+    assert facts["background"] == int((cm.modules(cm.load("out.npz")).labels < 0).sum())
+
+
+def test_modules_are_named_by_the_sets_that_are_enriched_in_them():
+    sets = {"first": [f"g{k}" for k in range(10)] + ["x", "y"], "few": ["g5", "g15", "g35"]}
+    Path("sets.json").write_text(json.dumps(sets))
+    words = ["modules", "out.npz", "-o", "named.csv", "--force", "--sets", "sets.json"]
+    told = run(*words).stdout
+    table = pd.read_csv("named.csv", index_col="feature")
+    found = cm.modules(cm.load("out.npz"))
+    best = found.enrichment(sets)[0]
+    assert f"{best.module}  first, {len(best.shared)} of 10 tested (12 in the set), q = " in told
+    assert "none" in told
+    assert list(table.columns)[-2:] == ["set", "q"]
+    assert set(table.set[table.module == best.module]) == {"first"}
+    assert table.set[table.module != best.module].isna().all()
+    assert table.q.dropna().unique() == pytest.approx([best.q])
+    facts = json.loads(run(*words, "--json").stdout)
+    assert facts["enrichment"][0]["given"] == 12
+
+
+def test_modules_of_samples_are_groups():
+    run("modules", "out.npz", "-o", "groups.csv", "--of", "samples", "--force")
+    table = pd.read_csv("groups.csv")
+    assert list(table["sample"]) == [f"1-{i}" for i in range(60)]
+    assert list(table.module) == list(cm.modules(cm.load("out.npz"), of="samples").labels)
+    words = ["modules", "out.npz", "-o", "y.csv", "--of", "samples", "--sets", "sets.json"]
+    said = run(*words, code=2).stderr
+    assert "error: `sets` are sets of features; leave out `of`." in said
+
+
+def test_features_of_groups_are_ranked():
+    words = ["rank", "out.h5ad", "--labels", "kind", "-o", "ranks.csv", "--n-features", 3]
+    told = run(*words, "--force").stdout
+    assert "The features of 3 groups are in ranks.csv." in told
+    table = pd.read_csv("ranks.csv")
+    expected = cm.rank_features(cm.load("out.npz"), np.repeat(["a", "b", "c"], 20), n_features=3)
+    assert list(table.feature) == [row.feature for row in expected]
+    assert list(table.columns) == list(expected[0]._fields)
+    facts = json.loads(run(*words, "--force", "--json").stdout)
+    assert list(facts["features"]) == ["a", "b", "c"]
+
+
+def test_groups_are_in_the_order_of_categories():
+    data = anndata.read_h5ad("out.h5ad")
+    data.obs["kind"] = data.obs["kind"].astype("category").cat.reorder_categories(["c", "a", "b"])
+    data.write_h5ad("ordered.h5ad")
+    words = ["rank", "ordered.h5ad", "--labels", "kind", "-o", "ordered.csv", "--json"]
+    assert list(json.loads(run(*words).stdout)["features"]) == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["modules", "out.npz", "-o", "y.png"], "`y.png` should end in .csv or .tsv"),
+        (["modules", "out.npz", "-o", "y.csv", "--resolution", "x"], "`resolution` is 'x'"),
+        (["modules", "out.npz", "-o", "y.csv", "--min-size", "0"], "`min_size` is 0"),
+    ],
+)
+def test_mistakes_are_reported(words, message):
+    assert message in " ".join(run(*words, code=2).stderr.split())
+
+
+def test_one_group_is_refused():
+    Path("one.csv").write_text("name,kind\n" + "".join(f"1-{i},a\n" for i in range(60)))
+    words = ["rank", "out.npz", "--labels-from", "one.csv", "--labels", "kind", "-o", "r.csv"]
+    assert "`labels` has one group only, 'a'" in run(*words, "--force", code=2).stderr
+
+
 def test_labels_are_written_as_a_table_with_confidence_and_novelty():
     said = run("transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "y.csv").stdout
     assert "Labels of 9 new items" in said
@@ -60,11 +143,15 @@ def test_labels_are_written_as_a_table_with_confidence_and_novelty():
     table = pd.read_csv("y.csv", index_col="sample")
     result = cm.load("out.npz")
     distances = result.transform(pd.read_csv("new.csv", index_col=0))
-    answer = cm.transfer_labels(distances, np.repeat(KINDS, 10), within=result.samples)
+    answer = cm.transfer_labels(distances, np.repeat(KINDS, 20), within=result.samples)
     assert list(table.index) == [f"2-{i}" for i in range(9)]
     assert list(table.label) == list(answer.labels) == list(np.repeat(KINDS, 3))
     assert np.allclose(table.confidence, answer.confidence)
     assert np.allclose(table.novelty, answer.novelty)
+    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "j.csv", "--json"]
+    facts = json.loads(run(*words).stdout)
+    assert facts["labels"] == {"a": 3, "b": 3, "c": 3}
+    assert (facts["new"], facts["learned"], facts["n_neighbors"]) == (9, 60, 15)
 
 
 def test_labels_are_written_to_the_new_data():
@@ -74,13 +161,6 @@ def test_labels_are_written_to_the_new_data():
     assert list(written.obs["cometric_kind"].cat.categories) == KINDS
     assert written.obs["cometric_kind_confidence"].between(0, 1).all()
     assert "cometric_kind_novelty" in written.obs
-
-
-def test_the_answer_as_json():
-    words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "j.csv", "--json"]
-    facts = json.loads(run(*words).stdout)
-    assert facts["labels"] == {"a": 3, "b": 3, "c": 3}
-    assert (facts["new"], facts["learned"], facts["n_neighbors"]) == (9, 30, 15)
 
 
 def test_labels_come_from_a_table_matched_by_name():
@@ -97,7 +177,7 @@ def test_labels_come_from_a_table_matched_by_name():
 def test_samples_that_a_table_lacks_vote_for_no_label():
     words = ["--labels", "kind", "--labels-from", "fewer.tsv", "-o", "fewer.csv"]
     said = run("transfer", "out.npz", "new.csv", *words).stderr
-    assert "warning: `fewer.tsv` has no line for 2 of the samples ('1-28', '1-29')." in said
+    assert "warning: `fewer.tsv` has no line for 2 of the samples ('1-58', '1-59')." in said
     assert list(pd.read_csv("fewer.csv").label) == list(np.repeat(KINDS, 3))
 
 
@@ -132,11 +212,11 @@ def test_new_data_are_read_from_where_the_learned_were(command, place):
         data.X = data.X[::-1].copy()
         data.write_h5ad(f"{place}-{len(data)}.h5ad")
     if not Path(f"{place}.h5ad").exists():
-        run("learn", f"{place}-30.h5ad", "-o", f"{place}.h5ad", *source, *QUICK)
+        run("learn", f"{place}-60.h5ad", "-o", f"{place}.h5ad", *source, *QUICK)
     labels = ["--labels", "kind"] if command == "transfer" else []
     words = [command, f"{place}.h5ad", f"{place}-9.h5ad", *labels, "--force"]
     assert "warning" not in run(*words, "-o", "z.csv").stderr
-    run(*words, "-o", "same.csv", *source, "--drop-empty")
+    run(*words, "-o", "same.csv", *source)
     assert Path("z.csv").read_text() == Path("same.csv").read_text()
     if command == "transfer":
         assert list(pd.read_csv("z.csv").label) == list(np.repeat(KINDS, 3))
@@ -159,39 +239,17 @@ def test_new_data_read_from_elsewhere_than_the_learned_are_reported(command):
     assert "warning" not in run(*words).stderr
 
 
-@pytest.mark.parametrize("command", ["transfer", "transform"])
-def test_new_samples_without_known_features_are_left_out(command):
-    table = pd.read_csv("new.csv", index_col=0)
-    table["other"] = 1.0
-    table.iloc[[1, 4], :-1] = 0.0
-    table.iloc[4, -1] = 0.0
-    table.to_csv("some.csv")
-    labels = ["--labels", "kind"] if command == "transfer" else []
-    words = [command, "out.h5ad", "some.csv", *labels, "-o", "some_out.csv", "--force"]
-    assert "Pass `drop_empty` to do so." in run(*words, code=2).stderr
-    said = run(*words, "--drop-empty").stderr
-    assert "`some.csv` has 2 samples without mass on anything learned, left out: '2-1'" in said
-    assert list(pd.read_csv("some_out.csv", index_col=0).index) == [
-        f"2-{i}" for i in (0, 2, 3, 5, 6, 7, 8)
-    ]
-
-
-def test_new_features_are_not_dropped():
-    words = ["transform", "out.npz", "new.csv", "-o", "no.csv", "--of", "features", "--drop-empty"]
-    assert "`drop_empty` is for new samples; leave out" in run(*words, code=2).stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--labels", "knid"], "`labels` is 'knid'; `out.h5ad` has 'kind', 'depth', 'nothing'."),
-        (["--labels", "depth"], "`labels` is 'depth', a column of real numbers; pass one of"),
-        (["--labels", "nothing"], "`labels` is 'nothing', which has no labels: all are missing."),
-        (["--labels", "kind", "-n", 30], "`n_neighbors` is 30; pass a whole number from 1 to 29"),
+        (["--labels", "depth"], "`.obs['depth']` has real numbers, not groups. Pass a column of"),
+        (["--labels", "nothing"], "`.obs['nothing']` has no labels: all are missing."),
+        (["--labels", "kind", "-n", 60], "`n_neighbors` is 60; pass a whole number from 1 to 59"),
         (["--labels", "x", "--labels-from", "labels.csv"], "`labels.csv` has 'kind', 'depth'"),
         (["--labels", "kind", "--labels-from", "label.csv"], "Did you mean 'labels.csv'?"),
         (["--labels", "kind", "--labels-from", "x.h5ad"], "`x.h5ad` should be a table of labels"),
-        (["--labels", "kind", "--labels-from", "numbered.csv"], "has none of the 30 samples in"),
+        (["--labels", "kind", "--labels-from", "numbered.csv"], "has none of the 60 samples in"),
         (["--labels", "kind", "--labels-from", "twice.csv"], "two labels for '1-0': 'a', 'b'."),
         ([], "the following arguments are required: --labels. See cometric transfer --help."),
     ],
@@ -207,7 +265,3 @@ def test_bad_files():
     words = ["transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o"]
     assert "`there.csv` exists; pass another" in run(*words, "there.csv", code=2).stderr
     assert "`y.npz` should end in .csv or .tsv or .h5ad." in run(*words, "y.npz", code=2).stderr
-    words = ["transfer", "out.npz", "new.csv", "--labels", "kind", "-o", "no.csv"]
-    assert "has no columns of labels; pass a table by `labels_from`" in run(*words, code=2).stderr
-    words = ["transfer", "out.h5ad", "nwe.csv", "--labels", "kind", "-o", "no.csv"]
-    assert "`nwe.csv` does not exist." in run(*words, code=2).stderr
