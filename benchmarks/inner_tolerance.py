@@ -14,7 +14,7 @@ from pathlib import Path
 from scipy import sparse
 
 import cometric as cm
-from cometric.maps import sinkhorn
+from cometric.maps import sinkhorn_map
 
 
 def main() -> None:
@@ -28,9 +28,9 @@ def main() -> None:
 
 
 def compare(name, X, **options) -> None:
-    sinkhorn.INNER = 3e-5
+    sinkhorn_map.INNER = 3e-5
     reference = cm.learn(X, **options)
-    for sinkhorn.INNER in (3e-4, 1e-3, 3e-3, 1e-2):
+    for sinkhorn_map.INNER in (3e-4, 1e-3, 3e-3, 1e-2):
         times = []
         for _ in range(2):
             began = time.perf_counter()
@@ -41,7 +41,8 @@ def compare(name, X, **options) -> None:
             for side in ("samples", "features")
         ]
         print(
-            f"{name}, eps = {options['eps']}, tol = {options['tol']:g}, inner {sinkhorn.INNER:g}: "
+            f"{name}, eps = {options['eps']}, tol = {options['tol']:g}, "
+            f"inner {sinkhorn_map.INNER:g}: "
             f"{min(times):.2f} s, {result.iterations} iterations, {result.status.name}, "
             f"apart {apart[0]:.1e} (samples), {apart[1]:.1e} (features)",
             flush=True,

@@ -54,7 +54,13 @@ from machine import commit, describe
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- mutation -->"
-MODULES = ("core/cones", "core/inputs", "core/histograms", "core/problem", "proofs/certificate")
+MODULES = (
+    "core/cones",
+    "core/inputs",
+    "core/histograms",
+    "core/problem",
+    "certificates/certificate",
+)
 ALSO = {"inputs": "problem", "sides": "problem", "certificate": "rounding"}
 """Modules that the tests of another module also cover."""
 EXAMPLES = 25  # of Hypothesis, a quarter of those of the tests, which detect at least as much
@@ -181,7 +187,12 @@ def load_libraries() -> None:
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    for name in ("cometric.running.learning", "cometric.proofs.certificate", "naive", "strategies"):
+    for name in (
+        "cometric.running.learning",
+        "cometric.certificates.certificate",
+        "naive",
+        "strategies",
+    ):
         import_module(name)
     for name in ("anndata", "pandas", "torch"):  # tests without them are skipped
         with suppress(ImportError):

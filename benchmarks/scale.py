@@ -1,4 +1,4 @@
-"""Large data: neighbors of many samples, and a time model of tiles.
+"""Large data: neighbors of many samples, and a time model of tasks.
 
     python benchmarks/scale.py [citeseq] [simulated] [cells] [kill] [model]
 
@@ -29,9 +29,9 @@ from scipy.optimize import nnls
 import cometric as cm
 import machine
 from cometric.core.cones import normalize
-from cometric.maps.entropic import EntropicMap
+from cometric.maps.distributed import ColdMap
+from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.norms import norm_matrices
-from cometric.maps.tiled import TiledMap
 
 SIMULATED = Path(tempfile.gettempdir()) / "cometric-simulated.npz"
 
@@ -225,9 +225,9 @@ def number_or_name(text: str) -> float | str:
 
 
 def model(_: argparse.Namespace) -> None:
-    """CPU seconds of one iteration in tiles, fitted on three sizes and predicted for a fourth.
+    """CPU seconds of one iteration in tasks, fitted on three sizes and predicted for a fourth.
 
-    A sweep of one side takes 2 nnz^2 multiplications and additions, and every tile has a constant
+    A sweep of one side takes 2 nnz^2 multiplications and additions, and every task has a constant
     overhead. Times are CPU seconds of one thread, since the machine is shared.
     """
     cm.warmup(["entropic"])
@@ -235,18 +235,17 @@ def model(_: argparse.Namespace) -> None:
     for n, m in ((160, 120), (256, 160), (384, 200), (512, 240)):
         problem = cm.Problem.from_data(cm.datasets.simulate_counts(n, m, density=0.1).X)
         costs = [normalize(norm)[0] for norm in norm_matrices(problem, "l1")]
-        work, tiles, seconds = 0.0, 0, 0.0
+        work, tasks, seconds = 0.0, 0, 0.0
         for side, cost in zip((problem.samples, problem.features), costs[::-1], strict=True):
             make = partial(EntropicMap, eps=0.1, sweeps=SWEEPS, memory_limit=0)
-            phi = TiledMap(make, side.hist)
+            phi = ColdMap(make, side.hist)
             work += SWEEPS * 2.0 * side.hist.nnz**2
-            blocks = -(-phi.shape[0] // phi.tile)
-            tiles += blocks * (blocks + 1) // 2
+            tasks += -(-(phi.shape[0] ** 2) // (2 * phi._pairs_of_task))
             phi.pairs(cost, np.array([[0, 1]]))  # compiles, or loads what is compiled
             began = time.process_time()
             phi(cost)
             seconds += time.process_time() - began
-        rows.append((work, tiles))
+        rows.append((work, tasks))
         measured.append(seconds)
     A, b = np.array(rows), np.array(measured)
     rates, _ = nnls(A[:3] / b[:3, None], np.ones(3))  # least relative errors
@@ -254,7 +253,7 @@ def model(_: argparse.Namespace) -> None:
     for size, seconds, kind in zip(A, b, ["fitted"] * 3 + ["predicted"], strict=True):
         guess = size @ rates
         print(
-            f"  {size[0]:.3g} operations, {size[1]:.0f} tiles: {seconds:.3g} CPU s, {kind} "
+            f"  {size[0]:.3g} operations, {size[1]:.0f} tasks: {seconds:.3g} CPU s, {kind} "
             f"{guess:.3g} ({100 * (guess / seconds - 1):+.0f} %)"
         )
 

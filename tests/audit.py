@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from strategies import random_problems
 
 # What the worst pair may have.

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from cometric import learn
 from cometric.core.cones import hilbert_distance
 from cometric.core.problem import Problem
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrix
 from lifts import block_diagonal
 

@@ -13,7 +13,7 @@ from cometric import Entropic, EntropicMap, LimitMap, learn
 from cometric.core.cones import hilbert_distance, normalize, ratio_bounds
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices
 from lifts import exact_lifts, regularize
 

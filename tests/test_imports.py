@@ -35,19 +35,19 @@ FOLDERS = {
     "machine": Folder("core kernels"),
     "maps": Folder("core kernels machine"),
     "solvers": Folder("core machine"),
-    "proofs": Folder("core kernels maps"),
-    "transports": Folder("core kernels machine maps solvers proofs"),
-    "answers": Folder("core files machine maps proofs transports"),
+    "certificates": Folder("core kernels maps"),
+    "transports": Folder("core kernels machine maps solvers certificates"),
+    "answers": Folder("core files machine maps certificates transports"),
     "saving": Folder("core files machine"),
     "running": Folder("core files machine maps solvers transports answers saving"),
     "large": Folder("core kernels files machine maps transports answers running"),
-    "drawing": Folder("core machine proofs answers", ANYTHING),
+    "drawing": Folder("core machine certificates answers", ANYTHING),
     "public": Folder(
-        "core files machine maps proofs transports answers running large drawing", ANYTHING
+        "core files machine maps certificates transports answers running large drawing", ANYTHING
     ),
     "choosing": Folder("core machine running public"),
-    "scverse": Folder("core files proofs answers running large public choosing", ANYTHING),
-    "compat": Folder("core machine maps proofs public", ANYTHING),
+    "scverse": Folder("core files certificates answers running large public choosing", ANYTHING),
+    "compat": Folder("core machine maps certificates public", ANYTHING),
     "root": Folder(
         "core files maps solvers transports answers saving running large public choosing scverse"
     ),
@@ -61,7 +61,7 @@ TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot
 
 
 def folder_of(module: str) -> str:
-    """The folder of a module named relative to the package, as in ``maps.exact``."""
+    """The folder of a module named relative to the package, as in ``maps.exact_map``."""
     first = module.split(".")[0]
     name = TOP.get(first, first)
     if name not in FOLDERS:

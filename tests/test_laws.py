@@ -18,18 +18,17 @@ from cometric.core.cones import hilbert_distance, ratio_bounds
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.kernels.geometry import triangle_violation
-from cometric.maps.devices import DevicesMap
-from cometric.maps.distributed import DistributedEntropicMap, DistributedExactMap
-from cometric.maps.entropic import EntropicMap
+from cometric.maps.distributed import ColdMap, DistributedEntropicMap, DistributedExactMap
+from cometric.maps.entropic_devices import DevicesMap
+from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.maps.exact import ExactMap
-from cometric.maps.limit import LimitMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
-from cometric.maps.quadratic import MahalanobisMap
 from cometric.maps.regularized import Regularized, couple
-from cometric.maps.tiled import TiledMap
-from cometric.maps.tree import TreeMap
 from cometric.solvers.power import PowerIteration
+from cometric.transports.limit import LimitMap
+from cometric.transports.quadratic import MahalanobisMap
+from cometric.transports.tree import TreeMap
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
 
@@ -86,7 +85,7 @@ def mahalanobis(hist):
 # Maps of exact transport obey all laws; the others are not monotone, and may be negative.
 EXACT_MAPS = {
     "exact": ExactMap,
-    "tiles": lambda hist: TiledMap(ExactMap, hist, tile=2),
+    "cold": lambda hist: ColdMap(ExactMap, hist, side=2),
     "blocks": lambda hist: DistributedExactMap(hist, blocks=2),
     "single tree": lambda hist: TreeMap(hist, "single"),
     **{norm: with_norm(norm) for norm in CONSTANTS},

@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 import near_duplicates as near
-from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.norms import norm_matrix
-from cometric.maps.quadratic import MahalanobisMap
+from cometric.transports.quadratic import MahalanobisMap
 from fifty_digits import divergence
 
 

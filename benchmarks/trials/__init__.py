@@ -7,7 +7,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 sys.path += [
-    str(TESTS / part) for part in ("", "kernels", "proofs")
+    str(TESTS / part) for part in ("", "kernels", "certificates")
 ]  # trials run the tests at a larger scale
 
 

@@ -20,11 +20,11 @@ import numpy as np
 from scipy import sparse
 
 import cometric as cm
-from cometric import EntropicMap, ExactMap
+from cometric import ExactMap
 from cometric.core.digest import digest
 from cometric.maps import entropic_pairs, exact_pairs
+from cometric.maps.distributed import ColdMap
 from cometric.maps.norms import norm_matrices
-from cometric.maps.tiled import TiledMap
 from trials import Outcome
 from trials.crashes import RUNS, X, bits, each, quiet
 from trials.processes import in_child
@@ -108,15 +108,14 @@ def thread_counts(counts: tuple[int, ...]) -> Outcome:
 
 
 def block_sizes(tiles: tuple[int, ...]) -> Outcome:
-    """The same runs with blocks of several sizes, and maps in tiles."""
+    """The same runs with blocks of several sizes, and exact maps in tasks."""
 
     def work(cells: float, tile: int) -> str:
         exact_pairs.CELLS_PER_BLOCK = entropic_pairs.CELLS_PER_BLOCK = cells
         problem = cm.Problem.from_data(X)
         norms = norm_matrices(problem, "l1")
         maps = {
-            f"{make} {name}": TiledMap(make, side.hist, tile=tile)(cost)
-            for make in (ExactMap, partial(EntropicMap, eps=0.1))
+            name: ColdMap(ExactMap, side.hist, side=tile)(cost)
             for name, side, cost in (
                 ("samples", problem.samples, norms.features),
                 ("features", problem.features, norms.samples),

@@ -45,10 +45,10 @@ _HOMES = {
     "Mahalanobis": "transports.quadratic",
     "Unbalanced": "transports.unbalanced",
     "Tree": "transports.tree",
-    "ExactMap": "maps.exact",
-    "EntropicMap": "maps.entropic",
-    "LimitMap": "maps.limit",
-    "TreeMap": "maps.tree",
+    "ExactMap": "maps.exact_map",
+    "EntropicMap": "maps.entropic_map",
+    "LimitMap": "transports.limit",
+    "TreeMap": "transports.tree",
     "MetricTree": "core.trees",
     "PowerIteration": "solvers.power",
     "AndersonIteration": "solvers.anderson",
@@ -94,10 +94,8 @@ if TYPE_CHECKING:
     from cometric.large.landmarks import learn_landmarks as learn_landmarks
     from cometric.large.neighbors import neighbor_graph as neighbor_graph
     from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
-    from cometric.maps.entropic import EntropicMap as EntropicMap
-    from cometric.maps.exact import ExactMap as ExactMap
-    from cometric.maps.limit import LimitMap as LimitMap
-    from cometric.maps.tree import TreeMap as TreeMap
+    from cometric.maps.entropic_map import EntropicMap as EntropicMap
+    from cometric.maps.exact_map import ExactMap as ExactMap
     from cometric.running.learning import learn as learn
     from cometric.running.learning import resume as resume
     from cometric.running.learning import warmup as warmup
@@ -115,8 +113,10 @@ if TYPE_CHECKING:
     from cometric.transports.entropic import Entropic as Entropic
     from cometric.transports.exact import Exact as Exact
     from cometric.transports.limit import Limit as Limit
+    from cometric.transports.limit import LimitMap as LimitMap
     from cometric.transports.quadratic import Mahalanobis as Mahalanobis
     from cometric.transports.tree import Tree as Tree
+    from cometric.transports.tree import TreeMap as TreeMap
     from cometric.transports.unbalanced import Unbalanced as Unbalanced
 
 __all__ = [*_HOMES, "datasets"]

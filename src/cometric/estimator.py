@@ -23,9 +23,9 @@ from cometric.running.learning import learn
 from cometric.running.settings import AUTO, options
 
 if TYPE_CHECKING:
-    from cometric.proofs.certificate import Certificate
-    from cometric.proofs.diagnosis import Diagnosis
-    from cometric.proofs.lifting import LiftCheck
+    from cometric.certificates.certificate import Certificate
+    from cometric.certificates.diagnosis import Diagnosis
+    from cometric.certificates.lifting import LiftCheck
 
 
 class NotConverged(

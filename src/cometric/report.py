@@ -17,6 +17,9 @@ from cometric import baselines, scores
 from cometric.answers.groups import SHRINK, group_distances, group_shares
 from cometric.answers.modules import BACKGROUND, Modules, by_size
 from cometric.answers.result import Result, check_is_result
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis
+from cometric.certificates.lifting import LiftCheck
 from cometric.core.arguments import check_ending
 from cometric.core.cached import cached_property
 from cometric.core.labels import NO_GROUP
@@ -43,9 +46,6 @@ from cometric.drawing.rendering import convergence, render
 from cometric.drawing.sentences import Words, read_words
 from cometric.files.storage import check_target, replacing
 from cometric.machine.progress import bar_of_pairs
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis
-from cometric.proofs.lifting import LiftCheck
 from cometric.transports.tree import Tree
 
 try:

@@ -9,9 +9,9 @@ import cometric.answers.extension
 import cometric.transports.entropic
 from cometric import ConvergenceWarning, learn, load
 from cometric.answers.extension import HeldDistances
-from cometric.maps.checks import all_pairs
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.maps.checking import all_pairs
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
 from strategies import REPEATS_AND_HOLES
 
 rng = np.random.default_rng(3)

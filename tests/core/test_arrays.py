@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from cometric.core.arrays import BLOCK, symmetric, upper
-from cometric.maps.checks import all_pairs
+from cometric.maps.checking import all_pairs
 
 SIZES = [1, 2, 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5]
 

@@ -25,12 +25,12 @@ pytest.importorskip("jinja2")
 from markupsafe import escape
 
 from cometric import report
+from cometric.certificates.certificate import Uniqueness
 from cometric.core.trees import MetricTree
 from cometric.drawing import layout, packing, sentences
 from cometric.drawing.columns import read_columns
 from cometric.drawing.packing import SMALLEST, log_codes, pack_numbers
 from cometric.drawing.sentences import Words
-from cometric.proofs.certificate import Uniqueness
 
 LABELS = np.repeat(["early", "late"], [12, 8])
 GENES = [f"g{k}" for k in range(10)]

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cometric.kernels import nodes
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 
 HIST = np.array([[3, 1, 0, 2, 0], [0, 2, 2, 1, 1], [1, 1, 1, 1, 2], [2, 0, 0, 2, 2]]) / 6
 rng = np.random.default_rng(0)

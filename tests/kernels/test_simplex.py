@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 import naive
 from audit import ALLOWED, audit_random_pairs, worst
 from cometric.kernels import nodes
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from strategies import costs, fewer, histograms, lifts
 
 

@@ -14,9 +14,9 @@ import cometric as cm
 import naive
 from cometric.kernels import simplex
 from cometric.kernels.geometry import l1_distances
-from cometric.maps.couplings import ReplayedMap
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
+from cometric.maps.exact_pairs import ReplayedMap
 
 rng = np.random.default_rng(3)
 HIST = rng.dirichlet(np.full(6, 0.7), size=4)

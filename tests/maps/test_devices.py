@@ -13,7 +13,7 @@ from cometric.core.arrays import to_numpy  # noqa: E402
 from cometric.core.types import Accuracy  # noqa: E402
 from cometric.machine.devices import free_on_all, torch_device, usable_memory  # noqa: E402
 from cometric.maps.blocks import Layout  # noqa: E402
-from cometric.maps.devices import DevicesMap  # noqa: E402
+from cometric.maps.entropic_devices import DevicesMap  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
 from cometric.running.settings import Settings  # noqa: E402
 
@@ -47,7 +47,7 @@ def test_several_devices_give_the_distances_of_one(device, count, options, atol)
         assert_allclose(several(COST**power), one(COST**power), rtol=0, atol=atol)
     assert len(several.maps) == count
     for phi in several.maps:
-        assert bool(phi._strip.scalings) == (one.memory_used > 0)
+        assert bool(phi._share.scalings) == (one.memory_used > 0)
 
 
 @everywhere
@@ -86,7 +86,7 @@ def test_shares_have_about_the_same_work():
 def test_products_are_divided_between_blocks_if_that_is_fair():
     """Then two devices give the bits of one."""
     layout = Layout(np.full(90, 64), 128, "dense", 2e9)
-    assert 30 in [block.last for block in layout.strip().blocks]
+    assert 30 in [block.last for block in layout.share().blocks]
     assert layout.shares(2).tolist() == [0, 30, 90]
     assert Layout(np.full(90, 64), 128, "cropped", 2e9).shares(2).tolist() != [0, 30, 90]
 
@@ -124,7 +124,7 @@ def test_the_first_device_reports_progress(device):
     phi.on_progress = lambda done, total: told.append((done, total, threading.get_ident()))
     assert phi.on_progress is not None
     phi(COST)
-    size = phi.maps[0]._strip.last
+    size = phi.maps[0]._share.last
     assert told[-1] == (size, size, threading.get_ident())
 
 

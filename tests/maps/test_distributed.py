@@ -17,8 +17,7 @@ from clusters import make_cluster, same_bytes
 from cometric import EntropicMap, ExactMap
 from cometric.maps import distributed as blocks
 from cometric.maps.cluster import Cluster, ClusterLost, compare_versions, software
-from cometric.maps.distributed import DistributedEntropicMap, DistributedExactMap
-from cometric.maps.tiled import TiledMap
+from cometric.maps.distributed import ColdMap, DistributedEntropicMap, DistributedExactMap
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -45,14 +44,15 @@ def victims():
         yield client
 
 
-@pytest.mark.parametrize("tile", [17, 31, 100])
+@pytest.mark.parametrize("side", [4, 17, 100])
 @pytest.mark.parametrize("make", [ExactMap, partial(EntropicMap, eps=0.1, tol=1e-7)])
-def test_tiles_of_any_size_are_the_map_itself(make, tile):
+def test_tasks_of_any_size_give_the_distances_of_the_map(make, side):
     index = rng.integers(0, 40, (50, 2))
-    tiled = TiledMap(make, HIST, tile=tile)
-    assert_array_equal(tiled(COST), make(HIST)(COST))
-    assert_allclose(tiled.pairs(COST, index), make(HIST).pairs(COST, index), atol=1e-12)
-    assert tiled.shape == (40, 20)
+    cold = ColdMap(make, HIST, side=side)
+    assert_allclose(cold(COST), make(HIST)(COST), rtol=1e-12, atol=1e-12)
+    assert_allclose(cold.pairs(COST, index), make(HIST).pairs(COST, index), atol=1e-12)
+    assert cold.shape == (40, 20)
+    assert len(cold.pairs(COST, index[:0])) == 0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def _no_memory(*_):
 
 
 def test_the_error_of_a_map_is_raised_as_it_is(client):
-    phi = TiledMap(partial(EntropicMap, eps=0.1), HIST, client)
+    phi = ColdMap(partial(EntropicMap, eps=0.1), HIST, client)
     phi._make = partial(EntropicMap, eps=-1.0)
     with pytest.raises(ValueError, match="`eps` is -1.0"):
         phi(COST)

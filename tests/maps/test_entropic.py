@@ -59,20 +59,6 @@ def test_it_tends_to_the_limit_map_linearly(lift):
     assert (errors <= cost.max() / (8 * eps) + 1e-12).all()
 
 
-def test_distances_are_symmetric_with_an_exactly_zero_diagonal(lift):
-    hist, cost = lift
-    D = EntropicMap(hist, 0.1)(cost)
-    assert_array_equal(D, D.T)
-    assert_array_equal(np.diag(D), 0.0)
-
-
-def test_the_map_is_homogeneous(lift):
-    hist, cost = lift
-    assert_allclose(
-        EntropicMap(hist, 0.1)(7.0 * cost), 7.0 * EntropicMap(hist, 0.1)(cost), rtol=1e-9
-    )
-
-
 def test_one_sweep_after_a_small_change_is_worth_a_full_solve(lift):
     hist, cost = lift
     rng = np.random.default_rng(1)
@@ -237,11 +223,6 @@ def test_negative_divergences_are_not_clipped():
 def test_eps_must_be_positive_and_finite(lift, eps):
     with pytest.raises(ValueError, match="it must be positive and finite. Use ExactMap"):
         EntropicMap(lift[0], eps)
-
-
-def test_other_precisions_are_refused(lift):
-    with pytest.raises(ValueError, match="choose float64 or float32"):
-        EntropicMap(lift[0], 0.1, dtype=np.float16)
 
 
 @pytest.mark.parametrize(

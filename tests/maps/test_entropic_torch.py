@@ -159,8 +159,8 @@ def test_a_full_device_halves_the_block_and_then_says_so(lift, monkeypatch):
 def test_blocks_cover_all_pairs_once(lift):
     phi = TensorEntropicMap(lift[0], 0.2, device="cpu")
     layout = phi._layout
-    parts = [layout.strip(*ends).blocks for ends in ((0, 7), (7, 8), (8, 20))]
-    for blocks in (phi._strip.blocks, [*itertools.chain(*parts)]):
+    parts = [layout.share(*ends).blocks for ends in ((0, 7), (7, 8), (8, 20))]
+    for blocks in (phi._share.blocks, [*itertools.chain(*parts)]):
         assert blocks[0].first == 0
         assert blocks[-1].last == 20
         for one, other in itertools.pairwise(blocks):
@@ -249,7 +249,7 @@ def test_sources_swept_by_products_some_at_a_time_agree(sweeps, rho, monkeypatch
     for change in (0.0, 0.1):
         now = cost + change * cost.mean() * (cost > 0)
         assert_allclose(mixed(now), plain(now), rtol=1e-7, atol=1e-9)
-    assert len(chunks) > 2 * len(mixed._strip.blocks)  # several chunks of each block
+    assert len(chunks) > 2 * len(mixed._share.blocks)  # several chunks of each block
 
 
 @pytest.mark.parametrize("rows", [None, (0, 90)])
@@ -286,24 +286,23 @@ def test_supports_too_wide_for_the_kernel_are_swept_by_products(rows, monkeypatc
 def test_wide_blocks_of_a_cropped_map_are_swept_by_products(precision, monkeypatch):
     # With a few large histograms among many small ones, one warp would sweep the largest pairs.
     hist, cost = uneven(n=1500, d=1000)  # the kernel takes 1,024 bins in float64
-    monkeypatch.setattr("cometric.maps.rates.LAUNCHES", 0.0)
-    monkeypatch.setattr("cometric.maps.rates.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
+    monkeypatch.setattr("cometric.maps.blocks.LAUNCHES", 0.0)
+    monkeypatch.setattr("cometric.maps.blocks.ENTRIES_OF_WARP", {4: 1e8, 8: 1e8})
     phi = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=None, dtype=precision)
     assert phi.engine == "cropped"
-    dense = [phi._is_dense(block) for block in phi._strip.blocks]
+    dense = [phi._is_dense(block) for block in phi._share.blocks]
     assert 0 < sum(dense) < len(dense)
     truth = cm.EntropicMap(hist, 0.1)(cost)
     assert_allclose(phi(cost), truth, rtol=0, atol=1e-9 if precision == "float64" else 3e-5)
     one = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, dtype="float64")
     other = TensorEntropicMap(hist, 0.1, device="cuda", sweeps=1, margin=1e-4, engine="cropped")
-    assert not any(map(other._is_dense, other._strip.blocks))
+    assert not any(map(other._is_dense, other._share.blocks))
     for _ in range(3):
         assert_allclose(one(cost), other(cost), rtol=0, atol=1e-6 * truth.max())
 
 
 def test_products_are_preferred_for_wide_blocks_and_supports_for_narrow_ones():
-    from cometric.maps.blocks import Block
-    from cometric.maps.rates import prefers_products
+    from cometric.maps.blocks import Block, prefers_products
 
     sizes = np.sort(np.concatenate([np.full(900, 40), np.full(100, 1500)]))
     for itemsize in (4, 8):

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import naive
-from cometric.maps.couplings import FrozenMap, ReplayedMap
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
+from cometric.maps.exact_pairs import FrozenMap, ReplayedMap
 from strategies import costs, fewer, lifts, positive_costs
 
 HIST = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.25, 0.75, 0.0], [0.1, 0.2, 0.3, 0.4]])

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 import cometric as cm
-from cometric.maps.quadratic import MahalanobisMap
+from cometric.transports.quadratic import MahalanobisMap
 
 MAPS = {
     "mahalanobis": MahalanobisMap,

@@ -9,7 +9,7 @@ from scipy import sparse
 
 import naive
 from cometric.core.formula import Formula
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrix, norm_name
 from cometric.maps.regularized import Regularized
 from strategies import fewer, histograms, lifts

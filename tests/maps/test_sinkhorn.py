@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from cometric.core.types import Accuracy
-from cometric.maps.sinkhorn import SinkhornMap, select
+from cometric.maps.sinkhorn_map import SinkhornMap, select
 
 HIST, COST = np.eye(2), 1.0 - np.eye(2)
 

@@ -8,9 +8,9 @@ from numpy.testing import assert_array_equal
 
 import cometric as cm
 import naive
+from cometric.certificates import diagnosis
 from cometric.core.types import Status
-from cometric.maps.sinkhorn import inner_tolerance
-from cometric.proofs import diagnosis
+from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.transports import entropic
 
 OPTIONS = {"eps": 0.1, "tau": 1e-3, "norm": "l1", "tol": 1e-3}

@@ -166,7 +166,7 @@ def test_on_a_device():
         for side in (problem.samples, problem.features)
     ]
     assert Settings(features=C).fixed == "features"
-    solution = Solving(problem, start, start, tuple(lifts), "auto", 1e-3, 1).lift_given()
+    solution = Solving(problem, start, start, tuple(lifts), "auto", 1e-3, 1).from_given()
     expected = cm.learn(X, features=C, eps=0.1, tol=1e-12).samples
     np.testing.assert_allclose(solution.iterate.metrics.samples, expected, atol=1e-8)
 

@@ -12,7 +12,7 @@ import cometric as cm
 import naive
 from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.problem import Problem
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
 from cometric.maps.regularized import Regularized
 from lifts import fresh_lifts

@@ -118,11 +118,6 @@ def test_the_parameters_record_the_options():
     assert (asked.solver, asked.tol, asked.max_iter) == ("PowerIteration", 1e-5, 77)
 
 
-def test_a_solver_may_be_passed_as_an_instance():
-    assert quick(solver=PowerIteration()).parameters.solver == "PowerIteration"
-    assert quick(solver=PolicyIteration()).parameters.solver == "PolicyIteration"
-
-
 def test_one_thread_and_two_learn_the_same_bits():
     one, two = (quick(torus("bimodal", 8, 7), n_threads=n) for n in (1, 2))
     assert_array_equal(one.samples, two.samples)
@@ -227,17 +222,6 @@ def test_at_tau_zero_data_without_a_unique_solution_are_not_success(solver, data
 
 
 # Progress
-
-
-def test_a_short_solve_shows_no_bar(capsys):
-    quick(tol=1e-3, progress=True)
-    assert capsys.readouterr().err == ""
-
-
-def test_without_progress_nothing_is_printed(capsys):
-    quick()
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
 
 
 def test_a_tolerance_of_zero_has_a_bar_too(capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 import cometric as cm
 from cometric.core.types import Coupled, DistanceMap
-from cometric.maps.couplings import ReplayedMap
+from cometric.maps.exact_pairs import ReplayedMap
 from cometric.maps.norms import norm_matrices
 from cometric.solvers.policy import PolicyIteration
 from lifts import exact_lifts, regularize
@@ -152,7 +152,7 @@ def test_every_start_leads_to_the_same_solution(start):
 
 
 def test_a_far_start_is_improved_by_sketched_plans_before_the_first_sweep(monkeypatch):
-    from cometric.maps.exact import ExactMap
+    from cometric.maps.exact_map import ExactMap
 
     sketched = []
     sketch = ExactMap.sketch

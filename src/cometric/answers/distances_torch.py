@@ -21,7 +21,7 @@ from cometric.machine.devices import torch_device
 from cometric.maps.norms import name_for
 from cometric.maps.norms_torch import TensorNorm
 from cometric.maps.pairs_torch import TensorPairs, kernels_for
-from cometric.maps.sinkhorn import inner_tolerance
+from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.transports.entropic import Entropic
 
 if TYPE_CHECKING:

@@ -214,7 +214,7 @@ def explain(
     pair = side.histograms.take([first, second])
     cost = problem.formula.saturated(cost)
     source, target, mass = transport.plan(pair, cost)
-    cost = transport.ground(cost)
+    cost = transport.plan_cost(cost)
     moves = source != target
     costs = mass * cost[source, target]
     total = float(costs.sum())

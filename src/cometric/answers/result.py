@@ -16,6 +16,9 @@ from scipy import sparse
 from cometric.answers.explanation import Explanation, explain, find_item
 from cometric.answers.extension import extend, tree_of, vectors_of
 from cometric.answers.parameters import Parameters, number
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis
+from cometric.certificates.lifting import LiftCheck
 from cometric.core.arguments import (
     check_count,
     check_ending,
@@ -35,9 +38,6 @@ from cometric.files.reading import missing
 from cometric.files.storage import TooLarge, read_arrays, replacing
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import bar_of_pairs
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis
-from cometric.proofs.lifting import LiftCheck
 from cometric.transports.base import Resources, Transport
 
 SCHEMA = 3
@@ -173,9 +173,9 @@ class Result:
         If the result has ``bases``, the sweeps start from them and take less time than a sweep of
         the solve; otherwise they take as long as two or three. Every bound is computed from the
         data and holds whatever the bases are. Returns a
-        :class:`~cometric.proofs.certificate.Certificate` for eps = 0, and a
-        :class:`~cometric.proofs.diagnosis.Diagnosis` for eps > 0, where residuals prove nothing.
-        If one metric was given, a :class:`~cometric.proofs.lifting.LiftCheck` of the other: all
+        :class:`~cometric.certificates.certificate.Certificate` for eps = 0, and for eps > 0, where
+        residuals prove nothing, a :class:`~cometric.certificates.diagnosis.Diagnosis`. If one
+        metric was given, a :class:`~cometric.certificates.lifting.LiftCheck` of the other: all
         pairs are solved again for eps = 0, and some for eps > 0.
         ``progress`` shows a bar with the time left.
         """

@@ -43,7 +43,7 @@ class DistanceMap:
     """Histograms bound to a way of comparing them under a cost between their bins.
 
     It is homogeneous: phi(s * cost) == s * phi(cost). Maps without Sinkhorn problems ignore the
-    accuracy. Subclasses define ``shape``, ``__call__`` and ``pairs``, and may override the rest.
+    accuracy. Subclasses define ``shape`` and ``__call__``, and may override the rest.
     """
 
     shape: tuple[int, int]
@@ -66,8 +66,9 @@ class DistanceMap:
         raise NotImplementedError
 
     def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
-        """The distances of the pairs ``index`` (p, 2)."""
-        raise NotImplementedError
+        """The distances of the pairs ``index`` (p, 2), by default from all distances."""
+        distances: Vector = self(cost, accuracy)[tuple(np.asarray(index).T)]
+        return distances
 
     def report(self, done: int, total: int) -> None:
         """Tell ``on_progress``, if it is set."""
@@ -161,10 +162,8 @@ class Coupled:
     to_features: Any
     boundary: float = BOUNDARY
 
-    def at(self, accuracy: Accuracies | None) -> Coupled:
-        """The lifts, called with this accuracy; None for their own."""
-        if accuracy is None:
-            return self
+    def at(self, accuracy: Accuracies) -> Coupled:
+        """The lifts, called with this accuracy."""
         to_samples, to_features = self.to_samples.at(accuracy[0]), self.to_features.at(accuracy[1])
         return replace(self, to_samples=to_samples, to_features=to_features)
 

@@ -2,7 +2,7 @@
 
 Histograms are sorted by the size of their supports, smallest first; the source of a pair is the
 smaller one. A block is a range of sources with all partners from its first source on; only pairs
-above the diagonal count. A strip is the blocks of a range of sources.
+above the diagonal count. A share is the blocks of a range of sources.
 """
 
 from __future__ import annotations
@@ -16,13 +16,28 @@ import numpy as np
 from cometric.core.arrays import to_numpy
 from cometric.core.cached import cached_property
 from cometric.core.types import Index, Vector
-from cometric.maps.rates import ENTRIES, pair_ratio, product_seconds
 
 LANES = 16
 """Tensor sizes are padded to multiples of this: products are 3.3 times faster, loads are wide."""
 
 NEAR = 0.125
 """A device's work may differ by this share so that blocks stay whole."""
+
+# Modeled times of the two GPU engines for blocks of pairs, to choose the faster one. Rates were
+# measured on one NVIDIA H200, block by block on three data sets (docs/notes/gpu-kernel.md); only
+# their ratios matter.
+
+ENTRIES = {4: 1.1e12, 8: 0.5e12}
+"""Kernel entries per second read by sweeps on supports, by item size in bytes."""
+
+ENTRIES_OF_WARP = {4: 1.4e9, 8: 0.52e9}
+"""The same for a single warp, which sweeps one pair: the largest pair bounds a block's time."""
+
+PRODUCTS, TRAFFIC = 45e12, 3.5e12
+"""Operations of matrix products, and bytes of memory, per second."""
+
+LAUNCHES = 2e-4
+"""Seconds for the launches of a sweep by products."""
 
 
 class Block(NamedTuple):
@@ -80,7 +95,7 @@ class Task:
 
 
 @dataclass
-class Strip:
+class Share:
     """Consecutive blocks, and what is stored for them."""
 
     blocks: list[Block]
@@ -120,13 +135,13 @@ class Layout:
         widths: Index = self.sizes + -self.sizes % LANES
         return widths
 
-    def strip(self, first: int = 0, last: int | None = None) -> Strip:
+    def share(self, first: int = 0, last: int | None = None) -> Share:
         """The blocks of a range of sources, cut at its ends.
 
         Cut blocks keep their padding, so that sweeps on supports give the same bits for any range.
         """
         last = len(self.sizes) if last is None else last
-        return Strip(
+        return Share(
             [
                 Block(max(first, block.first), min(last, block.last), block.width)
                 for block in self._blocks
@@ -185,7 +200,7 @@ class Layout:
         """Modeled seconds per sweep over the pairs of each source.
 
         Per pair, cropping reads s_i s_j kernel entries; for products see
-        :func:`~cometric.maps.rates.product_seconds`.
+        :func:`product_seconds`.
         """
         size = self.sizes.astype(float)
         work: Vector
@@ -217,3 +232,34 @@ def choose_engine(engine: str, can_crop: bool, sizes: Index, d: int) -> tuple[st
     if not can_crop or (engine == "auto" and ratio >= 1.0):
         engine = "dense"
     return engine.replace("auto", "cropped"), ratio
+
+
+def pair_ratio(size: float, d: int) -> float:
+    """Time of a pair on supports of ``size`` bins out of ``d``, relative to matrix products.
+
+    Both in float64. A sweep on supports loads size^2 kernel entries.
+    """
+    return float((size**2 / ENTRIES[8]) / product_seconds(size, d, 8))
+
+
+def prefers_products(block: tuple[int, int, int], sizes: Index, d: int, itemsize: int) -> bool:
+    """Whether products are expected to sweep a block faster than the kernel on supports.
+
+    ``block`` is its first source, last source and padded number of bins; ``sizes`` are the support
+    sizes of all histograms, in increasing order.
+    """
+    first, last, width = block
+    partners = sizes[first:].sum() - np.cumsum(sizes[first:last])
+    entries = float(sizes[first:last] @ partners)
+    largest = float(width * sizes[-1])
+    supports = max(entries / ENTRIES[itemsize], largest / ENTRIES_OF_WARP[itemsize])
+    pairs = (last - first) * (len(sizes) - first)
+    return bool(supports > LAUNCHES + pairs * product_seconds(width, d, itemsize))
+
+
+def product_seconds(size: Any, d: int, itemsize: int) -> Any:
+    """Seconds per sweep of a pair by products; ``size`` may be a vector, one entry per pair.
+
+    4 size d operations at the rate of matrix units, and 4 passes over d numbers.
+    """
+    return 4.0 * size * d / PRODUCTS + 4.0 * itemsize * d / TRAFFIC

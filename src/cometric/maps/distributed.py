@@ -1,4 +1,4 @@
-"""Exact and entropic maps on the workers of a Dask cluster, with warm starts.
+"""Maps on the workers of a Dask cluster; exact and entropic ones with warm starts.
 
 The pairs (i, j > i) of consecutive rows i form a block. The state of a block after a call (scalings
 or trees) is a pure function of its previous state, the cost and the settings. It is computed by one
@@ -18,19 +18,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.blocks import even_cuts
-from cometric.maps.checks import check_cost, check_index
+from cometric.maps.checking import all_pairs, check_cost, check_index
 from cometric.maps.cluster import as_cluster, one_task, worker_threads
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
-from cometric.maps.ground import Ground
-from cometric.maps.tiled import TiledMap
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
+from cometric.maps.exact_pairs import FixedMap
+from cometric.maps.packed_cost import PackedCost
 
 BLOCKS = 4
 """Blocks per worker; more would balance the load better, at a higher overhead of tasks."""
+
+SIDE = 512
+"""Square root of the number of pairs in a task without warm starts, if there are enough pairs."""
 
 CALLS = 16
 """Minimum number of calls between renewals."""
@@ -65,12 +69,14 @@ class Worker:
         return Worker, (self._make, self._hist)
 
 
-def advance(worker: Worker, rows: Rows, ground: Ground, before: Block | None, *how: Any) -> Block:
+def advance(
+    worker: Worker, rows: Rows, packed: PackedCost, before: Block | None, *how: Any
+) -> Block:
     """The block after a call; ``how`` it is solved is passed to the map."""
     with one_task:
         phi = worker.phi
         memory = None if before is None else before.memory
-        values, memory = phi.advance(ground, *rows, memory, *how)
+        values, memory = phi.advance(packed, *rows, memory, *how)
         return Block(values, float(phi.error), memory)
 
 
@@ -80,10 +86,10 @@ def freeze(worker: Worker, rows: Rows, block: Block) -> Any:
         return worker.phi.moves_of(*rows, block.memory)
 
 
-def apply(worker: Worker, moves: Any, ground: Ground) -> tuple[Vector, float]:
+def apply(worker: Worker, moves: Any, packed: PackedCost) -> tuple[Vector, float]:
     """The costs of the couplings of a block under another cost."""
     with one_task:
-        return worker.phi.apply(moves, ground), 0.0
+        return worker.phi.apply(moves, packed), 0.0
 
 
 def values_of(block: Block) -> tuple[Vector | None, float]:
@@ -94,6 +100,78 @@ def values_of(block: Block) -> tuple[Vector | None, float]:
 def memory_of(block: Block) -> dict[str, Any]:
     """The state of a block."""
     return block.memory
+
+
+def solve_pairs(
+    make: Callable[..., Any], hist: Histograms, cost: Matrix, pairs: Rows | Index
+) -> tuple[Vector, float]:
+    """Distances of the pairs of some rows, or of any pairs, and the error, from a new map."""
+    index = all_pairs(hist.shape[0], *pairs) if isinstance(pairs, Rows) else pairs
+    numbers, places = np.unique(index, return_inverse=True)
+    if len(numbers) < 2:  # a histogram with itself
+        return np.zeros(len(index)), 0.0
+    with one_task:
+        phi = make(hist.take(numbers), n_threads=worker_threads())
+        values = phi.pairs(cost, places.reshape(-1, 2))
+    return values, float(phi.error)
+
+
+class ColdMap(DistanceMap):
+    """The map that ``make`` creates, without warm starts, on the workers of ``client`` if given.
+
+    Each task creates a new map, so its distances depend on the cost only.
+
+    Parameters
+    ----------
+    make
+        Creates a map from histograms (and ``n_threads``). It is sent to the workers and must be
+        picklable.
+    hist, client
+        As for :class:`DistributedMap`.
+    side
+        The square root of the number of pairs of a task.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], hist: Any, client: Any = None, *, side: int | None = None
+    ) -> None:
+        self._make, self._cluster, self._hist = make, as_cluster(client), Histograms.of(hist)
+        self.shape = self._hist.shape
+        n = self.shape[0]
+        self._pairs_of_task = (min(SIDE, max(64, -(-n // 8))) if side is None else side) ** 2
+        self._shared: Any = None  # future of the histograms on the workers
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ColdMap({n} histograms on {d} bins, on {self._cluster.name})"
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        n = self.shape[0]
+        counts = np.arange(n - 1.0, -1.0, -1.0)  # pairs of each row
+        cuts = even_cuts(counts, -(-int(counts.sum()) // self._pairs_of_task))
+        return symmetric(self._solve(cost, [Rows(*ends) for ends in itertools.pairwise(cuts)]), n)
+
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        index = check_index(index, self.shape[0])
+        step = self._pairs_of_task
+        return self._solve(cost, [index[k : k + step] for k in range(0, len(index), step)])
+
+    def _solve(self, cost: Matrix, parts: Sequence[Rows | Index]) -> Vector:
+        """The distances of all parts, one after the other."""
+        cluster = self._cluster
+        cost = cluster.share(check_cost(cost, self.shape[1]))
+        if self._shared is None:
+            self._shared = cluster.share(self._hist)
+        futures = [
+            cluster.submit(solve_pairs, self._make, self._shared, cost, part, turn=number)
+            for number, part in enumerate(parts)
+        ]
+        self.error = 0.0
+        values: list[Any] = [np.empty(0)] * len(parts)
+        for done, (number, (part, error)) in enumerate(cluster.results(futures), start=1):
+            values[number], self.error = part, max(self.error, error)
+            self.report(done, len(parts))
+        return np.concatenate([np.empty(0), *values])
 
 
 class DistributedMap(DistanceMap):
@@ -131,15 +209,19 @@ class DistributedMap(DistanceMap):
         self._cluster = as_cluster(client)
         self._phi = make(self._hist)  # for cuts and settings; the workers have their own
         self._worker = self._cluster.share(Worker(make, self._hist))
-        self._stored = float(self._phi.row_memory().sum())
         self._renewed = 0  # bytes sent before the last renewal
-        self._pairs_only: TiledMap | None = None
+        self._cold: ColdMap | None = None
         count = blocks or BLOCKS * max(1, len(self._cluster.check()))
         self._set_cuts(even_cuts(self._phi.row_work(), count))
 
     def _set_cuts(self, cuts: Index) -> None:
         self._rows = [Rows(*pair) for pair in itertools.pairwise(cuts.tolist())]
         self._blocks: list[Any] = [None] * len(self._rows)  # futures of :class:`Block`
+
+    @cached_property
+    def _stored(self) -> float:
+        """Bytes of the states of all blocks."""
+        return float(self._phi.row_memory().sum())
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -153,23 +235,23 @@ class DistributedMap(DistanceMap):
 
     def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
         """The distances of some pairs, from a cold start, to the accuracy of the map."""
-        if self._pairs_only is None:
+        if self._cold is None:
             make = partial(self._make, memory_limit=0)
-            self._pairs_only = TiledMap(make, self._hist, self._cluster)
-        return self._pairs_only.pairs(cost, index)
+            self._cold = ColdMap(make, self._hist, self._cluster)
+        return self._cold.pairs(cost, index)
 
     def close(self) -> None:
         """Release the memory on the workers."""
-        self._blocks, self._worker, self._pairs_only = [], None, None
+        self._blocks, self._worker, self._cold = [], None, None
 
-    def _pack(self, cost: Matrix, dtype: Any = np.float64) -> Ground:
-        return Ground.pack(check_cost(cost, self.shape[1]), dtype)
+    def _pack(self, cost: Matrix, dtype: Any = np.float64) -> PackedCost:
+        return PackedCost.pack(check_cost(cost, self.shape[1]), dtype)
 
-    def _advance(self, ground: Ground, blocks: list[Any], *how: Any) -> list[Any]:
+    def _advance(self, packed: PackedCost, blocks: list[Any], *how: Any) -> list[Any]:
         """Futures of values and errors; updates ``blocks`` in place if states are stored."""
-        if self._cluster.sent - self._renewed > max(self._stored, CALLS * ground.nbytes):
+        if self._cluster.sent - self._renewed > max(self._stored, CALLS * packed.nbytes):
             self._renew()
-        shared, submit = self._cluster.share(ground), self._cluster.submit
+        shared, submit = self._cluster.share(packed), self._cluster.submit
         outcomes = []
         for number, rows in enumerate(self._rows):
             before = blocks[number]
@@ -220,8 +302,8 @@ class DistributedMap(DistanceMap):
         for number, block in enumerate(self._blocks):
             rows = slice(*self._rows[number])
             size = int(self._phi.row_memory()[rows].sum() / len(self.names))
-            for name in self.names:  # files of earlier versions call a block a strip
-                memory[f"strip{number}.{name}"] = _Fetched(self._fetch, block, name, size, last)
+            for name in self.names:
+                memory[f"block{number}.{name}"] = _Fetched(self._fetch, block, name, size, last)
         return memory
 
     def restore(self, memory: dict[str, Any]) -> None:
@@ -230,7 +312,7 @@ class DistributedMap(DistanceMap):
             return
         self._set_cuts(np.asarray(memory["cuts"]))
         for number in range(len(self._rows)):
-            self._put(number, {name: memory[f"strip{number}.{name}"] for name in self.names})
+            self._put(number, {name: memory[f"block{number}.{name}"] for name in self.names})
 
 
 class _Fetched:
@@ -273,8 +355,8 @@ class DistributedEntropicMap(DistributedMap):
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         chosen = self._phi.safe(accuracy or self.accuracy)
-        ground = self._pack(cost, chosen.precision)  # fewer bytes to send in float32
-        outcomes = self._advance(ground, self._blocks, chosen)
+        packed = self._pack(cost, chosen.precision)  # fewer bytes to send in float32
+        outcomes = self._advance(packed, self._blocks, chosen)
         matrix, self.error = self._gather(outcomes, self.on_progress)
         return matrix
 
@@ -310,7 +392,7 @@ class DistributedExactMap(DistributedMap):
         return FrozenBlocks(self, self._blocks)
 
 
-class FrozenBlocks(DistanceMap):
+class FrozenBlocks(FixedMap):
     """Fixed couplings, applied block by block on the workers that store them."""
 
     def __init__(self, phi: DistributedExactMap, blocks: Sequence[Any]) -> None:
@@ -327,13 +409,8 @@ class FrozenBlocks(DistanceMap):
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         phi, cluster = self._phi, self._phi._cluster
-        ground = cluster.share(phi._pack(cost))
+        packed = cluster.share(phi._pack(cost))
         matrix, _ = phi._gather(
-            [cluster.submit(apply, phi._worker, moves, ground) for moves in self._moves]
+            [cluster.submit(apply, phi._worker, moves, packed) for moves in self._moves]
         )
         return matrix
-
-    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
-        index = check_index(index, self.shape[0])
-        distances: Vector = self(cost)[index[:, 0], index[:, 1]]
-        return distances

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix, Vector
+from cometric.kernels.sinkhorn_numba import copy_scalings
+from cometric.maps.checking import fill
 
 CELLS_PER_BLOCK = 2e9
 """Products per kernel call: about a second."""
@@ -24,9 +26,16 @@ class PairGroup:
     """
 
     def __init__(
-        self, indptr: Index, index: Index, stored: np.dtype[Any] | None, few: bool = False
+        self,
+        indptr: Index,
+        index: Index,
+        stored: np.dtype[Any] | None,
+        few: bool = False,
+        order: Any = slice(None),
     ) -> None:
-        self.index, self.stored, self.few = index, stored, few  # few: pairs of each source
+        self.indptr, self.index, self.stored = indptr, index, stored
+        self.few = few  # pairs of each source
+        self.order = order  # that sorted the pairs
         self.scalings: NDArray[Any] | None = None
         self.target = index[:, 1].astype(np.int32)
         sizes = np.diff(indptr)
@@ -43,6 +52,27 @@ class PairGroup:
         for first, last in zip(self.cuts[:-1], self.cuts[1:], strict=True):
             part = slice(int(self.start[first]), int(self.start[last]))
             yield part, np.clip(self.start - part.start, 0, part.stop - part.start)
+
+    def start_at(
+        self,
+        own: NDArray[Any],
+        dtype: np.dtype[Any],
+        n_threads: int,
+        part: slice | None = None,
+    ) -> NDArray[Any]:
+        """Scalings to start from: those of each target to itself."""
+        part = slice(0, len(self.index)) if part is None else part
+        offsets = self.offsets[part.start : part.stop + 1]
+        scalings = np.empty(offsets[-1] - offsets[0], dtype)
+        copy_scalings(self.indptr, own, self.target[part], offsets, scalings, n_threads)
+        return scalings
+
+    def restore(self, scalings: Any | None) -> None:
+        """Continue from stored scalings; from the start if None."""
+        self.scalings = None
+        if scalings is not None:
+            self.scalings = np.empty(self.offsets[-1], self.stored)
+            fill(self.scalings, scalings, "scalings")
 
 
 @dataclass

@@ -12,9 +12,9 @@ import numpy as np
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.machine.devices import free_on, torch_device, usable_memory
-from cometric.maps.blocks import LANES, Block, Layout, Part, Strip, Task, choose_engine
-from cometric.maps.checks import check_cost, check_histograms, check_index, raise_if_bad_cost
-from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms
+from cometric.maps.blocks import LANES, Block, Layout, Part, Share, Task, choose_engine
+from cometric.maps.checking import check_cost, check_histograms, check_index, raise_if_bad_cost
+from cometric.maps.sinkhorn_map import SAFE, SELF_TOL, SelfTerms
 from cometric.maps.sweeps_torch import TensorSweeps
 
 SCRATCH = 2 << 30
@@ -100,7 +100,7 @@ class TensorEntropicMap(TensorSweeps):
         self._load(data, np.argsort(sizes, kind="stable"))
         self._limit = usable_memory(self.device) if memory_limit is None else memory_limit
         self._range = (0, self.shape[0]) if rows is None else rows
-        self._strip = self._layout.strip(*self._range)
+        self._share = self._layout.share(*self._range)
         self._begin(None)
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class TensorEntropicMap(TensorSweeps):
         )
 
     @property
-    def place(self) -> str:
+    def device_names(self) -> str:
         """The name of the device."""
         return str(self.device)
 
@@ -156,10 +156,10 @@ class TensorEntropicMap(TensorSweeps):
         self._cropping: Any = None  # the kernel on supports
         self._last_tiles = None
         self._partners = self._hist.to(self.dtype)
-        count = sum(map(np.prod, self._strip.shapes(self.shape[0])))
+        count = sum(map(np.prod, self._share.shapes(self.shape[0])))
         kinds = dict.fromkeys((self.dtype, torch.float32, torch.bfloat16))
         self._choose_storage(kinds, int(count), self._limit)
-        scalings = self._strip.scalings
+        scalings = self._share.scalings
         if self.stored is None:
             scalings.clear()
         for number, part in scalings.items():  # in turn: two copies might not fit
@@ -172,23 +172,23 @@ class TensorEntropicMap(TensorSweeps):
         Otherwise sweeps are launched block by block, and the device computes self terms while the
         host prepares these launches.
         """
-        stored = len(self._strip.scalings) == len(self._strip.blocks)
+        stored = len(self._share.scalings) == len(self._share.blocks)
         return stored and self.precision != "float32" and self._can_tile
 
-    def _supports(self, strip: Strip) -> list[tuple[Any, Any]]:
+    def _supports(self, share: Share) -> list[tuple[Any, Any]]:
         """Bins and masses of the sources of each block, in the precision of the sweeps."""
-        if strip.dtype != self.dtype:
-            padded = map(self._padded, strip.blocks)
-            strip.supports = [(bins, masses.to(self.dtype)) for bins, masses in padded]
-            strip.dtype = self.dtype
-        return strip.supports
+        if share.dtype != self.dtype:
+            padded = map(self._padded, share.blocks)
+            share.supports = [(bins, masses.to(self.dtype)) for bins, masses in padded]
+            share.dtype = self.dtype
+        return share.supports
 
     def _shrink(self, full: Exception) -> None:
         """Halve the scratch memory and discard the scalings; raise if it becomes too small."""
         import torch
 
         layout = replace(self._layout, scratch=self._layout.scratch / 2)
-        least = max(layout.scratch_of(block.first, block.width) for block in self._strip.blocks)
+        least = max(layout.scratch_of(block.first, block.width) for block in self._share.blocks)
         if layout.scratch < least:
             raise MemoryError(
                 f"{self!r} ran out of memory on {self.device}: one source needs "
@@ -196,7 +196,7 @@ class TensorEntropicMap(TensorSweeps):
                 f"{self.memory_used / 1e9:.3g} GB, {free_on(self.device) / 1e9:.3g} GB are free. "
                 "Pass a `memory_limit`, fewer samples, or device='cpu'."
             ) from full
-        self._layout, self._strip = layout, layout.strip(*self._range)
+        self._layout, self._share = layout, layout.share(*self._range)
         self._limit = min(self._limit, 0.9 * max(self.memory_used, 1.0))
         torch.cuda.empty_cache()
         self._apply_precision()
@@ -223,7 +223,7 @@ class TensorEntropicMap(TensorSweeps):
                 return _like(cost, distances)
             if self.precision == "float64":
                 raise FloatingPointError(BEYOND_FLOAT64)
-            self._strip.scalings.clear()
+            self._share.scalings.clear()
             self.overflow()
 
     def overflow(self) -> None:
@@ -239,7 +239,7 @@ class TensorEntropicMap(TensorSweeps):
 
     def _distances(self, cost: Any, accuracy: Accuracy) -> Any:
         n = self.shape[0]
-        upper = self._divergences(self._strip, cost, accuracy)
+        upper = self._divergences(self._share, cost, accuracy)
         if upper.shape != (n, n):
             first, last = self._range
             part, upper = upper, self._hist.new_zeros((n, n))
@@ -247,43 +247,43 @@ class TensorEntropicMap(TensorSweeps):
         distances = upper + upper.T
         return distances[self._rank][:, self._rank]
 
-    def _divergences(self, strip: Strip, cost: Any, accuracy: Accuracy) -> Any:
-        """A matrix with the divergences of a strip above the diagonal.
+    def _divergences(self, share: Share, cost: Any, accuracy: Accuracy) -> Any:
+        """A matrix with the divergences of a share above the diagonal.
 
         Rows are the sources, columns all partners from the first source on.
         """
-        first, last = strip.first, strip.last
+        first, last = share.first, share.last
         values = self._hist.new_zeros((last - first, self.shape[0] - first))
-        unit, levels = self._solve(cost, self._batches(strip, values), accuracy)
+        unit, levels = self._solve(cost, self._batches(share, values), accuracy)
         if unit == 0.0:
             return values
         half = 0.5 * levels
         return values.sub_(half[first:last, None]).sub_(half[first:]).mul_(unit).triu_(1)
 
-    def _batches(self, strip: Strip, values: Any) -> Iterator[list[Task]]:
+    def _batches(self, share: Share, values: Any) -> Iterator[list[Task]]:
         """All blocks at once, or one by one if scalings are not stored.
 
         When the next batch is requested, the values of the last one are copied to ``values``.
         """
         n = self.shape[0]
         parts = []
-        supports = self._supports(strip)
-        for number, (block, source) in enumerate(zip(strip.blocks, supports, strict=True)):
-            scalings = strip.scalings.get(number)
+        supports = self._supports(share)
+        for number, (block, source) in enumerate(zip(share.blocks, supports, strict=True)):
+            scalings = share.scalings.get(number)
             if scalings is None:  # start from the scalings of the sources to themselves
                 own = self._self_scalings[block.first : block.last].gather(1, source[0].long())
                 own = (own * (source[1] > 0)).to(self.stored or self.dtype)
                 scalings = own[:, None, :].repeat(1, n - block.first, 1)
             if self.stored is not None:
-                strip.scalings[number] = scalings
+                share.scalings[number] = scalings
             parts.append(Part(block, *source, scalings, self._is_dense(block)))
-            if self.stored is None or block.last == strip.last:
+            if self.stored is None or block.last == share.last:
                 first = parts[0].block.first
                 size = (block.last - first, n - first)
                 task = Task(parts, self._hist.new_zeros(size), self._hist.new_zeros(size))
                 yield [task]
-                at = first - strip.first
-                values[at : block.last - strip.first, at:] = task.values
+                at = first - share.first
+                values[at : block.last - share.first, at:] = task.values
                 parts = []
 
     def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
@@ -332,7 +332,7 @@ class TensorEntropicMap(TensorSweeps):
 
         scalings = {  # NumPy has no bfloat16: its bits are saved as integers
             f"scalings{number}": part.view(torch.int16) if part.dtype.itemsize == 2 else part
-            for number, part in self._strip.scalings.items()
+            for number, part in self._share.scalings.items()
         }
         flags = {"precision": self.precision, "overflowed": float(self._overflowed)}
         return super().snapshot() | flags | scalings
@@ -344,16 +344,16 @@ class TensorEntropicMap(TensorSweeps):
         self._overflowed = bool(memory["overflowed"])
         self._begin(self.accuracy._replace(precision=str(memory["precision"])))
         super().restore(memory | {"self": self._tensor(memory["self"])})
-        self._strip.scalings.clear()
+        self._share.scalings.clear()
         restored: dict[int, Any] = {}
-        for number, shape in enumerate(self._strip.shapes(self.shape[0])):
+        for number, shape in enumerate(self._share.shapes(self.shape[0])):
             part = memory.get(f"scalings{number}")
             if part is None or part.shape != shape or self.stored is None:
                 return
             part = self._tensor(part)
             part = part.view(torch.bfloat16) if part.dtype == torch.int16 else part
             restored[number] = part.to(self.stored)
-        self._strip.scalings = restored
+        self._share.scalings = restored
 
     # --------------------------------------------------------------------------- kernels
 

@@ -1,16 +1,19 @@
-"""Some pairs of histograms solved by the network simplex: distances, trees, plans and bounds."""
+"""Some pairs of histograms solved by the network simplex, and maps with fixed couplings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import geometry, nodes, plans, threads
-from cometric.kernels.nodes import Histograms, Trees
+from cometric.core.arrays import symmetric
+from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
+from cometric.kernels import geometry, plans, threads
+from cometric.kernels.nodes import Histograms, Trees, drop_invalid
 from cometric.kernels.simplex import transport
+from cometric.maps.checking import check_cost, check_index
 
 METRIC_TOLERANCE = 2.0**-48
 """Violations of the triangle inequality up to this fraction of the largest cost are ignored."""
@@ -144,7 +147,7 @@ class PairBatch:
     def drop_invalid(self) -> int:
         """Discard stored trees that do not match the histograms; return their number."""
         with threads(self.threads):
-            return int(nodes.drop_invalid(*self._data(), self.threads))
+            return int(drop_invalid(*self._data(), self.threads))
 
     def start_from(self, tree: Index, state: Index) -> None:
         """Start from copies of these trees, except damaged ones and those of other histograms."""
@@ -170,7 +173,7 @@ class PairBatch:
         return start, cells, amounts
 
     def plans(self, cost: Matrix) -> Plans:
-        """The stored plans with their plans."""
+        """The stored plans with their duals."""
         start, cells, mass = self.moves(full=True)
         source, target = np.divmod(cells.astype(np.int64), self.bins)
         f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
@@ -203,3 +206,57 @@ def rescale_pow2(cost: Matrix) -> tuple[Matrix, float]:
     """The cost divided by a power of 2, which is exact, and that power; 1 for usual magnitudes."""
     unit = 2.0 ** np.frexp(cost.max(initial=0.0))[1]
     return (cost, 1.0) if 2.0**-100 < unit < 2.0**100 else (cost / unit, float(unit))
+
+
+class FixedMap(DistanceMap):
+    """A map whose couplings are fixed: distances of pairs are taken from all of them."""
+
+    def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
+        return super().pairs(cost, check_index(index, self.shape[0]))
+
+
+class FrozenMap(FixedMap):
+    """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
+
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
+        self.shape = shape
+        self._start, self._cells, self._amounts = moves
+        self._threads = threads
+
+    @property
+    def moves(self) -> int:
+        """The number of moves in all couplings."""
+        return len(self._cells)
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"FrozenMap({n} histograms on {d} bins, {len(self._cells)} moves)"
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        moves, cost = (self._start, self._cells, self._amounts), check_cost(cost, self.shape[1])
+        return symmetric(apply_moves(moves, cost, self._threads), self.shape[0])
+
+
+class ReplayedMap(FixedMap):
+    """Like :class:`FrozenMap`, with couplings read from stored trees in each call."""
+
+    def __init__(self, shape: tuple[int, int], batch: PairBatch) -> None:
+        self.shape = shape
+        self._batch = copy(batch)
+        self._batch.on_progress = None  # a map reports its own calls only
+        self._batch.tree, self._batch.state = batch.tree.copy(), batch.state.copy()
+
+    def __repr__(self) -> str:
+        n, d = self.shape
+        return f"ReplayedMap({n} histograms on {d} bins)"
+
+    def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
+        return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
+
+
+def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
+    """The costs of couplings under a cost."""
+    count = 1 if len(moves[1]) < SMALL else n_threads
+    with threads(count):
+        values: Vector = plans.move_costs(*moves, cost.reshape(-1), count)
+    return values

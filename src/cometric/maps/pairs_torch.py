@@ -13,7 +13,7 @@ from cometric.core.types import Matrix
 from cometric.maps.blocks import LANES
 from cometric.maps.entropic_torch import raise_if_small
 from cometric.maps.norms_torch import Rows
-from cometric.maps.sinkhorn import SELF_TOL
+from cometric.maps.sinkhorn_map import SELF_TOL
 
 CHUNK = 32_768
 """Number of histograms whose self terms are computed at a time."""

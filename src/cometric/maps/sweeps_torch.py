@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cometric.core.types import Accuracy, Index
-from cometric.maps.blocks import Block, Layout, Part, Task
-from cometric.maps.rates import prefers_products
-from cometric.maps.sinkhorn import SinkhornMap
+from cometric.maps.blocks import Block, Layout, Part, Task, prefers_products
+from cometric.maps.sinkhorn_map import SinkhornMap
 
 ROUND = 20
 """In maps that mix both engines, sweeps by products between two removals of solved sources."""

@@ -20,9 +20,9 @@ from cometric.core.problem import Problem
 from cometric.core.types import Solver, Status
 from cometric.core.warn import warn
 from cometric.machine.interruption import Interruption
-from cometric.maps.couplings import ReplayedMap
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
+from cometric.maps.exact_pairs import ReplayedMap
 from cometric.running.run import Run
 from cometric.running.settings import AUTO, AUTO_NORM, DEFAULT_TOL, Settings
 from cometric.saving.checkpoint import Checkpoint

@@ -11,6 +11,9 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.result import Result
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis
+from cometric.certificates.lifting import LiftCheck
 from cometric.choosing.choice import Choice
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
@@ -19,9 +22,6 @@ from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis
-from cometric.proofs.lifting import LiftCheck
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -147,7 +147,8 @@ def solve(
                 if saver is not None:
                     saver.begin_step()
                 accuracy = now.accuracy
-                now = replace(solver.step(phi.at(accuracy), now), accuracy=accuracy)
+                called = phi if accuracy is None else phi.at(accuracy)
+                now = replace(solver.step(called, now), accuracy=accuracy)
                 if stage.tighten is not None:
                     now = replace(now, accuracy=stage.tighten(now))
                 seconds = time.perf_counter() - began

@@ -11,16 +11,16 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.certificate import Certificate
+from cometric.certificates.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
+from cometric.certificates.lifting import LiftCheck, check_lift, pairs_to_check
 from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
-from cometric.maps.tiled import TiledMap
-from cometric.proofs.certificate import Certificate
-from cometric.proofs.diagnosis import Diagnosis, diagnose, pairs_to_diagnose, residual_of_some
-from cometric.proofs.lifting import LiftCheck, check_lift, pairs_to_check
+from cometric.maps.distributed import ColdMap
 from cometric.solvers.loop import Stage
 from cometric.transports.solving import Solving, Stages
 
@@ -109,7 +109,9 @@ class Transport:
     monotone: ClassVar[bool] = False  # a larger cost never makes a distance smaller
     freezes: ClassVar[bool] = False  # maps have couplings that policy iteration can freeze
     on_devices: ClassVar[bool] = False  # maps can run on torch devices
-    on_clusters: ClassVar[bool] = True  # maps can run tile by tile on a cluster
+    on_clusters: ClassVar[bool] = True  # maps can run on a cluster
+    per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
+    per_pair: ClassVar[float] = 0.0  # what they store per pair besides
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -136,7 +138,10 @@ class Transport:
         if resources.client is not None:
             to_samples, to_features = (self.distributed(hist, resources) for hist in hists)
             return to_samples, to_features
-        memory, needs = resources.memory, [self.need(hist) for hist in hists]
+        memory, needs = resources.memory, []
+        for hist in hists:
+            n = hist.shape[0]
+            needs.append(self.per_bin * hist.rows.nnz * n + self.per_pair * n * (n - 1) / 2)
         to_samples, to_features = (
             self.map_of(hist, replace(resources, memory_limit=memory * need / sum(needs)))
             for hist, need in zip(hists, needs, strict=True)
@@ -149,14 +154,10 @@ class Transport:
         return phi if isinstance(phi, DistanceMap) else PlainMap(phi)
 
     def distributed(self, hist: Histograms, resources: Resources) -> DistanceMap:
-        """The map of :meth:`lift`, computed tile by tile on the workers of a client."""
+        """The map of :meth:`lift`, computed on the workers of a client."""
         local = replace(resources, client=None, memory_limit=0.0)
         client = None if resources.client == "local" else resources.client
-        return TiledMap(partial(_lift_tile, self, local), hist, client)
-
-    def need(self, hist: Histograms) -> float:
-        """The storage that the map of these histograms needs, in any unit."""
-        return float(hist.rows.nnz * hist.shape[0])
+        return ColdMap(partial(_lift_some, self, local), hist, client)
 
     def bytes_promised(self, lifts: Lifts) -> float:
         """Bytes within ``memory_limit`` that both maps will use."""
@@ -233,7 +234,7 @@ class Transport:
         """A tree of the bins, by average linkage of the distances between them."""
         return MetricTree.from_distances(cost)
 
-    def ground(self, cost: Matrix) -> Matrix:
+    def plan_cost(self, cost: Matrix) -> Matrix:
         """The distances between bins by which :meth:`plan` moves mass; the cost itself."""
         return cost
 
@@ -295,7 +296,7 @@ def _zeros(d: int, rows: slice) -> Matrix:
     return np.zeros((rows.stop - rows.start, d))
 
 
-def _lift_tile(
+def _lift_some(
     transport: Transport, resources: Resources, hist: Any, n_threads: int | None = None
 ) -> DistanceMap:
     return transport.map_of(Histograms.of(hist), replace(resources, n_threads=n_threads))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.diagnosis import residual_of_some
 from cometric.core.arrays import to_numpy
 from cometric.core.histograms import Histograms, Side
 from cometric.core.problem import Problem
@@ -24,14 +25,13 @@ from cometric.core.types import (
     traits_of,
 )
 from cometric.machine.progress import Ahead
-from cometric.maps.checks import check_eps
-from cometric.maps.devices import DevicesMap
+from cometric.maps.checking import check_eps
 from cometric.maps.distributed import DistributedEntropicMap
-from cometric.maps.entropic import EntropicMap
+from cometric.maps.entropic_devices import DevicesMap
+from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
-from cometric.maps.sinkhorn import inner_tolerance
-from cometric.proofs.diagnosis import residual_of_some
+from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.trials import TrialIterate
@@ -142,7 +142,7 @@ class Entropic(Transport):
         after 100 iterations without a lower residual; if distances become negative, also starting
         from the initial metrics again.
         """
-        solution, sampled = run.begun, traits_of(run.solver).samples_pairs
+        solution, sampled = run.begun, run.traits.samples_pairs
         for level in _levels(run):
             left = run.max_iter - len(solution.history)
             if left <= 0 or solution.status in (Status.INTERRUPTED, Status.BOUNDARY):
@@ -153,7 +153,7 @@ class Entropic(Transport):
                 left,
                 math.inf if final or sampled else STALL,
                 accuracy=_changed(solution.iterate, precision=level.precision, sweeps=level.sweeps),
-                tighten=partial(_tightened, run.tol, traits_of(run.solver).extrapolates_from),
+                tighten=partial(_tightened, run.tol, run.traits.extrapolates_from),
                 ahead=Ahead(
                     run.tol,
                     left,
@@ -181,7 +181,7 @@ class Entropic(Transport):
         )
         if unsolved and not _is_replayed(solution):
             return solution._replace(status=Status.INNER_NOT_CONVERGED)
-        solver = PowerIteration() if traits_of(run.solver).samples_pairs else run.solver
+        solver = PowerIteration() if run.traits.samples_pairs else run.solver
         for share in FINER:
             if self._is_accurate(run, solution):
                 return solution
@@ -260,14 +260,11 @@ class Entropic(Transport):
 
         return super().lower_bounds(phi, hist, cost)._replace(q=q, image=image)
 
-    @staticmethod
     def _own_scalings(
-        phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None
+        self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None
     ) -> sparse.csr_array:
         """The scalings of histograms to themselves, from ``own`` if they are known."""
-        if own is None:
-            scalings: sparse.csr_array = phi.own_scalings(cost)
-            return scalings
+        own = phi.own_terms(cost)[0] if own is None else own
         return sparse.csr_array((own, hist.indices, hist.indptr), hist.shape)
 
     def _check_bounds(self, phi: Any) -> None:
@@ -283,7 +280,7 @@ class Entropic(Transport):
     def engine(self, lifts: Lifts, solver: str) -> str:
         engines = _engines(lifts)
         if engines:
-            return f"Sinkhorn on {lifts[0].place}, {' and '.join(engines)}"
+            return f"Sinkhorn on {lifts[0].device_names}, {' and '.join(engines)}"
         sides = zip(("samples", "features"), lifts, strict=True)
         return "; ".join(f"{name}: Sinkhorn, {_form(lift)}" for name, lift in sides)
 
@@ -308,7 +305,7 @@ def _precision(hist: Histograms, dtype: Any) -> Any:
     """The precision of early sweeps for these histograms."""
     if not isinstance(dtype, str) or dtype != "auto":
         return dtype
-    return np.float32 if float(Histograms.of(hist).rows.nnz) ** 2 / 2 >= LARGE else np.float64
+    return np.float32 if float(hist.rows.nnz) ** 2 / 2 >= LARGE else np.float64
 
 
 def _levels(run: Solving) -> Iterable[Level]:
@@ -318,7 +315,7 @@ def _levels(run: Solving) -> Iterable[Level]:
     engines = _engines(run.lifts)
     if engines:
         rough = "tf32" if engines == ["dense"] else "float32"
-    if traits_of(run.solver).samples_pairs:  # full sweeps follow
+    if run.traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)
     levels = []

@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from cometric.certificates.certificate import Certificate, certify, pairs_to_certify
+from cometric.certificates.uniqueness import uniqueness
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
-from cometric.core.types import Index, Matrix, Metrics, Status, Vector, traits_of
+from cometric.core.types import Index, Matrix, Metrics, Status, Vector
 from cometric.kernels import geometry
 from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
-from cometric.maps.exact import REPLAYED, Bases, ExactMap, memory_needs
+from cometric.maps.exact_map import REPLAYED, Bases, ExactMap
 from cometric.maps.regularized import couple
-from cometric.proofs.certificate import Certificate, certify, pairs_to_certify
-from cometric.proofs.uniqueness import uniqueness
 from cometric.solvers.loop import Solution, Stage
 from cometric.transports.base import (
     PAIR,
@@ -67,6 +67,8 @@ class Exact(Transport):
     name: ClassVar[str] = "exact transport"
     monotone: ClassVar[bool] = True
     freezes: ClassVar[bool] = True
+    per_bin: ClassVar[float] = 26.0
+    per_pair: ClassVar[float] = 41.0
 
     def lift(self, hist: Histograms, resources: Resources) -> ExactMap:
         return ExactMap(hist, n_threads=resources.n_threads, memory_limit=resources.memory_limit)
@@ -74,9 +76,6 @@ class Exact(Transport):
     def distributed(self, hist: Histograms, resources: Resources) -> DistributedExactMap:
         client = None if resources.client == "local" else resources.client
         return DistributedExactMap(hist, client, remember=resources.memory_limit != 0.0)
-
-    def need(self, hist: Histograms) -> float:
-        return float(sum(memory_needs(hist)))
 
     def bases(self, lifts: Lifts) -> tuple[Bases, Bases] | None:
         """The trees of both maps, unless they are large."""
@@ -98,7 +97,7 @@ class Exact(Transport):
 
     def stages(self, run: Solving) -> Stages:
         """One stage; policy iteration approaches tau = 0 by a sequence of tau > 0."""
-        if run.is_plain and traits_of(run.solver).freezes:
+        if run.problem.formula.is_plain and run.traits.freezes:
             for number, tau in enumerate(CONTINUATION):
                 tol = max(run.tol, 1e-2 * tau)
                 left = len(CONTINUATION) - number
@@ -113,7 +112,7 @@ class Exact(Transport):
                     return solution
         solution = yield Stage(run.tol, run.max_iter)
         solution = yield from run.confirm(solution)
-        if run.is_plain:
+        if run.problem.formula.is_plain:
             run.bar.say("checking whether the solution is unique")
             status = _status_without_norm(run.problem, solution, run.lifts)
             solution = solution._replace(status=status)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy import sparse
+from scipy import linalg, sparse
+from scipy.sparse.linalg import LinearOperator, eigs
 
 from cometric.core.cones import log_width, normalize, ratio_bounds
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
-from cometric.core.types import Index, Iterate, Matrix, Record, Status, Vector
-from cometric.maps.limit import LimitMap, correspondence
+from cometric.core.types import Index, Iterate, Matrix, Metrics, Record, Status, Vector
 from cometric.solvers.loop import Solution
 from cometric.transports.base import (
     Lifts,
@@ -25,6 +25,7 @@ from cometric.transports.base import (
     quadratic_forms,
     without_parameters,
 )
+from cometric.transports.quadratic import QuadraticMap
 from cometric.transports.solving import Solving, Stages
 
 DETERMINED = 1e-9
@@ -55,7 +56,7 @@ class Limit(Transport):
 
     def stages(self, run: Solving) -> Stages:
         """No stage but the closed form, if transport is plain and the solver "auto"."""
-        if run.is_plain and run.automatic:
+        if run.problem.formula.is_plain and run.automatic:
             return _closed_form(run)
         return (yield from super().stages(run))
 
@@ -115,3 +116,69 @@ def _closed_form(run: Solving) -> Solution:
         status = Status.BOUNDARY
     record = Record(1, residual, lam, mu, 1, time.perf_counter() - began)
     return Solution(iterate, status, [record], solver="CorrespondenceAnalysis")
+
+
+class LimitMap(QuadraticMap):
+    """``phi(cost)_ij = -1/2 <cost (a_i - a_j), a_i - a_j>``, linear in the cost.
+
+    It is the limit of the Sinkhorn divergence as eps grows: a maximum mean discrepancy. It is not
+    monotone in the cost (the entries of a_i - a_j have both signs).
+
+    Parameters
+    ----------
+    hist
+        Histograms as rows, each summing to 1; sparse stays sparse.
+
+    Examples
+    --------
+    >>> import cometric as cm
+    >>> cm.LimitMap([[1, 0], [0, 1]])([[0, 2], [2, 0]])
+    array([[0., 2.],
+           [2., 0.]])
+    """
+
+    def _matrix(self, cost: Matrix) -> Matrix:
+        return cost
+
+    def _distances(self, forms: Any, cost: Matrix) -> Any:
+        """Minus half of the forms; distances may be negative, which callers report."""
+        forms *= -0.5
+        forms += 0.0  # no -0.0
+        return forms
+
+
+class Correspondence(NamedTuple):
+    """The closed form at eps = infinity, tau = 0: squared differences along one axis."""
+
+    metrics: Metrics
+    image: Matrix  # of the feature metric under both maps, without cancellation
+    values: tuple[float, float]
+    gap: float  # s_2 - s_3; if 0, the axis, hence the solution, is not unique
+
+
+def correspondence(A: sparse.csr_array, B: sparse.csr_array) -> Correspondence:
+    """The dominant pair of the limit maps, from correspondence analysis.
+
+    B A has the eigenvalues 1 = s_1^2 >= s_2^2 >= ...; with v the eigenvector of s_2^2 the pair
+    is C = (v_k - v_l)^2 and D = ((A v)_i - (A v)_j)^2, and lam * mu = s_2^4.
+    """
+    m = B.shape[0]
+    if m <= 500:
+        values, vectors = linalg.eig((B @ A).toarray(), overwrite_a=True)
+    else:
+        product = LinearOperator((m, m), matvec=lambda x: B @ (A @ x), dtype=np.float64)
+        values, vectors = eigs(product, k=3, v0=np.cos(np.arange(m)))
+    order = np.argsort(-values.real)
+    v = vectors[:, order[1]].real
+    features, samples = _squared_differences(v), _squared_differences(A @ v)
+    image = _squared_differences(B @ (A @ v))
+    s2, s3 = np.sqrt(np.maximum(np.append(values.real[order], 0.0)[1:3], 0.0))
+    top_features, top_samples = features.max(), samples.max()
+    lam, mu = image.max() / top_samples, top_samples / top_features
+    metrics = Metrics(samples / top_samples, features / top_features)
+    return Correspondence(metrics, image, (float(lam), float(mu)), float(s2 - s3))
+
+
+def _squared_differences(v: Vector) -> Matrix:
+    matrix: Matrix = (v[:, None] - v[None, :]) ** 2
+    return matrix

@@ -12,11 +12,11 @@ from cometric.core.arrays import on_device, to_numpy
 from cometric.core.cached import cached_property
 from cometric.core.cones import negative_pairs
 from cometric.core.problem import Problem
-from cometric.core.types import Coupled, Iterate, Metrics, Record, Status, traits_of
+from cometric.core.types import Coupled, Iterate, Metrics, Record, Status, Traits, traits_of
 from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import Regularized, couple
-from cometric.maps.sinkhorn import inner_tolerance
+from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import SILENT, Callback, Saver, Solution, Stage, solve
 from cometric.solvers.power import PowerIteration
@@ -56,12 +56,12 @@ class Solving:
         """The maps with the formula of the problem."""
         return couple(self.lifts, self.problem.formula, self.norms)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether distances are plain transport, without the norm R or saturation."""
-        return self.problem.formula.is_plain
+    @cached_property
+    def traits(self) -> Traits:
+        """The traits of the solver."""
+        return traits_of(self.solver)
 
-    @property
+    @cached_property
     def begun(self) -> Solution:
         """The solution before the first stage, with the accuracy of the maps."""
         to_samples, to_features = (lift.accuracy for lift in self.lifts)
@@ -72,7 +72,7 @@ class Solving:
     def solve(self, transport: Transport) -> Solution:
         """The solution after all stages; if a metric is given, the other one computed from it."""
         if self.problem.fixed:
-            return self.lift_given()
+            return self.from_given()
         run, device = self, self.lifts[0].device
         if isinstance(run.solver, str):
             automatic = run.solver == "auto"
@@ -117,7 +117,7 @@ class Solving:
         Starts over if the solver ended at the boundary or with negative distances.
         """
         failed = solution.status in (Status.BOUNDARY, Status.NOT_PSD)
-        if not traits_of(self.solver).samples_pairs:
+        if not self.traits.samples_pairs:
             return solution
         if solution.status is not Status.CONVERGED and not failed:
             return solution
@@ -138,11 +138,11 @@ class Solving:
     def check_connected(self, solution: Solution) -> Solution:
         """The solution, marked non-unique for plain transport on disconnected blocks of data."""
         converged = solution.status is Status.CONVERGED
-        if self.is_plain and converged and self.problem.is_disconnected:
+        if self.problem.formula.is_plain and converged and self.problem.is_disconnected:
             return solution._replace(status=Status.NON_UNIQUE)
         return solution
 
-    def lift_given(self) -> Solution:
+    def from_given(self) -> Solution:
         """The metric computed from the given one (in ``start``), as one iteration.
 
         It has the units of the given metric: its singular value is 1, the other one NaN.

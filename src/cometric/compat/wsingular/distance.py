@@ -14,9 +14,9 @@ from cometric.core.cones import negative_pairs
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.types import Index, Matrix
 from cometric.core.warn import warn
-from cometric.maps.checks import all_pairs, check_cost, check_histograms
-from cometric.maps.entropic import EntropicMap
-from cometric.maps.exact import ExactMap
+from cometric.maps.checking import all_pairs, check_cost, check_histograms
+from cometric.maps.entropic_map import EntropicMap
+from cometric.maps.exact_map import ExactMap
 
 
 def wasserstein_map(

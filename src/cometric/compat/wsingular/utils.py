@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from cometric import scores
+from cometric.certificates.uniqueness import uniqueness
 from cometric.core import cones
 from cometric.core.arguments import check_count, check_number
 from cometric.core.inputs import check_not_empty, read_matrix
 from cometric.core.types import Matrix, Metrics
-from cometric.maps.exact import ExactMap
-from cometric.proofs.uniqueness import uniqueness
+from cometric.maps.exact_map import ExactMap
 
 
 def random_distance(size: int, dtype: torch.dtype, device: Any) -> torch.Tensor:

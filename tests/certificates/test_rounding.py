@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import cometric as cm
+from cometric.certificates import certificate
+from cometric.certificates.certificate import RADII, WIDEST, Rounding, _Side
 from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.problem import Problem
-from cometric.proofs import certificate
-from cometric.proofs.certificate import RADII, WIDEST, Rounding, _Side
 
 N, BINS = 4, 5
 PAIRS = [(i, j) for i in range(N) for j in range(i + 1, N)]

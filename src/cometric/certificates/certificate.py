@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cometric.certificates.diagnosis import describe_triangle, triangle_violations
+from cometric.certificates.uniqueness import Uniqueness, uniqueness
 from cometric.core.cones import log_width
 from cometric.core.formula import SATURATION_ERROR, Formula
 from cometric.core.histograms import MERGE_TOLERANCE, Side, quantization_errors
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Metrics, Vector
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_for, norm_matrices, norm_power
-from cometric.proofs.diagnosis import describe_triangle, triangle_violations
-from cometric.proofs.uniqueness import Uniqueness, uniqueness
 
 ROUNDING = 2.0**-50
 """Relative slack for the few roundings between a proved bound and the number shown."""

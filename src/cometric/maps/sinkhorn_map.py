@@ -12,7 +12,7 @@ from scipy import sparse
 
 from cometric.core.arrays import is_tensor, namespace
 from cometric.core.types import Accuracy, DistanceMap
-from cometric.maps.checks import check_eps, check_rho, fill
+from cometric.maps.checking import check_eps, check_rho, fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 """Largest logarithm of scalings (about 1 / eps) that cannot overflow. Above the limit of float32,

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 import cometric as cm
 import naive
 from cometric.kernels.nodes import NO_TREE
-from cometric.maps.checks import all_pairs
-from cometric.maps.exact import Bases, ExactMap
+from cometric.maps.checking import all_pairs
+from cometric.maps.exact_map import Bases, ExactMap
 from cometric.maps.exact_pairs import PairBatch
 
 

@@ -13,13 +13,13 @@ from scipy.sparse.csgraph import connected_components
 
 import cometric as cm
 import naive
+from cometric.certificates import certificate
+from cometric.certificates.uniqueness import _condense, uniqueness
 from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import Metrics
-from cometric.maps.exact import ExactMap
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices
-from cometric.proofs import certificate
-from cometric.proofs.uniqueness import _condense, uniqueness
 from lifts import block_diagonal, fresh_lifts
 from strategies import perturbed
 

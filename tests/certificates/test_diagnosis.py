@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import cometric as cm
-from cometric.proofs.diagnosis import diagnose
+from cometric.certificates.diagnosis import diagnose
 from lifts import fresh_lifts
 
 X = np.random.default_rng(0).poisson(2.0, (9, 7)) + np.eye(9, 7)

@@ -7,19 +7,25 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
+from cometric.core.cached import cached_property
 from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
 from cometric.machine.devices import free_memory
-from cometric.maps.checks import all_pairs, check_cost, check_histograms, check_index, fill
+from cometric.maps.checking import (
+    all_pairs,
+    check_cost,
+    check_histograms,
+    check_index,
+    sums_of_rows,
+)
 from cometric.maps.entropic_pairs import PairGroup, PairTask
-from cometric.maps.ground import Ground
 from cometric.maps.near import NearPairs
-from cometric.maps.sinkhorn import SAFE, SELF_TOL, SelfTerms, SinkhornMap
+from cometric.maps.packed_cost import PackedCost
+from cometric.maps.sinkhorn_map import SAFE, SELF_TOL, SelfTerms, SinkhornMap
 
 NEGATIVE_TOL = 1e-10
 """Marginal error to which a divergence is solved before it is reported as negative."""
@@ -86,6 +92,7 @@ class EntropicMap(SinkhornMap):
            [1.431, 0.   ]])
     """
 
+    n_threads: int
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-6}
 
     def __init__(
@@ -105,13 +112,12 @@ class EntropicMap(SinkhornMap):
         rows = check_histograms(hist, any_mass=rho is not None)
         accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
         super().__init__(rows, eps, rho, accuracy, max_sweeps)
-        self._begin(None)
+        self.precision, self.dtype = self.accuracy.precision, np.dtype(self.accuracy.precision)
         self.logs = self._largest_log > SAFE[FLOAT64]
         n = self.shape[0]
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
-        self._near = NearPairs(rows)
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
         self.n_threads = thread_count(n_threads)
         self._self_scalings = self._first_scalings()
@@ -124,14 +130,18 @@ class EntropicMap(SinkhornMap):
         self._choose_storage(kinds, self.scalings, limit - layout)
         self.memory_used += layout
         self._all: PairGroup | None = None
-        self._parts: list[tuple[PairGroup, Index]] = []  # see ``divide``
-        self._strips: dict[tuple[int, int], PairGroup] = {}  # see ``advance``
-        self._ground: Ground | None = None
+        self._parts: list[PairGroup] = []  # see ``divide``
+        self._blocks: dict[tuple[int, int], PairGroup] = {}  # see ``advance``
+        self._packed: PackedCost | None = None
 
     def __repr__(self) -> str:
         n, d = self.shape
         form = "log domain" if self.logs else self.precision
         return f"EntropicMap({n} histograms on {d} bins, {self._parameters}, {form})"
+
+    @cached_property
+    def _nearly_equal(self) -> NearPairs:
+        return NearPairs(self._hist)
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -142,13 +152,9 @@ class EntropicMap(SinkhornMap):
         checked, accuracy = check_cost(cost, self.shape[1]), self._begin(accuracy)
         # Rounded to the precision of the sweeps, as are costs sent to the workers of a cluster
         cost = checked.astype(self.dtype, copy=False).astype(FLOAT64, copy=False)
-        n = self.shape[0]
-        group = self._all
-        if group is None:
-            group = PairGroup(self._rows[0], all_pairs(n), self.stored)
+        group = self._all or PairGroup(self._rows[0], all_pairs(self.shape[0]), self.stored)
         values = self._divergences(group, cost, accuracy)
-        if self.stored is not None:
-            self._all = group
+        self._all = None if self.stored is None else group
         return self.assemble(values)
 
     def pairs(self, cost: Matrix, index: Index, accuracy: Accuracy | None = None) -> Vector:
@@ -175,43 +181,40 @@ class EntropicMap(SinkhornMap):
         return partial(self._pairs, cost, (values[order], np.zeros(len(order))), accuracy, few)
 
     def own_terms(self, cost: Matrix) -> tuple[Vector, Vector]:
-        """The entries of :meth:`own_scalings`, and the self terms over eps."""
+        """For every histogram a, as passed, the scaling u to itself, and its self term over eps.
+
+        u (K u) = a with K = exp(-cost / eps max(cost)), or a (K u)^(eps / (eps + rho)).
+        """
         terms = self._self_terms_under(check_cost(cost, self.shape[1]), self.accuracy.sweeps)
         costs = np.zeros(self.shape[0]) if terms is None else terms[0][self._rank]
-        return self._scalings_as_given().data, costs
-
-    def _scalings_as_given(self) -> sparse.csr_array:
-        """The scalings of the histograms to themselves, in the order in which these were passed."""
         indptr, bins, _ = self._rows
-        return sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
+        scalings = sparse.csr_array((self._self_scalings, bins, indptr), self.shape)[self._rank]
+        return scalings.data, costs
 
     def divide(self, parts: Sequence[Index]) -> None:
-        self._parts = [self._group(check_index(part, self.shape[0]), self.stored) for part in parts]
+        self._parts = [self._group(part, self.stored) for part in parts]
 
     def part(
         self, number: int, index: Index, cost: Matrix, accuracy: Accuracy | None = None
     ) -> Vector:
-        return self._sorted(*self._parts[number], cost, self._begin(accuracy))
+        return self._sorted(self._parts[number], cost, self._begin(accuracy))
 
     def row_work(self) -> Vector:
         """Modeled time for the pairs of each source (the larger histogram of a pair)."""
-        sizes = np.diff(self._rows[0]).astype(float)
-        after = np.cumsum(sizes[::-1])[::-1] - sizes
-        pairs = np.arange(self.shape[0] - 1, -1, -1)
+        sizes, after, pairs = sums_of_rows(self._rows[0])
         work: Vector = sizes * (after + SOURCE * self.shape[1]) + PAIR * pairs
         return work
 
     def row_memory(self) -> Vector:
         """Bytes of the scalings of the pairs of each source, and of their layout."""
-        sizes = np.diff(self._rows[0]).astype(float)
-        after = np.cumsum(sizes[::-1])[::-1] - sizes
+        _, after, pairs = sums_of_rows(self._rows[0])
         stored = 0 if self.stored is None else self.stored.itemsize
-        memory: Vector = stored * after + LAYOUT * np.arange(self.shape[0] - 1, -1, -1)
+        memory: Vector = stored * after + LAYOUT * pairs
         return memory
 
     def advance(
         self,
-        ground: Ground,
+        packed: PackedCost,
         first: int,
         last: int,
         memory: dict[str, Any] | None,
@@ -224,24 +227,24 @@ class EntropicMap(SinkhornMap):
         range after range.
         """
         accuracy = self._begin(accuracy)
-        group = self._strips.get((first, last))
+        group = self._blocks.get((first, last))
         if group is None:
             index = all_pairs(self.shape[0], first, last)
-            group = self._strips[first, last] = PairGroup(self._rows[0], index, self.stored)
-        self._ground = ground
+            group = self._blocks[first, last] = PairGroup(self._rows[0], index, self.stored)
+        self._packed = packed
         before = self._first_scalings() if memory is None else memory["own"]
-        own, self._self_scalings = ground.once(
-            "own", lambda: self._own_terms(ground, before, accuracy.sweeps)
-        )
-        group.scalings = None
-        if memory is not None and "scalings" in memory:
-            group.scalings = np.empty(group.offsets[-1], self.stored)
-            fill(group.scalings, memory["scalings"], "scalings")
-        values = self._divergences(group, ground.matrix, accuracy, own)
+
+        def own_terms() -> tuple[SelfTerms | None, Vector]:
+            self._self_scalings = before.copy()
+            return self._self_terms_under(packed.matrix, accuracy.sweeps), self._self_scalings
+
+        own, self._self_scalings = packed.once("own", own_terms)
+        group.restore(None if memory is None else memory.get("scalings"))
+        values = self._divergences(group, packed.matrix, accuracy, own)
         after = {"own": self._self_scalings}
         if group.scalings is not None:
             after["scalings"] = group.scalings
-        group.scalings, self._ground = None, None
+        group.scalings, self._packed = None, None
         return values, after
 
     def assemble(self, values: Vector) -> Matrix:
@@ -251,21 +254,6 @@ class EntropicMap(SinkhornMap):
     def _first_scalings(self) -> Vector:
         return np.zeros(self._hist.nnz) if self.logs else np.ones(self._hist.nnz)
 
-    def _own_terms(
-        self, ground: Ground, before: Vector, sweeps: int | None
-    ) -> tuple[SelfTerms | None, Vector]:
-        """Self terms and scalings under a cost, given the scalings under the one before."""
-        self._self_scalings = before.copy()
-        return self._self_terms_under(ground.matrix, sweeps), self._self_scalings
-
-    def own_scalings(self, cost: Matrix) -> sparse.csr_array:
-        """The u of every histogram a to itself: u (K u) = a with K = exp(-cost / eps max(cost)).
-
-        With ``rho``, u (K u) = a (K u)^(eps / (eps + rho)).
-        """
-        self._self_terms_under(check_cost(cost, self.shape[1]), self.accuracy.sweeps)
-        return self._scalings_as_given()
-
     def bounds(self, cost: Matrix, index: Index | None = None) -> tuple[Vector, Vector]:
         """Proved bounds (C7) of the divergences of ``index``, all pairs by default."""
         cost = check_cost(cost, self.shape[1])
@@ -274,10 +262,10 @@ class EntropicMap(SinkhornMap):
         unit = self.eps * cost.max()
         if unit == 0.0:
             return np.zeros(len(index)), np.zeros(len(index))
-        group, order = self._group(index, FLOAT64)
+        group = self._group(index, FLOAT64)
         self._divergences(group, cost, self._begin(None))
         low, high = np.empty(len(index)), np.empty(len(index))
-        low[order], high[order] = self._brackets(group, cost)
+        low[group.order], high[group.order] = self._brackets(group, cost)
         diagonal = PairGroup(self._rows[0], np.stack([np.arange(n)] * 2, axis=1), FLOAT64)
         self_low, self_high = self._brackets(diagonal, cost)
         i, j = self._rank[index].T
@@ -289,7 +277,7 @@ class EntropicMap(SinkhornMap):
     def plan(self, cost: Matrix, i: int, j: int) -> tuple[Index, Index, Matrix]:
         """Bins of histogram i, bins of histogram j, and the mass between them."""
         cost = check_cost(cost, self.shape[1])
-        group, _ = self._group(np.array([[i, j]]), FLOAT64)
+        group = self._group(np.array([[i, j]]), FLOAT64)
         self._divergences(group, cost, self._begin(None))
         indptr, bins, weight = self._rows
         source, target = (slice(*indptr[[k, k + 1]]) for k in group.index[0])
@@ -306,22 +294,20 @@ class EntropicMap(SinkhornMap):
     def _pairs(
         self, cost: Matrix, own: SelfTerms | None, accuracy: Accuracy, few: bool, index: Index
     ) -> Vector:
-        group, order = self._group(check_index(index, self.shape[0]), self.dtype, few)
-        return self._sorted(group, order, cost, accuracy, own)
+        return self._sorted(self._group(index, self.dtype, few), cost, accuracy, own)
 
     def _sorted(
         self,
         group: PairGroup,
-        order: Index,
         cost: Matrix,
         accuracy: Accuracy,
         own: SelfTerms | None = None,
     ) -> Vector:
         """Divergences of a group in the order of its pairs before they were sorted."""
-        divergences = np.empty(len(order))
+        divergences = np.empty(len(group.index))
         checked = check_cost(cost, self.shape[1])
-        divergences[order] = self._divergences(group, checked, accuracy, own)
-        divergences[order[group.index[:, 0] == group.index[:, 1]]] = 0.0
+        divergences[group.order] = self._divergences(group, checked, accuracy, own)
+        divergences[group.order[group.index[:, 0] == group.index[:, 1]]] = 0.0
         return divergences
 
     def _divergences(
@@ -337,21 +323,19 @@ class EntropicMap(SinkhornMap):
         np.put(divergences, *task.near)
         return unit * divergences
 
-    def _group(
-        self, index: Index, stored: np.dtype[Any] | None, few: bool = False
-    ) -> tuple[PairGroup, Index]:
-        """The pairs sorted by their sources, and the order that sorts them.
+    def _group(self, index: Index, stored: np.dtype[Any] | None, few: bool = False) -> PairGroup:
+        """Pairs sorted by their sources.
 
         The source is the larger histogram, unless there are far fewer first histograms: fewer
         sources mean fewer copies of kernel columns.
         """
-        pairs = self._rank[index]
+        pairs = self._rank[check_index(index, self.shape[0])]
         larger = np.sort(pairs, axis=1)
         fewer = FEWER_SOURCES * len(np.unique(pairs[:, 0])) <= len(np.unique(larger[:, 0]))
         if not (fewer or few):
             pairs = larger
         order = np.argsort(pairs[:, 0], kind="stable")
-        return PairGroup(self._rows[0], pairs[order], stored, few), order
+        return PairGroup(self._rows[0], pairs[order], stored, few, order)
 
     def snapshot(self) -> dict[str, Any]:
         groups = self._groups_by_name().items()
@@ -364,14 +348,11 @@ class EntropicMap(SinkhornMap):
         if "scalings" in memory:
             self._all = PairGroup(self._rows[0], all_pairs(self.shape[0]), self.stored)
         for name, group in self._groups_by_name().items():
-            group.scalings = None
-            if name in memory:
-                group.scalings = np.empty(group.offsets[-1], self.stored)
-                fill(group.scalings, memory[name], "scalings")
+            group.restore(memory.get(name))
 
     def _groups_by_name(self) -> dict[str, PairGroup]:
         """The groups whose scalings are stored between calls."""
-        parts = {f"part{k}": group for k, (group, _) in enumerate(self._parts)}
+        parts = {f"part{k}": group for k, group in enumerate(self._parts)}
         return parts if self._all is None else {"scalings": self._all, **parts}
 
     # --------------------------------------------------------------------------- kernels
@@ -384,7 +365,7 @@ class EntropicMap(SinkhornMap):
             kernel: Matrix = cost / unit if self.logs else np.exp(cost / -unit)
             return kernel
 
-        kernel: Matrix = compute() if self._ground is None else self._ground.once("kernel", compute)
+        kernel: Matrix = compute() if self._packed is None else self._packed.once("kernel", compute)
         return kernel
 
     def _self_terms(self, kernel: Matrix, sweeps: int | None) -> SelfTerms:
@@ -412,8 +393,8 @@ class EntropicMap(SinkhornMap):
         """
         rounding = self._rounding["float32"]
         safe = self._largest_log <= SAFE[FLOAT32]
-        rough = self.stored == FLOAT32 and kernel.dtype == FLOAT64
-        if rough and safe and solve:
+        rough = self.stored == FLOAT32
+        if rough and safe and solve and kernel.dtype == FLOAT64:
             single = kernel.astype(FLOAT32)
             for task in tasks:
                 self._sweep_pairs(task, task.errors, single, limit, max(tol, rounding))
@@ -439,12 +420,14 @@ class EntropicMap(SinkhornMap):
         scaled = sinkhorn_pairs.sweep_pairs if group.few else sinkhorn_numba.sweep
         sweep = sinkhorn_log.sweep_log if self.logs else scaled
         if group.stored is not None and group.scalings is None:
-            group.scalings = self._initial(group, slice(0, len(group.index)), group.stored)
+            group.scalings = group.start_at(self._self_scalings, group.stored, self.n_threads)
         for part, start in group.blocks():
             offsets = group.offsets[part.start : part.stop + 1]
             stored = None if group.scalings is None else group.scalings[offsets[0] : offsets[-1]]
-            used = self._initial(group, part, kernel.dtype) if stored is None else stored
-            used = used.astype(kernel.dtype, copy=False)
+            if stored is None:
+                used = group.start_at(self._self_scalings, kernel.dtype, self.n_threads, part)
+            else:
+                used = stored.astype(kernel.dtype, copy=False)
             pairs = (
                 start, group.target[part], used, offsets - offsets[0], task.values[part],
                 errors[part],
@@ -454,16 +437,6 @@ class EntropicMap(SinkhornMap):
                 stored[:] = used
             if report is not None:  # only the first sweeps count as progress
                 report(part.stop, len(group.index))
-
-    def _initial(self, group: PairGroup, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The scalings to start from: those of each target to itself."""
-        offsets = group.offsets[part.start : part.stop + 1]
-        scalings = np.empty(offsets[-1] - offsets[0], dtype)
-        sinkhorn_numba.copy_scalings(
-            self._rows[0], self._self_scalings, group.target[part], offsets, scalings,
-            self.n_threads,
-        )  # fmt: skip
-        return scalings
 
     def _repair(self, tasks: list[PairTask], tol: float) -> None:
         """Solve in the log domain the pairs whose scalings overflowed."""
@@ -490,7 +463,7 @@ class EntropicMap(SinkhornMap):
             i, j = task.group.index.T
             task.level = 0.5 * (levels[i] + levels[j])
             own = self._self_scalings, self.logs, task.cost / (self.eps * task.cost.max())
-            task.near = self._near.expand(task.group.index, *own, self.damping)
+            task.near = self._nearly_equal.expand(task.group.index, *own, self.damping)
         mask = task.values < task.level
         mask[task.near[0]] = False
         return mask
@@ -507,7 +480,7 @@ class EntropicMap(SinkhornMap):
     def _brackets(self, group: PairGroup, cost: Matrix) -> tuple[Vector, Vector]:
         """Bounds on the transport costs over eps, from the stored scalings, without sweeps."""
         if group.scalings is None:
-            group.scalings = self._initial(group, slice(0, len(group.index)), FLOAT64)
+            group.scalings = group.start_at(self._self_scalings, FLOAT64, self.n_threads)
         lower, upper = sinkhorn_log.brackets(
             *self._rows, cost / (self.eps * cost.max()), group.start, group.target,
             group.scalings if self.logs else np.log(group.scalings), group.offsets, self.ratio,

@@ -8,8 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Index, Matrix, Metrics
-from cometric.maps.checks import all_pairs
-from cometric.maps.exact import ExactMap
+from cometric.maps.checking import all_pairs
+from cometric.maps.exact_map import ExactMap
 from cometric.maps.exact_pairs import Plans
 
 

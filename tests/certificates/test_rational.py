@@ -12,11 +12,11 @@ from scipy.optimize import linprog
 
 import cometric as cm
 import rational
+from cometric.certificates import certificate
 from cometric.core.formula import Formula
 from cometric.core.histograms import NORMALIZED, SMOOTHED, quantization_errors, quantize
 from cometric.core.problem import Problem
 from cometric.maps.norms import norm_matrices
-from cometric.proofs import certificate
 from lifts import fresh_lifts
 from strategies import perturbed
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from cometric.core.arguments import shown
 from cometric.core.arrays import BLOCK, is_tensor, numbers
 from cometric.core.histograms import Histograms, check_masses
-from cometric.core.types import Index, Matrix
+from cometric.core.types import Index, Matrix, Vector
 
 LARGEST_EPS, LARGEST_RHO = 1e8, 1e18
 """Debiasing subtracts numbers that grow with ``eps``: at 1e8 distances are within about 3e-6 of the
@@ -137,3 +137,10 @@ def all_pairs(n: int, first: int = 0, last: int | None = None) -> Index:
         start, stop = stop, stop + length
         index[start:stop, 1] = np.arange(i + 1, n)
     return index
+
+
+def sums_of_rows(indptr: Index) -> tuple[Vector, Vector, Index]:
+    """For each histogram, its size, the sum of the sizes after it, and how many are after it."""
+    sizes = np.diff(indptr).astype(float)
+    after = np.cumsum(sizes[::-1])[::-1] - sizes
+    return sizes, after, np.arange(len(sizes) - 1, -1, -1)

@@ -19,7 +19,7 @@ from cometric.core.formula import Formula
 from cometric.core.problem import Problem
 from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
 from cometric.kernels import geometry
-from cometric.maps.checks import all_pairs
+from cometric.maps.checking import all_pairs
 from cometric.maps.norms import norm_matrices
 
 FEW, ROUNDING, EXCUSED = 200, 1e-14, 3e-4

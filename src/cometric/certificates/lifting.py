@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from cometric.core.formula import SATURATION_ERROR, Formula
-from cometric.core.problem import Problem
-from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
-from cometric.maps.checks import all_pairs
-from cometric.maps.norms import side_norm
-from cometric.proofs.certificate import ROUNDING, Rounding, rounding_errors
-from cometric.proofs.diagnosis import (
+from cometric.certificates.certificate import ROUNDING, Rounding, rounding_errors
+from cometric.certificates.diagnosis import (
     describe_triangle,
     sample_pairs,
     triangle_violations,
     with_farthest,
 )
+from cometric.core.formula import SATURATION_ERROR, Formula
+from cometric.core.problem import Problem
+from cometric.core.types import BoundedMap, Index, Matrix, Metrics, Vector
+from cometric.maps.checking import all_pairs
+from cometric.maps.norms import side_norm
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LiftCheck:
     ``proved`` if the map bounds its distances (by dual solutions): then it holds for the data
     divided by their sums in exact arithmetic, and includes the rounding of masses. Otherwise it is
     the difference of two computations. ``negatives`` and ``triangle`` are as in
-    :class:`~cometric.proofs.diagnosis.Diagnosis`.
+    :class:`~cometric.certificates.diagnosis.Diagnosis`.
     """
 
     of: str

@@ -13,7 +13,7 @@ from cometric.core.arrays import is_tensor
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.machine.devices import torch_device, usable_memory
 from cometric.maps.blocks import choose_engine
-from cometric.maps.checks import check_histograms
+from cometric.maps.checking import check_histograms
 from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
 
 
@@ -66,12 +66,12 @@ class DevicesMap(DistanceMap):
 
     def __repr__(self) -> str:
         n, d = self.shape
-        return f"DevicesMap({n} histograms on {d} bins, on {self.place})"
+        return f"DevicesMap({n} histograms on {d} bins, on {self.device_names})"
 
     @property
-    def place(self) -> str:
+    def device_names(self) -> str:
         """The names of the devices."""
-        return " and ".join(phi.place for phi in self.maps)
+        return " and ".join(phi.device_names for phi in self.maps)
 
     @property
     def engine(self) -> str:

@@ -14,10 +14,18 @@ from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import thread_count, threads
 from cometric.kernels.nodes import Histograms as Rows
 from cometric.machine.devices import free_memory
-from cometric.maps.checks import all_pairs, check_cost, check_index, fill
-from cometric.maps.couplings import FrozenMap, ReplayedMap, apply_moves
-from cometric.maps.exact_pairs import Moves, PairBatch, Plans, is_metric, rescale_pow2
-from cometric.maps.ground import Ground
+from cometric.maps.checking import all_pairs, check_cost, check_index, fill, sums_of_rows
+from cometric.maps.exact_pairs import (
+    FrozenMap,
+    Moves,
+    PairBatch,
+    Plans,
+    ReplayedMap,
+    apply_moves,
+    is_metric,
+    rescale_pow2,
+)
+from cometric.maps.packed_cost import PackedCost
 
 REPLAYED = 3
 """Copies of the trees if couplings are read from them: the current one, and the last two."""
@@ -88,6 +96,8 @@ class ExactMap(DistanceMap):
            [1.5, 0. ]])
     """
 
+    n_threads: int
+
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
@@ -95,9 +105,12 @@ class ExactMap(DistanceMap):
         self._hist, self.shape = checked.rows, checked.shape
         self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)
-        self._threads = thread_count(n_threads)
+        self.n_threads = thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
+        self.memory_used = self._within_limit(*self.memory)
+        # Whether policy iteration stays within the limit, with couplings or copies of trees
+        self.has_room_to_freeze = self.memory_used > self.memory.trees
         self._all: PairBatch | None = None  # the trees of all pairs, after the first call
         self._parts: list[PairBatch] = []  # the trees of parts of the pairs, see ``divide``
         self.first_bases: Bases | None = None  # warm start for ``bounds``
@@ -106,11 +119,6 @@ class ExactMap(DistanceMap):
     def bases(self) -> Bases | None:
         """The trees of the last call for all pairs, if stored."""
         return None if self._all is None else Bases(self._all.tree, self._all.state)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads of a call."""
-        return self._threads
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -188,26 +196,24 @@ class ExactMap(DistanceMap):
     def _couplings_of(self, batch: PairBatch) -> FrozenMap | ReplayedMap:
         if self.memory.trees + self.memory.moves > self._memory_limit:
             return ReplayedMap(self.shape, batch)
-        return FrozenMap(self.shape, batch.moves(full=False), self._threads)
+        return FrozenMap(self.shape, batch.moves(full=False), self.n_threads)
 
     def row_work(self) -> Vector:
         """Modeled time for the pairs (i, j > i) of each histogram i."""
-        sizes = np.diff(self._integer.indptr).astype(float)
-        after = np.cumsum(sizes[::-1])[::-1] - sizes
-        work: Vector = sizes * after + PAIR * np.arange(len(sizes) - 1, -1, -1)
+        sizes, after, pairs = sums_of_rows(self._integer.indptr)
+        work: Vector = sizes * after + PAIR * pairs
         return work
 
     def row_memory(self) -> Vector:
         """Bytes of the trees of the pairs of each histogram, and of their layout."""
-        sizes = np.diff(self._integer.indptr).astype(float)
-        pairs = np.arange(len(sizes) - 1, -1, -1)
-        nodes = sizes * pairs + np.cumsum(sizes[::-1])[::-1] - sizes
+        sizes, after, pairs = sums_of_rows(self._integer.indptr)
+        nodes = sizes * pairs + after
         memory: Vector = (4 if 2 * sizes.max() >= 2**16 else 2) * nodes + LAYOUT * pairs
         return memory
 
     def advance(
         self,
-        ground: Ground,
+        packed: PackedCost,
         first: int,
         last: int,
         memory: dict[str, Any] | None,
@@ -219,25 +225,25 @@ class ExactMap(DistanceMap):
         at first). :meth:`assemble` makes the matrix of the map from the distances of all rows.
         Without ``pivots`` plans are only nearly optimal.
         """
-        batch = self._strip(first, last, memory)
+        batch = self._rows_from(first, last, memory)
         with threads(batch.threads):
-            metric = ground.once("metric", lambda: is_metric(rescale_pow2(ground.matrix)[0]))
-        batch.solve(ground.matrix, metric, pivots)
+            metric = packed.once("metric", lambda: is_metric(rescale_pow2(packed.matrix)[0]))
+        batch.solve(packed.matrix, metric, pivots)
         return batch.values, {"tree": batch.tree, "state": batch.state}
 
     def moves_of(self, first: int, last: int, memory: dict[str, Any]) -> Moves:
         """The couplings of the pairs of some rows, given the memory of :meth:`advance`."""
-        return self._strip(first, last, memory).moves(full=False)
+        return self._rows_from(first, last, memory).moves(full=False)
 
-    def apply(self, moves: Moves, ground: Ground) -> Vector:
+    def apply(self, moves: Moves, packed: PackedCost) -> Vector:
         """Costs of the couplings of :meth:`moves_of` under any cost."""
-        return apply_moves(moves, ground.matrix, self._threads)
+        return apply_moves(moves, packed.matrix, self.n_threads)
 
     def assemble(self, values: Vector) -> Matrix:
         """The matrix of the distances that :meth:`advance` returned, range by range."""
         return symmetric(values, self.shape[0])
 
-    def _strip(self, first: int, last: int, memory: dict[str, Any] | None) -> PairBatch:
+    def _rows_from(self, first: int, last: int, memory: dict[str, Any] | None) -> PairBatch:
         batch = self._batch(all_pairs(self.shape[0], first, last), self.keeps_trees)
         if memory is not None:
             fill(batch.tree, memory["tree"], "trees")
@@ -259,7 +265,7 @@ class ExactMap(DistanceMap):
                 raise ValueError("the stored trees do not match these histograms.")
 
     def _batch(self, index: Index, keep_trees: bool = True) -> PairBatch:
-        return PairBatch(self._integer, self.shape[1], index, keep_trees, self._threads)
+        return PairBatch(self._integer, self.shape[1], index, keep_trees, self.n_threads)
 
     def _stored(self) -> dict[str, PairBatch]:
         """The batches whose trees are stored between calls, by name."""
@@ -298,21 +304,13 @@ class ExactMap(DistanceMap):
             lower[part], upper[part] = block.bounds(cost)
         return lower, upper
 
-    @property
-    def memory_used(self) -> int:  # type: ignore[override]
-        """Bytes used within the limit.
+    def _within_limit(self, trees: int, moves: int) -> int:
+        """Bytes used within the limit: the first of these that fits, or 0.
 
-        The first of these that fits: trees and couplings; the copies of trees from which couplings
-        are read; trees alone; 0.
+        Trees and couplings; the copies of trees from which couplings are read; trees alone.
         """
-        trees, moves = self.memory
         sizes = (trees + moves, REPLAYED * trees, trees)
         return next((size for size in sizes if size <= self._memory_limit), 0)
-
-    @property
-    def has_room_to_freeze(self) -> bool:
-        """Whether policy iteration stays within the limit, with couplings or copies of trees."""
-        return self.memory_used > self.memory.trees
 
     def _solve_all(self, cost: Matrix) -> PairBatch:
         batch = self._all
