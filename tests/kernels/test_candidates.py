@@ -6,9 +6,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric.files.rows import rows_of
 from cometric.kernels.candidates import SCALE, lowest, pack, pair_sums, shortlist, view_squares
 from cometric.large.index import Shortlist
-from cometric.large.neighbors import store_samples
+from cometric.large.neighbors import learned_rows
 from cometric.large.samples import Samples
 
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=3).X
@@ -137,8 +138,8 @@ def test_squares_of_views_are_those_of_their_columns():
 )
 def test_the_candidates_of_lowest_score_are_chosen(options):
     result = cm.learn(X[:50], tol=1e-3, drop_empty=True, **options)
-    samples = Samples(result, store_samples(result, X, np.inf))
-    samples.collect(map(samples.place, samples.blocks()), np.inf)
+    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
+    samples.collect(map(samples.describe, samples.blocks()), np.inf)
     rows, members = np.arange(3, 70), np.flatnonzero(np.arange(90) % 7)
     rows = np.intersect1d(rows, members)
     images, potentials = samples.potentials(rows)
@@ -161,8 +162,8 @@ def test_the_candidates_of_lowest_score_are_chosen(options):
 @pytest.mark.parametrize("norm", ["lsa", "cosine"])
 def test_other_references_are_replaced_by_squares_of_dense_vectors(norm):
     result = cm.learn(X[:50], eps=0.1, restart=0.3, norm=norm, tol=1e-3, drop_empty=True)
-    samples = Samples(result, store_samples(result, X, np.inf))
-    samples.collect(map(samples.place, samples.blocks()), np.inf)
+    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
+    samples.collect(map(samples.describe, samples.blocks()), np.inf)
     rows, members = np.arange(3, 70), np.arange(90)
     potentials = samples.potentials(rows)[1]
     scores = samples.p[rows, None] + (samples.q - samples.mean)[members]
@@ -178,8 +179,8 @@ def test_other_references_are_replaced_by_squares_of_dense_vectors(norm):
 
 def test_no_more_are_chosen_than_there_are():
     result = cm.learn(X[:50], tol=1e-3, drop_empty=True)
-    samples = Samples(result, store_samples(result, X, np.inf))
-    samples.collect(map(samples.place, samples.blocks()), np.inf)
+    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
+    samples.collect(map(samples.describe, samples.blocks()), np.inf)
     rows, members = np.array([4, 5]), np.arange(10)
     potentials = samples.potentials(rows)[1]
     chosen = Shortlist(samples).best(rows, potentials, members, 50)

@@ -318,7 +318,7 @@ class Local:
         self._floors: list[float] = []
         self._weights: list[float] = []
         n = hist.shape[0]
-        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), list(row_blocks((n, n)))
+        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), self.views.blocks
         parts = self.views.between(self._known, self._known)
         for part, share in zip(parts, self.views.weights, strict=True):
             np.fill_diagonal(part, 0.0)

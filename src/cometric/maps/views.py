@@ -205,7 +205,8 @@ class Views:
     "hellinger"         square roots
     ==================  ============================================================
 
-    ``weights``, one for each view, are between 0 and 1; ``known`` are the learned items, placed.
+    ``weights``, one for each view, are between 0 and 1; ``known`` are the learned items, placed,
+    and ``blocks`` slices of rows of matrices between them.
     """
 
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
@@ -214,6 +215,7 @@ class Views:
         if name not in ("cosine", "hellinger"):
             self._fit(name, hist.rows)
         self.known = self.place(hist)
+        self.blocks = list(row_blocks((hist.shape[0], hist.shape[0])))
 
     def _fit(self, name: str, known: sparse.csr_array) -> None:
         """Compute what places histograms in the views of a damped reference."""

@@ -266,13 +266,11 @@ class Settings:
             self.eps = self.eps if math.isnan(transport.eps) else transport.eps
         if share is not None:
             self.tau, self.restart = tau, share
-        self.kind_of_memory = (  # see ``run.NEEDS``
-            "lift"
-            if self.fixed
-            else transport.kind_of_memory(
-                self.formula.is_plain, automatic, self.traits.keeps_history
-            )
-        )
+        stores = transport.stores_history if automatic else self.traits.keeps_history
+        closed = automatic and transport.closed_form and self.formula.is_plain
+        self.kind_of_memory = "closed" if closed else transport.history if stores else "plain"
+        if self.fixed:
+            self.kind_of_memory = "lift"
         names = tuple(self.device) if several else (self.device,)
         self.devices = () if names == ("cpu",) else names
         self._check_together(transport)

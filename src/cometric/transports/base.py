@@ -112,6 +112,10 @@ class Transport:
     on_clusters: ClassVar[bool] = True  # maps can run on a cluster
     per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
     per_pair: ClassVar[float] = 0.0  # what they store per pair besides
+    # The matrices that a solve stores, see ``running.run.NEEDS``:
+    history: ClassVar[str] = "accelerated"  # with a solver that stores metrics of earlier steps
+    stores_history: ClassVar[bool] = True  # the default solver does
+    closed_form: ClassVar[bool] = False  # without R, no solver is needed
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -198,13 +202,6 @@ class Transport:
             R,
         )
         return residual <= max(run.tol, PRODUCTS)
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """The matrices that a solve stores, as a key of ``running.run.NEEDS``.
-
-        ``plain`` means a formula without R, ``automatic`` the default solver.
-        """
-        return "accelerated" if keeps_history else "plain"
 
     # ------------------------------------------------------------------------- answers
 

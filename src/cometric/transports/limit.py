@@ -50,6 +50,8 @@ class Limit(Transport):
     eps: ClassVar[float] = float("inf")
     name: ClassVar[str] = "the linear limit"
     on_clusters: ClassVar[bool] = False
+    history: ClassVar[str] = "linear"
+    closed_form: ClassVar[bool] = True
 
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)
@@ -59,11 +61,6 @@ class Limit(Transport):
         if run.problem.formula.is_plain and run.automatic:
             return _closed_form(run)
         return (yield from super().stages(run))
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        if plain and automatic:
-            return "closed"
-        return "linear" if keeps_history else "plain"
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """The product of the marginals: every bin sends mass to every bin."""

@@ -134,12 +134,10 @@ class Quadratic(Transport):
     """A quadratic form of the difference of two histograms, computed by matrix products."""
 
     on_clusters: ClassVar[bool] = False
+    history: ClassVar[str] = "linear"
 
     def between(self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        return "linear" if keeps_history else "plain"
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         raise NotImplementedError(

@@ -60,6 +60,7 @@ class Tree(Transport):
     linkage: str = "average"
 
     name: ClassVar[str] = "transport along trees"
+    stores_history: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.linkage, str) or self.linkage not in LINKAGES:
@@ -75,9 +76,6 @@ class Tree(Transport):
 
     def default_solver(self, lifts: Lifts) -> str:
         return "power"
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        return "accelerated" if keeps_history and not automatic else "plain"
 
     def stages(self, run: Solving) -> Stages:
         """One stage, which also ends if the residual no longer falls."""
