@@ -65,7 +65,7 @@ def extend(
     if not on_gpu(result, of, device):
         distances = HeldDistances(result, of, hist, full, n_threads)
     else:
-        from cometric.answers.held_torch import TensorDistances
+        from cometric.answers.distances_torch import TensorDistances
 
         distances = TensorDistances(result, of, hist, full, device)
     rows: list[Any] = []

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from cometric.core.digest import digest
 from cometric.core.types import Index, Matrix
-from cometric.kernels.shortlist import ROWS as TOGETHER
-from cometric.kernels.shortlist import pack, shortlist
+from cometric.kernels.candidates import ROWS as TOGETHER
+from cometric.kernels.candidates import pack, shortlist
 from cometric.large.exhaustive import count_hits
 from cometric.large.run_folder import RunFolder
 from cometric.large.samples import Samples

@@ -15,7 +15,7 @@ from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms, make_side, normalize, smooth
 from cometric.core.rounding import Known
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import scoring, thread_count
+from cometric.kernels import candidates, thread_count
 from cometric.large.stored import LongArray, StoredRows
 from cometric.maps.norms import Local, LocalItems
 from cometric.maps.views import Views, row_blocks
@@ -184,14 +184,14 @@ class Samples:
             low[place, pattern.indices], dot[place, pattern.indices] = two[entries], three[entries]
         elif self.l1_weight:
             low[place, pattern.indices] = one[entries]
-        sums = scoring.pair_sums(
+        sums = candidates.pair_sums(
             *self._pattern, one, two, three, expanded, low, dot, index, self.tasks
         )
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, self._least)
         if self.local is not None:
-            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self.tasks)
+            squares = candidates.view_squares(self.vectors, self.cuts, rows, index, self.tasks)
 
             def add(part: slice) -> None:
                 """Add the local reference to the scores of a part of the rows."""

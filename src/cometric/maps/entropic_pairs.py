@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import sinkhorn
+from cometric.kernels.sinkhorn_numba import copy_scalings
 from cometric.maps.checking import fill
 
 CELLS_PER_BLOCK = 2e9
@@ -64,7 +64,7 @@ class PairGroup:
         part = slice(0, len(self.index)) if part is None else part
         offsets = self.offsets[part.start : part.stop + 1]
         scalings = np.empty(offsets[-1] - offsets[0], dtype)
-        sinkhorn.copy_scalings(self.indptr, own, self.target[part], offsets, scalings, n_threads)
+        copy_scalings(self.indptr, own, self.target[part], offsets, scalings, n_threads)
         return scalings
 
     def restore(self, scalings: Any | None) -> None:

@@ -12,7 +12,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import thread_count, threads
-from cometric.kernels.transport import Histograms as Rows
+from cometric.kernels.nodes import Histograms as Rows
 from cometric.machine.devices import free_memory
 from cometric.maps.checking import all_pairs, check_cost, check_index, fill, sums_of_rows
 from cometric.maps.exact_pairs import (

@@ -10,8 +10,9 @@ import numpy as np
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.kernels import duals, geometry, plans, threads, trees
-from cometric.kernels.transport import Histograms, Trees, transport
+from cometric.kernels import geometry, plans, threads
+from cometric.kernels.nodes import Histograms, Trees, drop_invalid
+from cometric.kernels.simplex import transport
 from cometric.maps.checking import check_cost, check_index
 
 METRIC_TOLERANCE = 2.0**-48
@@ -125,12 +126,12 @@ class PairBatch:
         nodes, empty = 2 * self.bins + 8, np.empty(0)
         with threads(self.threads):
             for part in self.blocks():
-                values, gaps = duals.values_and_gaps(
+                values, gaps = plans.values_and_gaps(
                     *self._data(part), cost, empty, empty, self.threads
                 )
-                gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
+                gaps *= 1.0 + nodes * plans.UNIT_ROUNDOFF
                 # Includes the rounding of these lines.
-                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
+                margins = 16.0 * plans.UNIT_ROUNDOFF * (values + gaps)
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper
@@ -146,7 +147,7 @@ class PairBatch:
     def drop_invalid(self) -> int:
         """Discard stored trees that do not match the histograms; return their number."""
         with threads(self.threads):
-            return int(trees.drop_invalid(*self._data(), self.threads))
+            return int(drop_invalid(*self._data(), self.threads))
 
     def start_from(self, tree: Index, state: Index) -> None:
         """Start from copies of these trees, except damaged ones and those of other histograms."""
@@ -178,7 +179,7 @@ class PairBatch:
         f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
         cost, unit = rescale_pow2(cost)
         with threads(self.threads):
-            _, gaps = duals.values_and_gaps(*self._data(), cost, f, g, self.threads)
+            _, gaps = plans.values_and_gaps(*self._data(), cost, f, g, self.threads)
         f *= unit
         g *= unit
         sizes = np.diff(self.hist.indptr)[self.index]

@@ -21,7 +21,7 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms, Side
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Vector
-from cometric.kernels import differences, geometry
+from cometric.kernels import geometry
 from cometric.maps.views import Views, row_blocks
 
 NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
@@ -204,7 +204,7 @@ class PairNorms:
             distances: Vector = self._reference.pairs(self._places, index)
             return distances
         parts = self._rows.integer_parts
-        norms: Vector = QUANTUM * differences.pair_norms(*parts, index, self._power)
+        norms: Vector = QUANTUM * geometry.pair_norms(*parts, index, self._power)
         return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
 
     def between(self, rows: slice, columns: slice) -> Matrix:

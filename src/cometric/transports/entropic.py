@@ -315,8 +315,6 @@ def _levels(run: Solving) -> Iterable[Level]:
     engines = _engines(run.lifts)
     if engines:
         rough = "tf32" if engines == ["dense"] else "float32"
-    elif all(lift.panels for lift in run.lifts):
-        rough = "float32"
     if run.traits.samples_pairs:  # full sweeps follow
         return [Level(tol, "float64", sweeps)]
     trusted = TRUSTED.get(rough, math.inf)

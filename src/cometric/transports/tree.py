@@ -14,7 +14,7 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Accuracy, Coupled, DistanceMap, Index, Matrix, Status, Vector
-from cometric.kernels import differences, overlaps
+from cometric.kernels import geometry
 from cometric.machine.interruption import is_interruption
 from cometric.maps.checking import check_cost, check_index
 from cometric.solvers.loop import Solution, Stage
@@ -264,7 +264,7 @@ class TreeVectors:
     def between(self, other: TreeVectors, upper: bool = False) -> Matrix:
         """l1 distances to other vectors; pass ``upper`` if these are the same vectors."""
         left, right = self.rows, other.rows.tocsc()
-        distances: Matrix = self.unit * overlaps.l1_distances(
+        distances: Matrix = self.unit * geometry.l1_distances(
             (left.indptr, left.indices, left.data, np.asarray(left.sum(axis=1)).ravel()),
             (right.indptr, right.indices, right.data, np.asarray(other.rows.sum(axis=1)).ravel()),
             upper,
@@ -275,5 +275,5 @@ class TreeVectors:
         """l1 distances of the pairs ``index`` (p, 2)."""
         rows = self.rows
         parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        norms: Vector = self.unit * differences.pair_norms(*parts, index, 1.0)
+        norms: Vector = self.unit * geometry.pair_norms(*parts, index, 1.0)
         return norms
