@@ -65,7 +65,7 @@ class PairBatch:
     """
 
     def __init__(
-        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int
+        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int | None
     ) -> None:
         self.hist, self.bins = hist, bins
         self.on_progress: Callable[[int, int], None] | None = None
@@ -218,7 +218,7 @@ class FixedMap(DistanceMap):
 class FrozenMap(FixedMap):
     """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int | None) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
@@ -254,7 +254,7 @@ class ReplayedMap(FixedMap):
         return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
 
-def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
+def apply_moves(moves: Moves, cost: Matrix, n_threads: int | None) -> Vector:
     """The costs of couplings under a cost."""
     count = 1 if len(moves[1]) < SMALL else n_threads
     with threads(count):

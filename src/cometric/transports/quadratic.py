@@ -13,7 +13,8 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.checking import check_cost, check_histograms, check_index, is_positive
+from cometric.maps.checking import check_cost, check_histograms, check_index
+from cometric.maps.sinkhorn_map import is_positive
 from cometric.maps.views import in_parts, squares_of_differences
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
 
